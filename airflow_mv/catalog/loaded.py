@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -65,10 +65,18 @@ class LoadedStorage(ABC):
 
         The sequence number decides. A tag of an earlier refresh may have been moved by another writer.
         """
-        if self.record is not None and record.refresh_id == self.record.refresh_id:
-            return self.rows_snapshot
-        number = record.sequence_number
-        return next((item.snapshot_id for item in self.table.snapshots if item.sequence_number == number), None)
+        return self.snapshots_of([record])[record.refresh_id]
+
+    def snapshots_of(self, records: Iterable[RefreshRecord]) -> dict[str, int | None]:
+        """Return :meth:`snapshot_of` several records, by refresh id. The table's snapshots are read once."""
+        by_number = {item.sequence_number: item.snapshot_id for item in reversed(self.table.snapshots)}
+        found = {
+            record.refresh_id: None if record.sequence_number is None else by_number.get(record.sequence_number)
+            for record in records
+        }
+        if self.record is not None and self.record.refresh_id in found:
+            found[self.record.refresh_id] = self.rows_snapshot
+        return found
 
     @property
     def rows_table(self) -> TableMetadata:

@@ -165,7 +165,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
     state = storage.state
     if state is None:
         return []
-    heads = {record.refresh_id: storage.snapshot_of(record) for record in state.refreshes}
+    heads = storage.snapshots_of(state.refreshes)
     held = held_bytes(storage.table, [head for head in heads.values() if head is not None])
     return [
         {

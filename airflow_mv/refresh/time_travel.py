@@ -91,7 +91,8 @@ def _of_snapshot(view: LoadedView, storage: LoadedStorage, state: StorageState, 
     """Find the refresh whose rows a snapshot holds. A compaction of them holds the same rows."""
     if storage.table.find(snapshot_id) is None:
         return _missing(view, state, f"with snapshot {snapshot_id}: the storage table has no such snapshot")
-    heads = {head: record for record in state.refreshes if (head := storage.snapshot_of(record)) is not None}
+    by_id = storage.snapshots_of(state.refreshes)
+    heads = {by_id[record.refresh_id]: record for record in state.refreshes}
     for snapshot in ancestors(storage.table, snapshot_id):
         if snapshot.snapshot_id in heads:
             return heads[snapshot.snapshot_id]

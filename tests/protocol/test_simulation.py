@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,8 @@ MET: dict[tuple[Layout, str], int] = {
     ("table", "main_and_tag_are_not_required"): 28,
     ("registered", "refused_commit_is_a_success"): 17,
 }
+#: Of the planted faults, one in so many is searched for in the normal run, and all of them in the long one.
+ONE_IN = 3
 #: The long run: the number of schedules, and the first seed.
 TORTURE_SCHEDULES = int(os.environ.get("TORTURE_SCHEDULES") or 20_000)
 TORTURE_SEED = int(os.environ.get("TORTURE_SEED") or 1_000_000)
@@ -137,6 +140,14 @@ def _require_events(schedules: range, wanted: tuple[str, ...], run: Callable[[in
     pytest.fail(f"never occurred in {MOST} schedules: {sorted(missing)}")
 
 
+def planted(mutants: Iterable[Callable[[World, Patch], None]]) -> list[Any]:
+    """One case for each planted fault."""
+    return [
+        pytest.param(mutant, id=mutant.__name__, marks=pytest.mark.slow if number % ONE_IN else ())
+        for number, mutant in enumerate(mutants)
+    ]
+
+
 @pytest.mark.parametrize(("layout", "schedules"), SCHEDULES.items())
 def test_no_schedule_loses_duplicates_or_mixes_refreshes(layout: Layout, schedules: range) -> None:
     """Invariants I1 to I12, I15, I16 and I25 after every change, and I13 at the end of each schedule."""
@@ -182,7 +193,7 @@ def test_no_schedule_loses_or_mixes_refreshes_while_the_view_is_converted(layout
     _require_events(range(15), wanted, lambda seed: simulate_conversions(seed, layout).events)
 
 
-@pytest.mark.parametrize("mutant", CONVERSION_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+@pytest.mark.parametrize("mutant", planted(CONVERSION_MUTANTS))
 def test_a_planted_fault_of_a_conversion_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     for seed in range(SEARCH):
         with pytest.MonkeyPatch.context() as patch:
@@ -259,12 +270,12 @@ def _require_found(
     pytest.fail(f"not found within {SEARCH} schedules")
 
 
-@pytest.mark.parametrize("mutant", CHANGE_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+@pytest.mark.parametrize("mutant", planted(CHANGE_MUTANTS))
 def test_a_planted_fault_of_the_loop_or_its_changes_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     _require_found(mutant, (*VIEW_CHANGES, *CHANGE_MUTANTS[mutant]))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
+@pytest.mark.parametrize("mutant", planted(MUTANTS))
 def test_a_planted_fault_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     _require_found(mutant, MUTANTS[mutant])
 
@@ -287,7 +298,7 @@ def test_i10_two_writers_of_one_file_name_are_detected() -> None:
     assert found.startswith("I10")
 
 
-@pytest.mark.parametrize("mutant", REGISTERED_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+@pytest.mark.parametrize("mutant", planted(REGISTERED_MUTANTS))
 @pytest.mark.parametrize("layout", ["registered", "table"])
 def test_a_planted_fault_of_the_registered_layout_is_detected(
     layout: Layout, mutant: Callable[[World, Patch], None]
@@ -295,7 +306,7 @@ def test_a_planted_fault_of_the_registered_layout_is_detected(
     _require_found(mutant, REGISTERED_MUTANTS[mutant], layout=layout)
 
 
-@pytest.mark.parametrize("mutant", TABLE_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+@pytest.mark.parametrize("mutant", planted(TABLE_MUTANTS))
 def test_a_planted_fault_of_the_layout_table_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     _require_found(mutant, TABLE_MUTANTS[mutant], layout="table")
 
