@@ -414,7 +414,12 @@ class DuckStager:
         schema = self._query(scratch, step.query).schema
         catalog, *rest = split(step.table)
         home = scratch if catalog == STAGING_CATALOG else self.iceberg
-        home.create_table(tuple(rest), schema=schema, location=step.location, properties=dict(step.properties))
+        table = home.create_table(tuple(rest), schema=schema, location=step.location, properties=dict(step.properties))
+        columns = [transform.strip("`") for transform in step.partition_by]
+        if columns and set(columns) <= set(schema.names):
+            with table.update_spec() as spec:
+                for column in columns:
+                    spec.add_identity(column)
 
     def _run(self, scratch: SqlCatalog, script: Script, sql: str) -> int:
         if register := _REGISTER.fullmatch(sql):

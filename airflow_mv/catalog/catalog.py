@@ -583,7 +583,7 @@ class MaterializedViewCatalog:
             places |= self.other(catalog)._locate_own([item for item in named if item.catalog == catalog])
         for identifier in wanted:
             if identifier.path is not None and identifier not in selecting:
-                self.formats.add(identifier.kind.format)
+                self.formats.add(identifier.kind.data_source)
                 located = locate_path(self.files, self.properties, identifier)
                 places |= {identifier: located} if located is not None else {}
         for name, table in selecting.items():

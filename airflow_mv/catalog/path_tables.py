@@ -45,7 +45,7 @@ def locate_path(files: MetadataFiles, properties: Mapping[str, str], identifier:
         InvalidMetadataError: The path is not allowed, or there is not one current metadata file.
     """
     check_path(properties, identifier, what=f"base table {identifier}")
-    return _READERS[identifier.kind.format].locate(files, properties, identifier)
+    return _READERS[identifier.kind.data_source].locate(files, properties, identifier)
 
 
 def read_path(
@@ -64,7 +64,7 @@ def read_path(
         MetadataFileNotFoundError: The table has no such state any more.
     """
     check_path(properties, identifier, what=f"base table {identifier}")
-    return _READERS[identifier.kind.format].read(files, properties, identifier, pointer)
+    return _READERS[identifier.kind.data_source].read(files, properties, identifier, pointer)
 
 
 def check_path(properties: Mapping[str, str], identifier: Identifier, *, what: str) -> None:
@@ -173,6 +173,6 @@ class _Reader:
 
 
 _READERS = {
-    ICEBERG_BY_PATH.format: _Reader(_locate_iceberg, _read_iceberg),
-    DELTA_BY_PATH.format: _Reader(locate_delta, read_delta),
+    ICEBERG_BY_PATH.data_source: _Reader(_locate_iceberg, _read_iceberg),
+    DELTA_BY_PATH.data_source: _Reader(locate_delta, read_delta),
 }

@@ -359,7 +359,7 @@ def _load_plain_view(
 ) -> NestedView | None:
     """Return a nested plain view, or ``None`` if the name is a table, a materialized view or unknown."""
     if identifier.path is not None:
-        catalog.formats.add(identifier.kind.format)  # known before the first of several views is refreshed
+        catalog.formats.add(identifier.kind.data_source)  # known before the first of several views is refreshed
         return None
     try:
         home = catalog.other(identifier.catalog)
@@ -508,8 +508,8 @@ def _missing(identifier: Identifier) -> str:
             "kept fresh"
         )
     if identifier.path is not None:
-        what = "commit is in {}/_delta_log" if identifier.kind is DELTA_BY_PATH else "metadata file is in {}/metadata"
-        return f"base table {identifier}: the folder has no table: no {what.format(identifier.path)}"
+        what, folder = ("commit", "_delta_log") if identifier.kind is DELTA_BY_PATH else ("metadata file", "metadata")
+        return f"base table {identifier}: the folder has no table: no {what} is in {identifier.path}/{folder}"
     return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
 
 

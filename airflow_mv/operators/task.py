@@ -142,8 +142,9 @@ def _cut(text: str) -> str:
 
 def asked_by(context: Context) -> AskedBy:
     """Return who asks for a refresh: the DAG, its run, the task, and the user who triggered the run."""
-    ti, run = context["ti"], context["dag_run"]
-    user = getattr(run, "triggering_user_name", None)
+    ti, user = context.get("ti"), getattr(context.get("dag_run"), "triggering_user_name", None)
+    if ti is None:  # outside of Airflow's task runner
+        return AskedBy(user=user)
     return AskedBy(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, user=user)
 
 

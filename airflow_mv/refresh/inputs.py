@@ -10,7 +10,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-from airflow_mv.catalog import Located, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.statistics import FileStatistics
 from airflow_mv.checks import Check
 from airflow_mv.freshness.observe import Observation, observe, require_readable
@@ -129,7 +129,7 @@ class RefreshInputs:
 
 def load_inputs(
     catalog: MaterializedViewCatalog,
-    view: str | Identifier,
+    view: str | Identifier | LoadedView,
     options: RefreshOptions,
     *,
     pins: Pins | None = None,
@@ -138,7 +138,7 @@ def load_inputs(
 
     Args:
         catalog: Where the view is.
-        view: The view.
+        view: Its name, or the view as it was loaded.
         options: How to refresh.
         pins: See :func:`airflow_mv.freshness.observe.observe`.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import join
 from airflow_mv.freshness.lag import lag
 from airflow_mv.freshness.observe import Observation
@@ -35,7 +35,7 @@ from airflow_mv.sql.types import columns_of
 
 def plan_refresh(
     catalog: MaterializedViewCatalog,
-    view: str | Identifier,
+    view: str | Identifier | LoadedView,
     options: RefreshOptions | None = None,
     *,
     pins: Pins | None = None,
@@ -45,7 +45,7 @@ def plan_refresh(
 
     Args:
         catalog: Where the view is.
-        view: The view.
+        view: Its name, or the view as it was loaded.
         options: How to refresh.
         pins: See :func:`airflow_mv.freshness.observe.observe`.
         kept: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
 from airflow_mv.errors import (
     ClockError,
@@ -337,10 +337,10 @@ def _refresh_one(
     noting: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
 ) -> RefreshResult:
     started, kept = time.monotonic(), None
-    _analyse_again(catalog, view, stager, pins)
+    loaded = _analysed(catalog, view, stager, pins)
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept)
+        plan = plan_refresh(catalog, loaded if number == 1 else view, options, pins=pins, kept=kept)
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager)
@@ -356,19 +356,20 @@ def _refresh_one(
     raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
 
 
-def _analyse_again(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager, pins: Pins | None) -> None:
-    """Have Spark analyse a view's query again if a column of a base table has changed, and the view wants a rebuild.
+def _analysed(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager, pins: Pins | None) -> LoadedView:
+    """Load a view. If a column of a base table has changed, and it wants a rebuild, Spark analyses its query again.
 
     Raises:
         InvalidQueryError: The query does not fit the base tables any more.
     """
     loaded = catalog.load(view)
     if on_schema_change(loaded.metadata.properties, view=str(view)) != "rebuild":
-        return
+        return loaded
     changed = observe(catalog, loaded, pins=pins).freshness.drift
-    if changed:
-        log.info("%s: analysing the query again: %s", view, "; ".join(reason.message for reason in changed))
-        create(catalog, view, Definition(None), stager=stager, replace=True)
+    if not changed:
+        return loaded
+    log.info("%s: analysing the query again: %s", view, "; ".join(reason.message for reason in changed))
+    return create(catalog, view, Definition(None), stager=stager, replace=True)
 
 
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:

@@ -32,7 +32,7 @@ def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
     opened = catalog.opened().items()
     settings = [spark_settings(name, home.properties, stores=home.stores) for name, home in opened]
     merged = functools.reduce(SparkSettings.merge, settings)
-    return merged.with_delta(catalog.properties) if DELTA_BY_PATH.format in catalog.formats else merged
+    return merged.with_delta(catalog.properties) if DELTA_BY_PATH.data_source in catalog.formats else merged
 
 
 def session_stager(

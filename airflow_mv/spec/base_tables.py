@@ -24,14 +24,14 @@ class BaseTableKind:
 
     Args:
         type: The ``type`` of its record.
-        format: The first part of its names in SQL, which are like ``iceberg.`/path/to/table```; empty if a name begins
-            with a catalog.
+        data_source: The first part of its names in SQL, which are like ``iceberg.`/path/to/table```; empty if a name
+            begins with a catalog.
         registered: Whether the job reads it through a metadata file, which it registers in its staging catalog.
             Otherwise Spark finds it by its own name.
     """
 
     type: str
-    format: str = ""
+    data_source: str = ""
     registered: bool = False
 
 
@@ -39,9 +39,9 @@ METASTORE = BaseTableKind("iceberg-metastore")
 ICEBERG_BY_PATH = BaseTableKind("iceberg-filesystem", "iceberg", registered=True)
 DELTA_BY_PATH = BaseTableKind("deltalake-filesystem", "delta")
 #: The kinds that are named by path, by their format.
-BY_FORMAT = {kind.format: kind for kind in (ICEBERG_BY_PATH, DELTA_BY_PATH)}
+BY_FORMAT = {kind.data_source: kind for kind in (ICEBERG_BY_PATH, DELTA_BY_PATH)}
 #: The format in the names of tables that are recorded with a type.
-FORMATS = {kind.type: kind.format for kind in BY_FORMAT.values()}
+FORMATS = {kind.type: kind.data_source for kind in BY_FORMAT.values()}
 
 
 def kind_of(parts: Sequence[str]) -> BaseTableKind:

@@ -74,7 +74,7 @@ class Identifier:
             InvalidIdentifierError: A part is not legal, or there are too few.
         """
         if (kind := kind_of(parts)) is not METASTORE:
-            return cls(kind.format, parts[1:-1], parts[-1])
+            return cls(kind.data_source, parts[1:-1], parts[-1])
         if len(parts) == 1:
             parts = (*default_namespace, *parts)
             complete = (default_catalog, *parts) if default_catalog and default_namespace else parts

@@ -315,7 +315,7 @@ def test_the_example_refreshes_the_day_of_its_run(airflow: Airflow, sales: Lake)
     """A fresh day starts no Spark; the log names the rows of the run and the reason."""
     sales.iceberg.create_table("sales.sold", schema=SALES).append(sold([(1, 10), (2, 20)]))
     sql = BY_DAY.replace("lake.sales.sold", "sold")
-    sales.view("by_day", sql, properties={"airflow-mv.interval-column": "day"})
+    sales.view("by_day", sql, partition_by=["day"], properties={"airflow-mv.interval-column": "day"})
     sales.refresh("sales.by_day")
 
     run = airflow.run_file(EXAMPLE, logical_date="2024-06-03T00:00:00Z")

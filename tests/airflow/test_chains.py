@@ -291,7 +291,7 @@ def test_a_chain_can_be_a_task_group_in_another_dag(airflow: Airflow, chain: Lak
     )
     tasks = ["gate", "views.pin", "views.create_counts", "views.refresh_counts", "report"]
     assert found.states == dict.fromkeys(tasks, "success"), found.log
-    assert "exists with this query: left alone" in found.task_log("views.create_counts")
+    assert "has this definition already" in found.task_log("views.create_counts")
 
 
 # -- examples ------------------------------------------------------------------------------------

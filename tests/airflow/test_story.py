@@ -58,7 +58,7 @@ def test_the_run_creates_a_view_with_the_rows_of_its_query(story: Story) -> None
 
 def test_creating_the_same_view_again_does_not_change_it(story: Story) -> None:
     """The task is the first of a DAG that runs daily: a new version each day would make the rows invalid."""
-    assert "lake.sales.daily exists with this query: left alone" in story.run.task_log("create_again")
+    assert "lake.sales.daily has this definition already" in story.run.task_log("create_again")
     assert "Spark-Submit cmd" not in story.run.task_log("create_again")
     assert story.run.values["create_again"]["version_id"] == 1
 

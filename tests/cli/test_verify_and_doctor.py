@@ -75,6 +75,7 @@ def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
         "pyspark-client",
         "temporary files",
         f"catalog {lake.catalog.name}",
+        f"registry of {lake.catalog.name}",
     }
     assert all(item["ok"] for item in ended.json)
 

@@ -46,16 +46,16 @@ def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
     assert [item["current"] for item in whole] == [False, True]
     assert whole[0].keys() == whole[1].keys()
     assert whole[0]["refresh_id"] in call("history", "lake.sales.daily").stdout
-    assert "2 refreshes written, 1 views" in call("registry", "sync").stdout
+    assert "2 refreshes written, 1 views" in call("registry", "sync", "--catalog", "lake").stdout
     assert call("history", "lake.sales.daily", "--json").json == whole
-    (cost,) = call("registry", "costs", "--json").json
+    (cost,) = call("registry", "costs", "--json", "--catalog", "lake").json
     assert (cost["view"], cost["refreshes"]) == ("lake.sales.daily", 2)
-    assert "lake.sales.daily" in call("registry", "costs", "--days", "1").stdout
+    assert "lake.sales.daily" in call("registry", "costs", "--days", "1", "--catalog", "lake").stdout
     text = "SELECT mode, count(*) AS n FROM refreshes GROUP BY mode"
     assert call("registry", "query", text, "--catalog", "lake", "--json").json == [{"mode": "full", "n": 2}]
-    refused = call("registry", "query", "DROP TABLE views")
+    refused = call("registry", "query", "DROP TABLE views", "--catalog", "lake")
     assert (refused.code, refused.error) == (1, "a query of the registry is one SELECT: nothing is changed by SQL")
-    assert call("registry", "rebuild", "--purge", "--json").json["refreshes"] == 1
+    assert call("registry", "rebuild", "--purge", "--json", "--catalog", "lake").json["refreshes"] == 1
 
 
 def test_the_doctor_shows_each_setting_and_its_layer(configured: Lake) -> None:
@@ -92,7 +92,9 @@ def test_a_component_overrides_what_is_common_and_that_overrides_the_default() -
 
 @pytest.mark.parametrize("configured", [""], indirect=True)
 def test_a_catalog_without_a_registry_says_how_to_get_one(configured: Lake) -> None:
-    assert "Set its property airflow-mv.registry to a namespace" in call("registry", "lagging").error
+    assert (
+        "Set its property airflow-mv.registry to a namespace" in call("registry", "lagging", "--catalog", "lake").error
+    )
     assert "none: airflow-mv.registry is not set" in call("doctor", "lake").stdout
 
 

@@ -236,7 +236,7 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
     assert (failed.mode, failed.metadata_location) == ("none", None)
     work = JobContext(spark, "none")
     assert work._table_cache().size() == 0
-    assert [view.name for view in spark.catalog.listTables() if STAGING in view.name] == []
+    assert [row.tableName for row in spark.sql("SHOW TABLES").collect() if STAGING in row.tableName] == []
 
 
 def test_a_change_that_must_not_remove_rows_is_checked(spark: SparkSession, lake: Lake) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.errors import InvalidQueryError
 from tests.engine.incremental.checking import check, stored
 from tests.engine.incremental.histories import VARIANTS
 from tests.engine.incremental.playing import ALWAYS
@@ -194,14 +193,6 @@ def test_deleting_all_rows_of_a_table_deletes_those_of_the_view(lake: Lake, vari
         assert mode_after(lake, rows, change) != "full"
         assert mode_after(lake, groups, name="groups") != "full"
     assert (lake.rows("v"), lake.rows("groups")) == ([(1, 1)], [(1, 1, 1, 1)])
-
-
-def test_a_view_that_pins_a_snapshot_is_refused_at_creation(lake: Lake) -> None:
-    """One table at two snapshots would be two tables for the algebra and one for the record."""
-    table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
-    was = f"{{ns}}.r VERSION AS OF {lake.snapshot('r')} was"
-    with pytest.raises(InvalidQueryError, match="time travel in the query"):
-        view(lake, f"SELECT now.k, now.n - was.n AS grown FROM r now JOIN {was} ON now.k = was.k")
 
 
 def test_a_second_refresh_does_nothing(lake: Lake) -> None:
