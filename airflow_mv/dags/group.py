@@ -14,7 +14,7 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.operators import CreateMaterializedViewOperator, PinBaseTablesOperator, RefreshMaterializedViewOperator
 from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.scope import ScopeName
-from airflow_mv.spec.identifiers import split
+from airflow_mv.spec.identifiers import split_namespace
 
 #: Default number of dependency levels that a namespace's DAG has tasks for.
 DEFAULT_DEPTH = 3
@@ -70,8 +70,8 @@ def chain_of(views: Views | None, namespace: str | None) -> Chain | None:
     """
     if (views is None) == (namespace is None):
         raise ConfigurationError("a chain is made of either views or a namespace")
-    if namespace is not None and len(split(namespace)) < 2:
-        raise ConfigurationError(f"namespace {namespace!r} is not full: write catalog.namespace")
+    if namespace is not None:
+        split_namespace(namespace)
     return None if views is None else read_chain(views)
 
 

@@ -22,7 +22,7 @@ from airflow_mv.hooks.iceberg import (
     other_catalogs,
 )
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
-from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.identifiers import Identifier, split_namespace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -300,10 +300,8 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.refresh.pins import materialized_views
 
-        name, *space = split(namespace)
-        if not space:
-            raise ConfigurationError(f"namespace {namespace!r} is not full: write catalog.namespace")
-        return [str(view) for view in materialized_views(self.catalog_named(name), tuple(space))]
+        name, inner = split_namespace(namespace)
+        return [str(view) for view in materialized_views(self.catalog_named(name), inner)]
 
     def maintain(self, view: str, *, older_than: timedelta | None = None, dry_run: bool = False) -> Maintained:
         """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.

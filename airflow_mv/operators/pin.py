@@ -15,7 +15,7 @@ from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.options import moment, one_of, run_pins
 from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
 from airflow_mv.scope import scope_of
-from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.identifiers import Identifier, split_namespace
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -114,11 +114,9 @@ class PinBaseTablesOperator(BaseOperator):
         from airflow_mv.refresh.pins import materialized_views
 
         if self.namespace is not None:
-            name, *space = split(self.namespace)
-            if not space:
-                raise ConfigurationError(f"namespace {self.namespace!r} is not full: write catalog.namespace")
+            name, namespace = split_namespace(self.namespace)
             catalog = hook.catalog_named(name)
-            return catalog, materialized_views(catalog, tuple(space))
+            return catalog, materialized_views(catalog, namespace)
         views = [hook.identify(view) for view in self.views or ()]
         names = sorted({view.catalog for view in views})
         if len(names) != 1:

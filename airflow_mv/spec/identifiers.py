@@ -11,7 +11,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.base_tables import METASTORE, BaseTableKind, Selector, kind_of, selector_of
 
@@ -158,6 +158,19 @@ def split(text: str) -> tuple[str, ...]:
         if text[position] != ".":
             raise _no_name(text, position)
         position += 1
+
+
+def split_namespace(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split a written namespace into the catalog's name and the namespace.
+
+    Raises:
+        InvalidIdentifierError: See :func:`split`.
+        ConfigurationError: The catalog is missing.
+    """
+    catalog, *namespace = split(text)
+    if not namespace:
+        raise ConfigurationError(f"namespace {text!r} is not full: write catalog.namespace")
+    return catalog, tuple(namespace)
 
 
 def _no_name(text: str, position: int) -> InvalidIdentifierError:
