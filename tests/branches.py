@@ -52,8 +52,8 @@ def drop_branch(table: Table, branch: str) -> None:
 
 def _commit(table: Table, change: Callable[[Table], Iterable[TableUpdate]]) -> None:
     """Commit a change of a branch, and retry whenever another writer has committed."""
-    end = time.monotonic() + _LONGEST_SECONDS
     with _in_turn(table):
+        end = time.monotonic() + _LONGEST_SECONDS
         while time.monotonic() < end:
             now = table.catalog.load_table(table.name())
             with suppress(CommitFailedException, RESTError, ValueError):

@@ -45,7 +45,7 @@ def one_round(lake: Lake, ends: list[Connection], number: int, choice: random.Ra
         time.sleep(choice.random() * 0.5)
         lake.append((number, "late", 1))
     for end in ends:
-        assert end.poll(120), "a refresh has not ended in time"
+        assert end.poll(600), "a refresh has not ended in time"
     return snapshot, [end.recv() for end in ends]
 
 

@@ -142,7 +142,7 @@ def contend(place: Place, number: int, together: Barrier, orders: Connection) ->
     """
     iceberg = place.open()
     while (order := orders.recv()) is not None:
-        together.wait(120)
+        together.wait(600)
         orders.send(_Contender(iceberg, place.name, number, order).run())
     iceberg.engine.dispose()
 
