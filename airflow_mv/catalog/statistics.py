@@ -21,7 +21,7 @@ from pyiceberg.expressions import (
     LessThan,
     LessThanOrEqual,
 )
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.types import (
@@ -114,6 +114,31 @@ class FileStatistics:
         files = self.catalog.home_of(table).files
         return added_rows_may_match(files, metadata_location, snapshots, filters)
 
+    def added_files(
+        self, table: Identifier, metadata_location: str, snapshots: Collection[int]
+    ) -> dict[int, AddedFiles | None]:
+        """Read the data files that each of several commits added; ``None`` for a commit of too many manifests.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The appending snapshots.
+
+        Raises:
+            InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+            MetadataFileNotFoundError: One of them does not exist.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return dict.fromkeys(snapshots)
+        what = "table metadata file"
+        with parsed(metadata_location, what):
+            read = static_table(self.catalog.home_of(table).files, metadata_location, what=what)
+            found = {snapshot: _added(read, {snapshot}) for snapshot in snapshots}
+            return {
+                snapshot: None if files is None else AddedFiles(read.schema(), tuple(files))
+                for snapshot, files in found.items()
+            }
+
 
 def added_rows_may_match(
     files: MetadataFiles,
@@ -138,31 +163,49 @@ def added_rows_may_match(
     what = "table metadata file"
     with parsed(location, what):
         table = static_table(files, location, what=what)
-        return _may_match(table, snapshots, filters)
+        tests = _tests(table.schema(), filters)
+        added = None if tests is None else _added(table, snapshots)
+        return added is None or tests is None or any(test(file) for file in added for test in tests)
 
 
-def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence[Sequence[ColumnBound]]) -> bool:
-    schema, io = table.schema(), table.io
-    expressions = [_expression(comparisons, schema) for comparisons in filters]
-    if None in expressions:
-        return True
-    tests = [may_match(schema, item) for item in expressions if item is not None]
+@dataclass(frozen=True, slots=True)
+class AddedFiles:
+    """The data files that a commit added to a table, for many questions about their statistics.
+
+    Args:
+        schema: The table's columns.
+        files: The files, as manifests list them.
+    """
+
+    schema: Schema
+    files: tuple[DataFile, ...]
+
+    def may_match(self, filters: Sequence[Sequence[ColumnBound]]) -> bool:
+        """Whether a row of them may match one of several filters; ``True`` if this is not known."""
+        tests = _tests(self.schema, filters) if all(filters) else None
+        return tests is None or any(test(file) for file in self.files for test in tests)
+
+
+def _added(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | None:
+    """Return the data files that commits added; ``None`` if they have too many manifests."""
     manifests = [
         manifest
         for snapshot in table.snapshots()
         if snapshot.snapshot_id in snapshots and snapshot.manifest_list
-        for manifest in read_manifests(io.new_input(snapshot.manifest_list))[1]
+        for manifest in read_manifests(table.io.new_input(snapshot.manifest_list))[1]
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
     ]
     if len(manifests) > _MOST_MANIFESTS:
-        return True
-    added = (
-        entry.data_file
-        for manifest in manifests
-        for entry in read_entries(manifest, io)
-        if entry.status == ManifestEntryStatus.ADDED
-    )
-    return any(test(file) for file in added for test in tests)
+        return None
+    entries = (entry for manifest in manifests for entry in read_entries(manifest, table.io))
+    return [entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+
+
+def _tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Callable[[DataFile], bool]] | None:
+    """Return one test of a file for each filter; ``None`` if a filter cannot be tested."""
+    expressions = [_expression(comparisons, schema) for comparisons in filters]
+    tests = [may_match(schema, item) for item in expressions if item is not None]
+    return tests if len(tests) == len(expressions) else None
 
 
 def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:

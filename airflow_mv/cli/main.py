@@ -20,6 +20,7 @@ from airflow_mv.cli.context import (
     open_catalog,
     open_named,
     out,
+    parse_time,
     pin,
     pins_of,
     print_json,
@@ -208,6 +209,11 @@ def _defined(
     help="All materialized views, of one catalog or of every one that is configured.",
 )
 @click.option("--check", is_flag=True, help="End with 3 if a view is not fresh.")
+@click.option(
+    "--intervals", is_flag=True, help="Show which intervals of named views are fresh, stale or never computed."
+)
+@click.option("--from", "start", metavar="TIME", help="With --intervals: from this time, ISO 8601.")
+@click.option("--to", "end", metavar="TIME", help="With --intervals: up to this time, which is excluded.")
 @with_interval
 @common
 def status(
@@ -216,6 +222,9 @@ def status(
     namespace: str | None,
     whole: str | None,
     check: bool,
+    intervals: bool,
+    start: str | None,
+    end: str | None,
     interval: Span | None,
     as_json: bool,
     conn_id: str | None,
@@ -231,6 +240,9 @@ def status(
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
     if interval is not None and not views:
         raise click.UsageError("--interval needs named views")
+    if _is_about_intervals(views, interval, intervals=intervals, bounds=(start, end)):
+        _coverage(views, conn_id, start, end, as_json=as_json, check=check)
+        return
     if views:
         found = CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval), [])
     else:
@@ -243,6 +255,35 @@ def status(
         render.statuses(found.documents)
     found.require_complete()
     if check and any(document["state"] != "fresh" for document in found.documents):
+        sys.exit(_STALE)
+
+
+def _is_about_intervals(
+    views: tuple[str, ...], interval: Span | None, *, intervals: bool, bounds: tuple[str | None, str | None]
+) -> bool:
+    if any(bounds) and not intervals:
+        raise click.UsageError("--from and --to need --intervals")
+    if intervals and not views:
+        raise click.UsageError("--intervals needs named views")
+    if intervals and interval is not None:
+        raise click.UsageError("--intervals and --interval exclude each other: use --from and --to")
+    return intervals
+
+
+def _coverage(
+    views: tuple[str, ...], conn_id: str | None, start: str | None, end: str | None, *, as_json: bool, check: bool
+) -> None:
+    """Show the intervals of views."""
+    from airflow_mv.refresh.coverage import coverage
+
+    catalog, identifiers = open_catalog(views, conn_id)
+    found = [coverage(catalog, view, start=parse_time(start), end=parse_time(end)) for view in identifiers]
+    if as_json:
+        print_json([item.to_dict() for item in found])
+    else:
+        for item in found:
+            render.coverage(item.to_dict(), str(item))
+    if check and any(item.up_to_date < item.total for item in found):
         sys.exit(_STALE)
 
 

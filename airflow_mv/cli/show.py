@@ -41,6 +41,17 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
             out.print(f"  {_reason(reason)}")
 
 
+def coverage(document: Mapping[str, Any], summary: str) -> None:
+    """Print how many intervals of a view are fresh, and the ranges of intervals of the same state."""
+    out.print(f"{_escape(document['view'])}  {_escape(summary)}  [dim]by {_escape(document['column'])}[/dim]")
+    cut = len("2024-06-01" if document["unit"] != "hour" else "2024-06-01T05:00")
+    lines = [
+        (item["start"][:cut], item["end"][:cut], f"{item['count']:,}", item["state"].replace("-", " "))
+        for item in document["ranges"]
+    ]
+    table(("from", "to (excluded)", f"{document['unit']}s", "state"), lines, right={2})
+
+
 def plan(document: Mapping[str, Any]) -> None:
     """Print a plan: mode, reasons, base tables and the statements as they would run."""
     out.print(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.catalog.spark import SparkSettings
+    from airflow_mv.freshness.coverage import Coverage
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
     from airflow_mv.maintenance.definition import VersionRolledBack
@@ -200,6 +201,21 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.refresh import plan_refresh
 
         return plan_refresh(self.catalog_for(view), self.identify(view), options, pins=pins)
+
+    def coverage(self, view: str, *, start: datetime | None = None, end: datetime | None = None) -> Coverage:
+        """Return which intervals of a view are fresh, stale, or were never computed. Reads metadata only.
+
+        Args:
+            view: The view.
+            start: The first moment, an aware time; by default that of the first recorded interval.
+            end: The first moment after it; by default the end of the last recorded interval, or now.
+
+        Raises:
+            ConfigurationError: The view has no interval column, or the times are no intervals of it.
+        """
+        from airflow_mv.refresh.coverage import coverage
+
+        return coverage(self.catalog_for(view), self.identify(view), start=start, end=end)
 
     def publish(self, plan: RefreshPlan, outcome: Outcome | None) -> RefreshResult | None:
         """Publish a staged plan; ``None`` where it must be planned again."""

@@ -7,12 +7,13 @@ rows of one day, and the earlier days need no Spark. Rows that an earlier attemp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery
+from airflow_mv.refresh.candidates import AppendedFiles
 from airflow_mv.refresh.incremental import appended_files
 from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
@@ -26,7 +27,8 @@ from airflow_mv.sql.types import columns_of
 
 #: From this many bytes on, Spark's own number of partitions is used.
 ANY_SIZE = 2**40
-_Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
+#: The conditions of which a row of each base table must pass one to matter.
+Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +119,32 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
         return None
     looks = [item.base_tables for item in freshness.parts] or [freshness.base_tables]
     changes = [change for look in looks for change in look if change.moved]
-    # With another schema even unchanged rows may be read differently.
-    if any(change.range.schema_changed or (change.changed and not change.range.only_appends) for change in changes):
+    if not all(only_appends(change) for change in changes):
         return None
-    filters = _filters(inputs, interval)
+    filters = interval_filters(inputs, interval.column)
     changed = [change for change in changes if change.changed]
-    if filters is None or any(_may_touch(inputs, filters, change) for change in changed):
+    if filters is None or any(_may_touch(inputs, filters(interval), change) for change in changed):
         return None
     names = ", ".join(sorted({change.identifier for change in changed}))
     return (Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}"),)
 
 
-def _filters(inputs: RefreshInputs, interval: Interval) -> _Filters | None:
-    """Return the conditions that a row of each base table must pass to affect the interval."""
+def interval_filters(inputs: RefreshInputs, column: str) -> Callable[[Interval], Filters] | None:
+    """Return the conditions that a row of each base table must pass to affect an interval, as a function of it.
+
+    Args:
+        inputs: The view.
+        column: The interval column.
+
+    Returns:
+        ``None`` if the query is not one that is analysed.
+    """
     observation = inputs.observation
-    view = observation.view
     relations = []
     for number, observed in enumerate(observation.tables):
         columns = columns_of(inputs.metadata(observed).schema_at(observed.head))
         relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
-    fields = view.metadata.schema_.fields
+    fields = observation.view.metadata.schema_.fields
     query = IncrementalQuery.analyse(
         observation.query,
         relations,
@@ -145,19 +153,40 @@ def _filters(inputs: RefreshInputs, interval: Interval) -> _Filters | None:
     )
     if isinstance(query, Reason):
         return None
-    kind = kind_of(interval.column, fields)
-    start, end = (
-        literal_text(moment, "date" if kind == "date" else "timestamp") for moment in (interval.start, interval.end)
-    )
-    return query.filters_within(interval.column, start, end, kind)
+    kind = kind_of(column, fields)
+    literal = "date" if kind == "date" else "timestamp"
+
+    def filters(interval: Interval) -> Filters:
+        start, end = (literal_text(moment, literal) for moment in (interval.start, interval.end))
+        return query.filters_within(column, start, end, kind)
+
+    return filters
 
 
-def _may_touch(inputs: RefreshInputs, filters: _Filters, change: BaseTableChange) -> bool:
+def appended_to(inputs: RefreshInputs, change: BaseTableChange) -> AppendedFiles | None:
+    """Return the commits that appended rows to a base table, if their statistics can be looked up by column name.
+
+    Args:
+        inputs: The view.
+        change: The table's change, which consists of appends only.
+    """
     observed = next(item for item in inputs.observation.tables if item.identifier == change.identifier)
     table = inputs.metadata(observed)
     # Statistics are looked up by the names of the table's current columns.
     if table.schema_at(observed.head) != table.current_schema:
-        return True
-    appended = appended_files(observed, table, change)
-    wanted = filters.get(Identifier.parse(observed.identifier), [()])
+        return None
+    return appended_files(observed, table, change)
+
+
+def only_appends(change: BaseTableChange) -> bool:
+    """Whether a change of a base table only added rows, or changed none.
+
+    With another schema even unchanged rows may be read differently.
+    """
+    return not change.range.schema_changed and (not change.changed or change.range.only_appends)
+
+
+def _may_touch(inputs: RefreshInputs, filters: Filters, change: BaseTableChange) -> bool:
+    appended = appended_to(inputs, change)
+    wanted = filters.get(Identifier.parse(change.identifier), [()])
     return appended is None or appended.may_match(inputs.statistics, wanted)

@@ -19,6 +19,10 @@ _KEYS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d", re.ASCII), "%Y-%m-%dT%H", "hour"),
 )
 
+_FIRST = datetime(1, 1, 1, tzinfo=UTC)
+_MONTHS = {"month": 1, "year": 12}
+_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+
 _LENGTH = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[a-z]*)", re.ASCII)
 _SECONDS = {
     **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
@@ -106,6 +110,34 @@ def next_unit(moment: datetime, unit: str) -> datetime:
     if unit in ("year", "month"):
         moment = pendulum.instance(moment).start_of(unit)
     return _added(moment, **{f"{unit}s": 1})
+
+
+def unit_number(moment: datetime, unit: str) -> int:
+    """Return the number of the year, month, day or hour of UTC that a time is in, counted from the year 1.
+
+    Args:
+        moment: An aware time.
+        unit: The unit.
+    """
+    utc = moment.astimezone(UTC)
+    if unit in _MONTHS:
+        return (utc.year * 12 + utc.month - 13) // _MONTHS[unit]
+    return (utc - _FIRST) // _LENGTHS[unit]
+
+
+def unit_start(number: int, unit: str) -> datetime:
+    """Return the start of the unit with a number; the inverse of :func:`unit_number`.
+
+    Raises:
+        ConfigurationError: It is not between the years 1 and 9999.
+    """
+    try:
+        if unit in _MONTHS:
+            year, month = divmod(number * _MONTHS[unit], 12)
+            return datetime(year + 1, month + 1, 1, tzinfo=UTC)
+        return _FIRST + number * _LENGTHS[unit]
+    except (OverflowError, ValueError):
+        raise ConfigurationError(f"{unit} {number} is not between the years 1 and 9999") from None
 
 
 def _added(moment: datetime, **units: int) -> datetime:

@@ -47,7 +47,7 @@ def resolve(
     Raises:
         ConfigurationError: There is no suitable column, or the interval is empty or contains a part of a day.
     """
-    kind, column = _column(span, fields, properties, view=view)
+    kind, column = _column(span.column, fields, properties, view=view)
     last = span.end or _partition_end(span, column, storage, view=view)
     if span.start.tzinfo is None or last.tzinfo is None:
         raise ConfigurationError(f"view {view}, interval {span}: its times need a zone")
@@ -87,14 +87,44 @@ def literal_text(moment: datetime, kind: str) -> str:
     return text if kind == "timestamp" else f"{text}+00:00"
 
 
-def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str) -> datetime:
-    """Return the end of the storage table's partition that begins at the start of an interval."""
+def unit_of(column: str, storage: TableMetadata) -> str | None:
+    """Return the finest unit (``hour`` … ``year``) by which the storage table is partitioned on a column.
+
+    Args:
+        column: The interval column.
+        storage: The storage table.
+
+    Returns:
+        ``None`` if no partition field is a time of the column.
+    """
     names = {field["id"]: field["name"] for field in storage.current_schema.get("fields", []) if "id" in field}
     spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
     of_column = [field["transform"] for field in spec.get("fields", []) if names.get(field.get("source-id")) == column]
     units = {"identity": "day"} if kind_of(column, storage.current_schema.get("fields", [])) == "date" else {}
     found = [units.get(transform, transform) for transform in of_column]
-    unit = next((unit for unit in _UNITS if unit in found), None)
+    return next((unit for unit in _UNITS if unit in found), None)
+
+
+def interval_column(
+    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, column: str | None = None, view: str
+) -> str:
+    """Return the interval column of a view.
+
+    Args:
+        fields: The view's columns, as its schema holds them.
+        properties: The view's properties, which may name the column.
+        column: Another column.
+        view: For messages.
+
+    Raises:
+        ConfigurationError: There is no suitable column.
+    """
+    return _column(column, fields, properties, view=view)[1]
+
+
+def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str) -> datetime:
+    """Return the end of the storage table's partition that begins at the start of an interval."""
+    unit = unit_of(column, storage)
     if unit is None:
         raise ConfigurationError(
             f"view {view}, interval {span}: only its start is known, and the storage table has no partitions by year, "
@@ -108,11 +138,11 @@ def _literal(moment: datetime, kind: str) -> str:
 
 
 def _column(
-    span: Span, fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str
+    wanted: str | None, fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str
 ) -> tuple[str, str]:
     fit = [str(field["name"]) for field in fields if kind_of(field["name"], fields) in _LITERALS]
     would = f"these columns are suitable: {', '.join(fit)}" if fit else "no column of it is suitable"
-    column = span.column or properties.get(COLUMN_PROPERTY)
+    column = wanted or properties.get(COLUMN_PROPERTY)
     if column is None:
         raise ConfigurationError(
             f"view {view} has no interval column: name one (--interval-column, interval_column=), or set the "

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the coverage of a view: which of its intervals a refresh would recompute. Reads metadata, and no data."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.statistics import AddedFiles, FileStatistics
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.coverage import Affected, Cover, Coverage, CoverRange, Units, cover
+from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import BaseTableChange, PartFreshness, State
+from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
+from airflow_mv.refresh.intervals import Filters, appended_to, interval_filters, only_appends
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.interval_parts import IntervalPart
+from airflow_mv.spec.times import unit_number, unit_start
+from airflow_mv.sql.intervals import interval_column, resolve, unit_of
+
+#: Intervals before now that are shown where no interval was refreshed separately.
+DEFAULT_INTERVALS = 30
+#: The most intervals that are considered: a hundred years of hours.
+MAX_COVERED = 1_000_000
+#: The most base commits whose files' statistics are read. An interval that needs more of them is stale.
+MAX_COMMITS = 200
+#: The most tests of one commit's files. What is left then counts as affected.
+_MOST_TESTS = 512
+
+
+def coverage(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    column: str | None = None,
+    now: datetime | None = None,
+) -> Coverage:
+    """Return the states of a view's intervals.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        start: The first moment; by default that of the first recorded interval, or of the 30th interval before now.
+        end: The first moment after; by default the end of the last recorded interval. If that is less than 30 intervals
+            ago, or nothing is recorded, it is the start of the present one.
+        column: The interval column; by default the one in the view's property.
+        now: The current time.
+
+    Raises:
+        BaseTableNotFoundError: A base table cannot be read.
+        ConfigurationError: There is no interval column, or the times are empty, too far apart or no whole days of
+            a date column.
+    """
+    inputs = load_inputs(catalog, view, RefreshOptions())
+    observation = inputs.observation
+    name, metadata = str(observation.view.identifier), observation.view.metadata
+    fields = metadata.schema_.fields
+    chosen = interval_column(fields, metadata.properties, column=column, view=name)
+    unit = unit_of(chosen, observation.storage.table) or "day"
+    default = _default(observation, chosen, unit, now or datetime.now(UTC))
+    asked = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
+    within = resolve(asked, fields, metadata.properties, observation.storage.table, view=name)
+    units = Units(unit, unit_number(within.start, unit), _after(within.end, unit, exact=True))
+    if units.after - units.first > MAX_COVERED:
+        raise ConfigurationError(
+            f"view {name}: {within} has more than {MAX_COVERED:,} intervals of a {unit}: ask for fewer"
+        )
+    if not _are_its_own(observation):
+        whole = units.interval(chosen, units.first, units.after)
+        stale = CoverRange(whole.start, whole.end, units.after - units.first, Cover.STALE)
+        return Coverage(name, chosen, unit, (stale,))
+    ranges = cover(_parts(observation), chosen, units, _affected(catalog, inputs, chosen, units))
+    return Coverage(name, chosen, unit, ranges)
+
+
+def _are_its_own(observation: Observation) -> bool:
+    """Whether the stored rows are those of refreshes of the present definition."""
+    known = (State.FRESH, State.STALE, State.NEVER_REFRESHED)
+    return observation.freshness.of_rows in known and (observation.record is None or observation.storage.intact)
+
+
+def _after(moment: datetime | None, unit: str, *, exact: bool = False) -> int:
+    """Return the number of the unit after a time's; of the time's own if it is its start, and ``exact`` is given."""
+    if moment is None:
+        return 0
+    number = unit_number(moment, unit)
+    return number if exact and unit_start(number, unit) == moment else number + 1
+
+
+def _default(observation: Observation, column: str, unit: str, now: datetime) -> Interval:
+    """Return the time that is shown if none is asked for."""
+    record = observation.record
+    today = unit_number(now, unit)
+    recorded = [item.interval for item in record.intervals if item.interval.column == column] if record else []
+    if not recorded:
+        return Units(unit, 0, 0).interval(column, today - DEFAULT_INTERVALS, today)
+    first = unit_number(min(item.start for item in recorded), unit)
+    after = _after(max(item.end for item in recorded), unit, exact=True)
+    return Units(unit, 0, 0).interval(column, first, max(after, today) if today - after < DEFAULT_INTERVALS else after)
+
+
+def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
+    """Return the parts of the stored rows; one part, if no interval was refreshed separately."""
+    freshness, record = observation.freshness, observation.record
+    if freshness.parts:
+        return freshness.parts
+    if record is None:
+        return (PartFreshness(IntervalPart(None, (), "", None, computed=False), freshness.base_tables),)
+    return (PartFreshness(IntervalPart(None, record.base_tables, record.refresh_id, None), freshness.base_tables),)
+
+
+def _affected(catalog: MaterializedViewCatalog, inputs: RefreshInputs, column: str, units: Units) -> Affected:
+    """Return what tells which units a change may affect. Statistics are read only if it is called."""
+    filters = interval_filters(inputs, column) if inputs.observation.freshness.of_rows == State.STALE else None
+    if filters is None:
+        return lambda changes: None  # noqa: ARG005 (nothing can be proven)
+    return _Commits(
+        FileStatistics(catalog), inputs, lambda first, after: filters(units.interval(column, first, after)), units
+    )
+
+
+@dataclass
+class _Commits:
+    """Which units each base commit may affect. The statistics of a commit's files are read once."""
+
+    statistics: FileStatistics
+    inputs: RefreshInputs
+    filters: Callable[[int, int], Filters]
+    units: Units
+    _known: dict[tuple[Identifier, int], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def __call__(self, changes: Sequence[BaseTableChange]) -> list[tuple[int, int]] | None:
+        found: list[tuple[int, int]] = []
+        for change in changes:
+            ranges = self._of_change(change) if only_appends(change) else None
+            if ranges is None:
+                return None
+            found += ranges
+        return found
+
+    def _of_change(self, change: BaseTableChange) -> list[tuple[int, int]] | None:
+        if not change.changed:
+            return []
+        appended = appended_to(self.inputs, change)
+        if appended is None:
+            return None
+        new = [item for item in appended.snapshots if (appended.table, item) not in self._known]
+        if len(self._known) + len(new) > MAX_COMMITS:
+            return None
+        if new:
+            read = self.statistics.added_files(appended.table, appended.metadata_location, new)
+            self._known |= {(appended.table, item): self._of_commit(appended.table, read[item]) for item in new}
+        return [pair for item in appended.snapshots for pair in self._known[appended.table, item]]
+
+    def _of_commit(self, table: Identifier, added: AddedFiles | None) -> list[tuple[int, int]]:
+        """Halve the units until each half is unaffected or one unit."""
+        if added is None:
+            return [(self.units.first, self.units.after)]
+        found: list[tuple[int, int]] = []
+        waiting = deque([(self.units.first, self.units.after)])
+        for _ in range(_MOST_TESTS):
+            if not waiting:
+                return found
+            first, after = waiting.popleft()
+            if not added.may_match(self.filters(first, after).get(table, [()])):
+                continue
+            middle = (first + after) // 2
+            if middle == first:
+                found.append((first, after))
+            else:
+                waiting += [(first, middle), (middle, after)]
+        return [*found, *waiting]

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage is what a look at each interval on its own says, however many intervals there are."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.coverage import Cover, Units, cover
+from airflow_mv.freshness.state import ObservedTable, PartFreshness, State, assess
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.coverage import MAX_COVERED, coverage
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.spec.interval_parts import IntervalPart, after, bounds
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.reasons import Mode
+from airflow_mv.spec.times import unit_number, unit_start
+from tests.cli.support import call
+from tests.engine.support import configure, reload_configuration
+from tests.intervals.support import VIEW, Days, days, days_lake
+from tests.intervals.test_parts import DAY, base, interval, record
+
+#: What a refresh of one interval would do, by the state of the interval.
+WOULD_DO = {
+    Cover.FRESH: Mode.NOOP,
+    Cover.UNAFFECTED: Mode.FAST_FORWARD,
+    Cover.STALE: Mode.REPLACE_INTERVAL,
+    Cover.NEVER_COMPUTED: Mode.REPLACE_INTERVAL,
+}
+LAST_YEAR = 9999
+steps = st.lists(st.tuples(st.integers(-5, 60), st.integers(1, 30), st.integers(1, 4)), max_size=8)
+
+
+def recorded(refreshed: list[tuple[int, int, int]], *, only: bool) -> RefreshRecord:
+    """The record after refreshes of hours (first, number, snapshot)."""
+    found = record(-1 if only else 1, [], **({"only-intervals": True} if only else {}))
+    more: dict[str, Any] = {"only-intervals": True} if only else {}
+    for number, (first, hours, snapshot) in enumerate(refreshed):
+        part = IntervalPart(interval(first, first + hours), base(snapshot), f"r{number}", number)
+        found = record(-1 if only else 1, after(found, interval(first, first + hours), part), **more)
+    return found
+
+
+@given(steps, st.booleans(), st.sampled_from(["hour", "day", "month"]), st.sets(st.integers(0, 50), max_size=10))
+def test_each_interval_has_the_state_that_it_has_alone(
+    refreshed: list[tuple[int, int, int]], only: bool, unit: str, touched: set[int]
+) -> None:
+    """The states are those of one call for each interval. Ranges have no gaps, and neighbours differ."""
+    found = recorded(refreshed, only=only)
+    head = [ObservedTable("lake.s.t", head=3)]
+    first = unit_number(DAY, unit)
+    units = Units(unit, first - 2, first + {"hour": 50, "day": 5, "month": 2}[unit])
+    affected = [(first + number, first + number + 1) for number in touched]
+    whole = assess(found, version_id=1, nested_views=(), observed=head)
+    alone = IntervalPart(None, found.base_tables, "r", None)
+    parts = whole.parts or (PartFreshness(alone, whole.base_tables),)
+
+    ranges = cover(parts, "ts", units, lambda changes: affected)
+
+    states: list[Cover] = []
+    for number in range(units.first, units.after):
+        one = assess(
+            found, version_id=1, nested_views=(), observed=head, interval=units.interval("ts", number, number + 1)
+        )
+        computed = one.state == State.STALE and all(item.part.computed for item in one.parts)
+        proven = Cover.UNAFFECTED if computed and number - first not in touched else Cover.STALE
+        states.append({State.FRESH: Cover.FRESH, State.NEVER_REFRESHED: Cover.NEVER_COMPUTED}.get(one.state, proven))
+    assert [state for item in ranges for state in [item.state] * item.count] == states
+    assert all(one.state != other.state and one.end == other.start for one, other in itertools.pairwise(ranges))
+    assert (ranges[0].start, ranges[-1].end) == (unit_start(units.first, unit), unit_start(units.after, unit))
+
+
+@given(st.datetimes(timezones=st.just(UTC)), st.sampled_from(["hour", "day", "month", "year"]))
+def test_a_time_is_in_the_unit_of_its_number(moment: datetime, unit: str) -> None:
+    """Numbers follow each other as the units do."""
+    number = unit_number(moment, unit)
+    assert unit_start(number, unit) <= moment
+    if moment.year < LAST_YEAR:
+        assert moment < unit_start(number + 1, unit)
+
+
+def test_a_century_of_hours_is_a_few_ranges() -> None:
+    """The time depends on what is recorded, here 1,000 intervals, and not on the number of hours."""
+    parts = [{**bounds(interval(48 * n, 48 * n + 1)), "refresh-id": "r", "base-tables": []} for n in range(1000)]
+    found = record(1, parts)
+    whole = assess(found, version_id=1, nested_views=(), observed=[ObservedTable("lake.s.t", head=3)])
+    first = unit_number(DAY, "hour")
+    started = time.process_time()
+    ranges = cover(whole.parts, "ts", Units("hour", first - MAX_COVERED // 2, first + MAX_COVERED // 2), lambda _: None)
+    assert len(ranges) == 1  # all are stale: at a snapshot that the base table no longer is at
+    assert time.process_time() - started < 5
+
+
+# ---------------------------------------------------------------------------------------- a view
+@pytest.fixture
+def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
+    """A view by days, never refreshed."""
+    with days_lake(sqlite_uri, warehouse, "pointed") as made:
+        made.sell((1, 10), (2, 20))
+        yield made
+
+
+def covered(lake: Days, first: int, after: int) -> list[Cover]:
+    """The states of some days; each says what a refresh of the day alone would do."""
+    span = days(first, after)
+    found = coverage(lake.catalog, VIEW, start=span.start, end=span.end)
+    states = [state for item in found.ranges for state in [item.state] * item.count]
+    for number, state in zip(range(first, after), states, strict=True):
+        planned = plan_refresh(lake.catalog, VIEW, RefreshOptions(interval=days(number, number + 1)))
+        assert planned.mode == WOULD_DO[state], (number, state)
+    return states
+
+
+def test_a_state_says_what_a_refresh_of_the_interval_would_do(lake: Days) -> None:
+    """Through intervals, appends that concern some days, a correction of the base table, and a whole refresh."""
+    fresh, unaffected, stale, never = Cover.FRESH, Cover.UNAFFECTED, Cover.STALE, Cover.NEVER_COMPUTED
+    assert covered(lake, 1, 4) == [never] * 3
+    lake.refresh_days(1, 3)
+    assert covered(lake, 0, 5) == [never, fresh, fresh, never, never]
+    lake.sell((2, 1), (4, 5))
+    assert covered(lake, 0, 5) == [never, unaffected, stale, never, never]
+    lake.refresh_days(4, 5)
+    assert covered(lake, 1, 5) == [unaffected, stale, never, fresh]
+    lake.refresh(VIEW)
+    assert covered(lake, 1, 30) == [fresh] * 29
+    lake.sell((7, 1), (9, 1))
+    lake.sell((20, 1))
+    assert covered(lake, 5, 22) == [
+        *[unaffected] * 2,
+        *[stale] * 3,
+        *[unaffected] * 10,
+        stale,
+        unaffected,
+    ]  # fmt: skip (the file of the first commit has days 7 to 9)
+    lake.correct((1, 1))
+    assert covered(lake, 1, 3) == [stale, stale]
+
+
+def test_a_daily_backfill_of_daily_appends_stays_fresh(lake: Days) -> None:
+    """Each day is at its own snapshot, and no earlier one is stale. Without times it is what was refreshed."""
+    for number in range(3, 9):
+        lake.sell((number, number))
+        lake.refresh_days(number, number + 1)
+    found = coverage(lake.catalog, VIEW, now=datetime(2030, 1, 1, tzinfo=UTC))
+    assert (str(found), found.unit, len(found.ranges)) == ("6 of 6 days fresh", "day", 2)
+    assert found.counts == {Cover.FRESH: 1, Cover.UNAFFECTED: 5, Cover.STALE: 0, Cover.NEVER_COMPUTED: 0}
+    soon = datetime(2024, 6, 11, 13, tzinfo=UTC)
+    assert str(coverage(lake.catalog, VIEW, now=soon)) == "6 of 8 days fresh"  # up to today, which is not over
+
+
+def test_intervals_that_are_none_of_the_view_are_refused(lake: Days) -> None:
+    """Parts of days of a date column, an empty time, and more intervals than anyone can look at."""
+    start = days(1, 2).start
+    for end, text in [
+        (start + timedelta(hours=5), "takes whole days"),
+        (start, "empty"),
+        (datetime(9999, 1, 1, tzinfo=UTC), f"more than {MAX_COVERED:,} intervals"),
+    ]:
+        with pytest.raises(ConfigurationError, match=text):
+            coverage(lake.catalog, VIEW, start=start, end=end)
+
+
+def test_rows_of_another_definition_are_stale(lake: Days) -> None:
+    """Whatever is recorded of them."""
+    lake.refresh_days(1, 3)
+    other = Definition("SELECT day, count(*) AS orders, max(amount) AS amount FROM lake.sales.sold GROUP BY day")
+    create(lake.catalog, lake.catalog.identify(VIEW), other, stager=lake.stager, replace=True)
+    span = days(1, 4)
+    found = coverage(lake.catalog, VIEW, start=span.start, end=span.end)
+    assert found.counts[Cover.STALE] == 3
+
+
+def test_the_command_shows_ranges_and_how_many_are_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a table, as JSON, and as an exit code."""
+    for name, value in configure(tmp_path, "lake").items():
+        monkeypatch.setenv(name, value)
+    reload_configuration()
+    with days_lake(f"sqlite:///{tmp_path}/lake.db", tmp_path / "lake", "pointed") as lake:
+        lake.sell((1, 10), (2, 20))
+        lake.refresh_days(1, 3)
+        lake.sell((2, 1))
+    asked = ["status", f"lake.{VIEW}", "--intervals", "--from", "2024-06-01", "--to", "2024-06-06"]
+
+    shown = call(*asked)
+    assert (shown.code, shown.stdout.splitlines()) == (
+        0,
+        [
+            "lake.sales.daily  1 of 5 days fresh  by day",
+            "from        to (excluded)  days  state",
+            "2024-06-01  2024-06-02        1  unaffected",
+            "2024-06-02  2024-06-03        1  stale",
+            "2024-06-03  2024-06-06        3  never computed",
+        ],
+    ), shown.stderr
+    (document,) = call(*asked, "--json").json
+    assert (document["up_to_date"], document["intervals"], document["unit"]) == (1, 5, "day")
+    assert document["states"] == {"fresh": 0, "unaffected": 1, "stale": 1, "never-computed": 3}
+    assert document["ranges"][1] == {
+        "start": "2024-06-02T00:00:00+00:00", "end": "2024-06-03T00:00:00+00:00", "count": 1, "state": "stale",
+    }  # fmt: skip
+    assert [call(*asked, "--check").code, call(*asked[:-1], "2024-06-02", "--check").code] == [3, 0]
+    assert call("status", "--all", "--intervals").code == 2
+    assert call(*asked, "--interval", "2024-06-01", "2024-06-02").code == 2
+    monkeypatch.undo()
+    reload_configuration()
