@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -45,6 +46,19 @@ def test_the_wheel_contains_every_module_and_is_marked_as_typed(wheel: zipfile.Z
     }
     assert "airflow_mv/py.typed" in in_tree
     assert in_tree == {name for name in wheel.namelist() if name.startswith("airflow_mv/")}
+
+
+def test_a_package_index_shows_the_readme_with_links_that_work_there(wheel: zipfile.ZipFile) -> None:
+    """A relative link leads nowhere outside of the repository."""
+    metadata = wheel.read("airflow_mv-0.1.0.dist-info/METADATA").decode()
+    repository = PYPROJECT["project"]["urls"]["Repository"]
+    links = [target for target in re.findall(r"\]\(([^)\s]+)\)", metadata) if not target.startswith("#")]
+    own = [target for target in links if target.startswith(repository)]
+    assert [target for target in links if not target.startswith("https://")] == []
+    named = [re.sub(rf"{repository}/(blob|raw)/main/|#.*", "", target) for target in own]
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert f"]({repository}/raw/main/docs/images/page-light.png)" in metadata
 
 
 def test_the_wheel_of_the_job_has_the_zip_s_modules_and_refuses_a_python_without_pyspark(tmp_path: Path) -> None:
