@@ -377,19 +377,35 @@ class MaterializedViewCatalog:
         """
         if self._metastore is not None:
             require_name(self._metastore.service, view)
-        base = self._folder_of(view.namespace)
         if not self.chooses_locations:
+            self._folder_of(view.namespace)
             return CHOSEN_BY_THE_CATALOG
+        base = self._checked_folder(view.namespace, f"put {view} under")
+        return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
+
+    def application_folder(self, namespace: tuple[str, ...]) -> str | None:
+        """Return a new folder for a shared Spark application; ``None`` where a server chooses the folders.
+
+        Raises:
+            NotFoundError, ConfigurationError: As for :meth:`new_location`.
+        """
+        if not self.chooses_locations:
+            return None
+        # Iceberg's removal of orphan files skips folders whose names begin with an underscore.
+        return join(self._checked_folder(namespace, "keep files in"), "_airflow_mv_applications", uuid.uuid4().hex)
+
+    def _checked_folder(self, namespace: tuple[str, ...], purpose: str) -> str:
+        base = self._folder_of(namespace)
         if base is None:
-            raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to put {view} under")
+            raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to {purpose}")
         given = "property 'warehouse'"
-        if self._namespace(view.namespace).get("location"):
-            given = f"property 'location' of the namespace {'.'.join(view.namespace)!r}"
+        if self._namespace(namespace).get("location"):
+            given = f"property 'location' of the namespace {'.'.join(namespace)!r}"
         try:
             check_regular(base, what=f"catalog {self.name!r}, {given}")
         except InvalidMetadataError as error:
             raise ConfigurationError(str(error)) from None
-        return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
+        return base
 
     def shared_folders(self, view: Identifier) -> tuple[str, ...]:
         """Return the folders that several views share: the warehouse, and that of the view's namespace."""

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.job.versions import require_python, require_supported
 from airflow_mv.version import __version__, supported
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _GLUE_OPTION = "--airflow-mv-script"
 # What an unsupported Python or PySpark cannot import is imported after the versions are checked.
@@ -30,14 +35,45 @@ def main(location: str, catalog: str | None = None, table: str | None = None) ->
         The exit code: 0, or 1 with the reason as the last line on stderr (spark-submit itself passes
         a Python driver's stderr on to its own stdout).
     """
+
+    def run(spark: SparkSession) -> str | None:
+        from airflow_mv.job.driver import run_submitted
+
+        return run_submitted(spark, location, catalog, table, report=_say)
+
+    return _in_driver(run)
+
+
+def serve_folder(folder: str, catalog: str, idle_seconds: float) -> int:
+    """Run the scripts that are requested in a folder, until its end file, or without work for a time.
+
+    Args:
+        folder: The folder of a shared application.
+        catalog: The name of the catalog in Spark by whose access to files it is read and written.
+        idle_seconds: Seconds without work after which the driver ends.
+
+    Returns:
+        The exit code: 0, or 1 with the reason as the last line on stderr.
+    """
+
+    def run(spark: SparkSession) -> str | None:
+        from airflow_mv.job.serve import serve
+
+        return serve(spark, folder, catalog, report=_say, idle_seconds=idle_seconds)
+
+    return _in_driver(run)
+
+
+def _in_driver(act: Callable[[SparkSession], str | None]) -> int:
     try:
         require_python()
-        return _run(location, catalog, table)
+        refusal = _with_session(act)
     except UnsupportedError as error:
-        return _failed(str(error))
+        refusal = str(error)
+    return 0 if refusal is None else _failed(refusal)
 
 
-def _run(location: str, catalog: str | None, table: str | None) -> int:
+def _with_session(act: Callable[[SparkSession], str | None]) -> str | None:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -47,13 +83,10 @@ def _run(location: str, catalog: str | None, table: str | None) -> int:
     spark = SparkSession.builder.appName("airflow-mv").getOrCreate()
     try:
         require_supported(spark)
-        from airflow_mv.job.driver import run_submitted
-
-        refusal = run_submitted(spark, location, catalog, table, report=_say)
+        return act(spark)
     finally:
         if ours:  # a platform that starts the session itself, such as Databricks, also stops it
             spark.stop()
-    return 0 if refusal is None else _failed(refusal)
 
 
 def _failed(line: str) -> int:
@@ -84,8 +117,17 @@ def cli() -> None:
         parser.add_argument("script", help="the script's location: the first of the plan's application_args")
         parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
         parser.add_argument("table", nargs="?", help="the view's storage table in Spark: the third, if there is one")
+        parser.add_argument(
+            "--serve",
+            type=float,
+            metavar="IDLE_SECONDS",
+            help="run the scripts that are requested in the folder SCRIPT, and end after so long without any",
+        )
         given = parser.parse_args()
-    code = main(given.script, given.catalog, given.table)
+    if getattr(given, "serve", None) is not None:
+        code = serve_folder(given.script, given.catalog, given.serve)
+    else:
+        code = main(given.script, given.catalog, given.table)
     if code:  # some platforms take any SystemExit for a failure
         sys.exit(code)
 

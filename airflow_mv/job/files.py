@@ -57,6 +57,13 @@ class DriverFiles(ABC):
         """Write a file, or replace it as a whole."""
 
     @abstractmethod
+    def modified(self, folder: str) -> dict[str, int]:
+        """Return the names of the files in a folder, and when each was written, by the store's clock in milliseconds.
+
+        A missing folder has no files.
+        """
+
+    @abstractmethod
     def store_ms(self, location: str) -> int:
         """Return the store's clock, milliseconds since the epoch: the modification time of a small new file.
 
@@ -110,6 +117,15 @@ class IcebergFiles(DriverFiles):
         stream = self._io.newOutputFile(location).createOrOverwrite()
         stream.write(bytearray(text, "utf-8"))
         stream.close()
+
+    def modified(self, folder: str) -> dict[str, int]:
+        """Return the names of the files below a folder, and when each was written."""
+        found: dict[str, int] = {}
+        items = self._io.listPrefix(f"{folder}/").iterator()
+        while items.hasNext():
+            item = items.next()
+            found[str(item.location()).rpartition("/")[2]] = int(item.createdAtMillis())
+        return found
 
     def store_ms(self, location: str) -> int:
         """Return the modification time of a small new file."""
@@ -175,6 +191,13 @@ class HadoopFiles(DriverFiles):
             files.delete(path, False)  # noqa: FBT003 (Java's recursive)
         if not files.rename(beside, path):
             raise OSError(f"{location}: cannot be written")
+
+    def modified(self, folder: str) -> dict[str, int]:
+        """Return the names of the files in a folder, and when each was written."""
+        path, files = self._opened(folder)
+        if not files.exists(path):
+            return {}
+        return {str(item.getPath().getName()): int(item.getModificationTime()) for item in files.listStatus(path)}
 
     def store_ms(self, location: str) -> int:
         """Return the modification time of a small new file."""

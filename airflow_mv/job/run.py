@@ -89,7 +89,7 @@ def run(
         bound = script.bound(name, script.branch)
         work.reads = bound.reads
         with (
-            _quiet(),
+            quiet(),
             made_active(spark),
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
             _tables(spark, script, name, None if access else settings),
@@ -280,7 +280,7 @@ def _drop_database(spark: SparkSession, name: str) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep PySpark from printing a Java stack trace for an error that the outcome reports."""
     from pyspark.logger import PySparkLogger  # Spark 3 has none, and is refused before
 

@@ -16,7 +16,16 @@ _ROOT = Path(__file__).parents[1]
 OLDEST_JAVA = 17
 #: ZIP's earliest date, so that the same sources give the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_SHIPPED = ("__init__.py", "documents.py", "errors.py", "quoting.py", "redaction.py", "script.py", "version.py")
+_SHIPPED = (
+    "__init__.py",
+    "application.py",
+    "documents.py",
+    "errors.py",
+    "quoting.py",
+    "redaction.py",
+    "script.py",
+    "version.py",
+)
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _LAST_PRINTABLE = 0x7E
 

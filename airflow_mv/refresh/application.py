@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a shared Spark application, as tasks use it: request a script, wait, read the answer."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_mv.application import (
+    BEAT,
+    END,
+    FolderContent,
+    JobAnswer,
+    JobRequest,
+    answer_file,
+    cancel_file,
+    request_file,
+)
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.base_tables import DELTA_BY_PATH
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.script import Script
+
+
+def request_of(catalog: MaterializedViewCatalog, script: Script, location: str) -> JobRequest:
+    """Return the request for a script.
+
+    Args:
+        catalog: The view's catalog, through which all that the script needs was opened.
+        script: The script.
+        location: Where it was written.
+    """
+    return JobRequest(
+        view=script.view,
+        location=location,
+        catalog=catalog.name,
+        table=script.stored or None,
+        catalogs=tuple(sorted(catalog.opened())),
+        delta=DELTA_BY_PATH.data_source in catalog.formats,
+    )
+
+
+class ApplicationFolder:
+    """The folder of a shared application.
+
+    Args:
+        catalog: The catalog by whose access to files it is read and written.
+        folder: Its location.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, folder: str) -> None:
+        self._files = catalog.files
+        self.folder = folder
+
+    def content(self) -> FolderContent:
+        """List the folder."""
+        return FolderContent.of(
+            {file.location.rpartition("/")[2]: file.modified_ms for file in self._files.list(self.folder)}
+        )
+
+    def ask(self, request: JobRequest) -> str:
+        """Write a request. Return its key."""
+        key = uuid.uuid4().hex
+        self._write(request_file(key), request.to_json())
+        return key
+
+    def cancel(self, key: str) -> None:
+        """Ask the application to stop a script."""
+        self._write(cancel_file(key), "")
+
+    def request(self, key: str) -> JobRequest | None:
+        """Return a request; ``None`` for one that is not complete yet, or not valid."""
+        text = self._files.read_text(f"{self.folder}/{request_file(key)}")
+        try:
+            return JobRequest.from_json(text) if text else None
+        except InvalidMetadataError:
+            return None
+
+    def answer(self, key: str) -> JobAnswer | None:
+        """Return the answer to a request; ``None`` if there is none."""
+        text = self._files.read_text(f"{self.folder}/{answer_file(key)}")
+        return JobAnswer.from_json(text) if text else None
+
+    def beat(self) -> None:
+        """Show that the application's task runs."""
+        self._write(BEAT, "")
+
+    def end(self) -> None:
+        """End the application."""
+        self._write(END, "")
+
+    def remove(self) -> None:
+        """Delete the folder's files."""
+        files = [file.location for file in self._files.list(self.folder)]
+        for location in files:
+            self._files.delete(location)
+        self._files.remove_empty_folders(self.folder, files)
+
+    def _write(self, name: str, text: str) -> None:
+        self._files.replace_text(f"{self.folder}/{name}", text)
