@@ -40,6 +40,7 @@ class StorageChange(Change[Current]):
         self._catalog, self._view = catalog, view
         self._uuid: str | None = None
         self._attempt: EditAttempt | None = None
+        self._layout: StorageLayout | None = None
 
     @abstractmethod
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
@@ -73,14 +74,18 @@ class StorageChange(Change[Current]):
         return Verdict.LANDED if landed or not self.is_needed(state.view, state.storage) else Verdict.READY
 
     def send(self, state: Current) -> bool:
-        """Send it in the way of the view's layout."""
-        if self._attempt is None:
-            self._attempt = self.attempt(layout_of_view(state.view))
+        """Send it in the way of the layout that the view has now."""
+        layout = layout_of_view(state.view)
+        if self._attempt is None or self._layout is not layout:
+            # The view was converted meanwhile: what was sent in the old layout can never be applied any more.
+            self.clean_up()
+            self._attempt, self._layout = self.attempt(layout), layout
         return self._attempt.send(state.view, state.storage)
 
     def may_land(self, state: Current) -> bool:
         """Whether what the change was sent from is as it was."""
-        return self._attempt is not None and self._attempt.may_land(state.view, state.storage)
+        same = self._layout is layout_of_view(state.view)
+        return same and self._attempt is not None and self._attempt.may_land(state.view, state.storage)
 
     def clean_up(self) -> None:
         """Delete what was written."""

@@ -22,7 +22,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status
 from airflow_mv.maintenance.convert import convert
 from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.orphans import expire, maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
 from airflow_mv.refresh.adopt import adopt
@@ -156,6 +156,23 @@ def test_a_refresh_before_or_beside_a_conversion_is_not_lost(
     convert(home.catalog, VIEW, before)
     assert publish(home.catalog, plan, where(outcome), effects=clock.effects).outcome == "replan"
     assert (home.read(), len(ids(home))) == ([EAST, NORTH, SOUTH], 1)
+    assert home.refresh().outcome == "refreshed"
+
+
+@pytest.mark.parametrize(("before", "layout"), WAYS)
+def test_an_expiry_beside_a_conversion_is_sent_again_for_the_new_layout(
+    home: Lake, clock: Clock, before: str, layout: str
+) -> None:
+    """What was sent for the old layout cannot be applied any more."""
+    home.layout = before
+    refreshed(home, 2)
+    kept = home.storage().table.head
+    catalog = FaultyCatalog(home.iceberg, after(lambda: convert(home.catalog, VIEW, layout)))
+    expire(catalog, VIEW, older_than=timedelta(0), effects=clock.effects)
+    storage = home.storage()
+    assert (layout_of(home), storage.table.head) == (layout, kept)
+    assert [item.snapshot_id for item in storage.table.snapshots] == [kept]
+    home.append()
     assert home.refresh().outcome == "refreshed"
 
 
