@@ -51,6 +51,7 @@ from tests.faults import (
     Fault,
     FaultyCatalog,
     Send,
+    StoppedError,
     after,
     arrive_late,
     lose_answer_after,
@@ -625,5 +626,28 @@ def test_a_storage_table_that_another_creation_removes_too_late_is_put_back(
     monkeypatch.setattr(other, "drop_table", late)
     with pytest.raises(CommitConflictError, match="Run it again"):
         create(other, VIEW, Definition(WIDER, layout="registered"), stager=home.stager)
+    assert home.refresh().outcome == "refreshed"
+    assert home.read() == ROWS
+
+
+def test_a_storage_table_that_a_killed_creation_has_removed_is_made_again_as_the_error_says(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that removed it too late was killed before it put it back: the view has none, and no file is lost."""
+    home.catalog.drop(VIEW)
+    other = MaterializedViewCatalog(home.iceberg)
+    remove = other.drop_table
+
+    def late(*arguments: Any, **more: Any) -> bool:
+        home.view()
+        assert remove(*arguments, **more)
+        raise StoppedError
+
+    monkeypatch.setattr(other, "drop_table", late)
+    with pytest.raises(StoppedError):
+        create(other, VIEW, Definition(WIDER, layout="registered"), stager=home.stager)
+    with pytest.raises(NotFoundError, match=r"is not in the catalog.*create lake.sales.daily --replace"):
+        home.refresh()
+    create(home.catalog, VIEW, Definition(None), stager=home.stager, replace=True)
     assert home.refresh().outcome == "refreshed"
     assert home.read() == ROWS

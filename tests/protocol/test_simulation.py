@@ -50,6 +50,7 @@ MET: dict[tuple[Layout, str], int] = {
     ("pointed", "collection_trusts_its_first_read"): 86,
     ("pointed", "expiry_drops_the_current_snapshot"): 32,
     ("pointed", "no_matched_row_is_a_proof"): 174,
+    ("pointed", "times_from_the_local_clock"): 87,
     ("pointed", "landed_refresh_is_not_detected"): 19,
     ("registered", "landed_refresh_is_not_detected"): 266,
     ("registered", "new_columns_are_added_after_any_snapshot"): 40,

@@ -294,10 +294,11 @@ class Ledger:
         if before is not None:
             self.world.events["planned again"] += 1
             # A table's commit of another try may land just after the view got another definition.
-            redefined = self.world.registered and before.version_id != plan.version_id
+            redefined = before.layout == "registered" and before.version_id != plan.version_id
             # Rows with other columns are staged again after any snapshot of others. Another try may publish them.
-            columns = self.world.layout != "pointed" and before.script is not None and before.script.branch is None
-            possible = redefined or columns
+            columns = before.layout != "pointed" and before.script is not None and before.script.branch is None
+            # Another try may publish the same refresh in the layout that the view has by now.
+            possible = redefined or columns or before.layout != self.world.layout
             if not possible:
                 self.refuted.add(before.refresh_id)
             if not possible and self._is_recorded(before.refresh_id):

@@ -239,6 +239,7 @@ class Process:
     def kill(self) -> None:
         """Kill it, as SIGKILL does."""
         self.killed = True
+        self.world.dead.add(self.greenlet)
         if self.greenlet:
             self.greenlet.throw(Killed)
 

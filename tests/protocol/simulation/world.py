@@ -89,6 +89,7 @@ class World:
         events: The number of occurrences of each event.
         roles: What each running process does.
         next_call: The next call of each running process.
+        dead: The processes that were killed; none of their calls has an effect any more.
         processes: The running processes that are not tries of a task.
         left_by: The job that staged each metadata file.
         staged: The locations of the outcomes of a job, with the last tick of each.
@@ -111,6 +112,7 @@ class World:
     events: Counter[str] = field(default_factory=Counter)
     roles: dict[greenlet.greenlet, str] = field(default_factory=dict)
     next_call: dict[greenlet.greenlet, str] = field(default_factory=dict)
+    dead: set[greenlet.greenlet] = field(default_factory=set)
     processes: list[Process] = field(default_factory=list)
     left_by: dict[str, Job] = field(default_factory=dict)
     staged: dict[Job, dict[str, int]] = field(default_factory=dict)
@@ -163,6 +165,8 @@ class World:
         """
         if self._applying or greenlet.getcurrent() is self.main:
             return apply()
+        if greenlet.getcurrent() in self.dead:
+            raise Killed  # a call of one of its handlers
         if self.random.random() >= self.attention.get(kind, 1.0):
             return self._apply(apply)
         self.next_call[greenlet.getcurrent()] = kind
@@ -186,7 +190,10 @@ class World:
             # A connection pool sends the statement again after a reconnect and returns the second answer.
             self._apply(apply)
             return self._apply(apply)
-        raise Killed if fate.startswith("killed") else error("no answer")
+        if fate.startswith("killed"):
+            self.dead.add(greenlet.getcurrent())
+            raise Killed
+        raise error("no answer")
 
     @property
     def applying(self) -> bool:
