@@ -19,6 +19,7 @@ from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.status import history, how_to_read
 from airflow_mv.plugin import listing, runs
+from airflow_mv.plugin.costs import costs_of
 from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.plugin.rows import ViewRow, row_of
@@ -103,17 +104,22 @@ class Page:
 
     def facts(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return a view's state, lag, reasons, base tables, definition and recorded refreshes."""
-        return self._ask("facts", source, view, lambda: _facts(source, view))
+        return self._ask(("facts", str(view)), source, lambda: _facts(source, view))
 
     def plan(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return what a refresh would do now, and why."""
-        return self._ask("plan", source, view, lambda: _plan(source.open(), view))
+        return self._ask(("plan", str(view)), source, lambda: _plan(source.open(), view))
+
+    # -- costs ---------------------------------------------------------------------------------
+
+    def costs(self, source: CatalogSource, days: int) -> Future[dict[str, Any]]:
+        """Return what the refreshes of some days cost, by the catalog's registry."""
+        return self._ask((f"costs {days}", repr(source.address)), source, lambda: costs_of(source.open(), days))
 
     def _ask(
-        self, what: str, source: CatalogSource, view: Identifier, call: Callable[[], dict[str, Any]]
+        self, key: tuple[str, str], source: CatalogSource, call: Callable[[], dict[str, Any]]
     ) -> Future[dict[str, Any]]:
         """Query in the catalog's own threads. Equal requests within the cache's time share the result."""
-        key = (what, str(view))
         with self._lock:
             now = time.monotonic()
             for old in [key for key, (until, answer) in self._answers.items() if until < now and answer.done()]:

@@ -16,8 +16,10 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
-from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
+from airflow_mv.plugin.costs import MOST_DAYS, shown
+from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.page import Page, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
@@ -29,6 +31,7 @@ _LONGEST_NAME = 2_000
 
 Answer = TypeVar("Answer")
 ViewName = Annotated[str, Parameter(min_length=1, max_length=_LONGEST_NAME)]
+Days = Annotated[int, Parameter(ge=1, le=MOST_DAYS)]
 
 
 class ListQuery(BaseModel):
@@ -106,6 +109,28 @@ async def one_view(view: ViewName, page: PageDep, user: GetUserDep) -> dict[str,
 async def plan(view: ViewName, page: PageDep) -> dict[str, Any]:
     """Return what a refresh would do now, and why."""
     return await _in_time(page.plan(*await _found(view, page)))
+
+
+@router.get("/costs")
+async def costs(page: PageDep, user: GetUserDep, days: Days = 30) -> dict[str, Any]:
+    """Return what refreshes cost, by the registry of each catalog. A catalog that does not answer hides no other."""
+    sources, wrong = await _from_database(lambda session: page.sources.all(runs.catalog_names(session)))
+    found = await asyncio.gather(*(_costs(source, page.costs(source, days)) for source in sources))
+    broken = [{"conn_id": conn_id, "catalog": None, "problem": trouble} for conn_id, trouble in wrong]
+
+    def answer(session: Session) -> list[dict[str, Any]]:
+        reader = Reader(user)
+        return [shown(item, reader, session) for item in found]
+
+    return {"days": days, "catalogs": [*broken, *await _from_database(answer)]}
+
+
+async def _costs(source: CatalogSource, answer: Future[dict[str, Any]]) -> dict[str, Any]:
+    where = {"conn_id": source.address.conn_id, "catalog": source.address.catalog}
+    try:
+        return {**where, **await _in_time(answer)}
+    except MaterializedViewError as error:
+        return {**where, "answers": {}, "problem": problem(error)}
 
 
 async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:

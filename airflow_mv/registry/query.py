@@ -6,7 +6,8 @@ DuckDB gets the rows, and no access to files, networks or extensions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -53,10 +54,31 @@ def ask(registry: Registry, question: str, *, days: int = 30) -> Answer:
     Raises:
         ConfigurationError: There is no such question, or DuckDB is not installed.
     """
-    if question not in QUESTIONS:
-        raise ConfigurationError(f"{question!r} is not a question; there are: {', '.join(QUESTIONS)}")
+    return ask_each(registry, (question,), days=days)[question]
+
+
+def ask_each(
+    registry: Registry, questions: Collection[str], *, days: int = 30, most_rows: int | None = None
+) -> dict[str, Answer]:
+    """Answer several questions from one read of each table.
+
+    Args:
+        registry: The registry.
+        questions: Their names, keys of :data:`QUESTIONS`.
+        days: How many days they are about, up to now.
+        most_rows: The most rows to read of a table; ``None``: all.
+
+    Raises:
+        ConfigurationError: There is no such question, or DuckDB is not installed.
+        InvalidQueryError: A table has more rows of that time.
+    """
+    if unknown := sorted(set(questions) - set(QUESTIONS)):
+        raise ConfigurationError(f"{unknown[0]!r} is not a question; there are: {', '.join(QUESTIONS)}")
     since = datetime.now(UTC) - timedelta(days=days)
-    return _run(registry, QUESTIONS[question].sql, {"since": since}, since)
+    found = {name: QUESTIONS[name].sql for name in questions}
+    tables = _tables(registry, " ".join(found.values()), since, most_rows)
+    with _database(tables) as database:
+        return {name: _run(database, sql, {"since": since}) for name, sql in found.items()}
 
 
 def query(registry: Registry, sql: str) -> Answer:
@@ -70,25 +92,38 @@ def query(registry: Registry, sql: str) -> Answer:
         InvalidQueryError: It is not one, or it fails. The message has DuckDB's reason.
         ConfigurationError: DuckDB is not installed.
     """
-    return _run(registry, sql, {}, None)
+    with _database({}) as database:
+        _require_select(database, sql)
+    with _database(_tables(registry, sql, None, None)) as database:
+        return _run(database, sql, {})
 
 
-def _run(registry: Registry, sql: str, parameters: Mapping[str, Any], since: datetime | None) -> Answer:
+@contextmanager
+def _database(tables: Mapping[str, pa.Table]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database that has these tables and can read nothing else.
+
+    Raises:
+        InvalidQueryError: DuckDB refuses what is done with it.
+        ConfigurationError: DuckDB is not installed.
+    """
     duckdb = _duckdb()
     with duckdb.connect(config={"enable_external_access": "false", **_LIMITS}) as database:
         database.execute("SET python_enable_replacements = false")
         database.execute("SET TimeZone = 'UTC'")
+        for name, rows in tables.items():
+            database.register(name, rows)
+        database.execute("SET lock_configuration = true")
         try:
-            _require_select(database, sql)
-            for name, rows in _tables(registry, sql, since).items():
-                database.register(name, rows)
-            database.execute("SET lock_configuration = true")
-            used = {key: value for key, value in parameters.items() if f"${key}" in sql}
-            found = database.sql(sql, params=used or None).to_arrow_table()
-            rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-            return Answer(list(found.column_names), list(rows))
+            yield database
         except duckdb.Error as error:
             raise InvalidQueryError(f"the query of the registry failed: {str(error).strip()}") from None
+
+
+def _run(database: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> Answer:
+    used = {key: value for key, value in parameters.items() if f"${key}" in sql}
+    found = database.sql(sql, params=used or None).to_arrow_table()
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    return Answer(list(found.column_names), list(rows))
 
 
 def _duckdb() -> Any:
@@ -105,8 +140,8 @@ def _require_select(database: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise InvalidQueryError("a query of the registry is one SELECT: nothing is changed by SQL")
 
 
-def _tables(registry: Registry, sql: str, since: datetime | None) -> dict[str, pa.Table]:
-    """Read the tables whose names occur in a query. Of a question (with ``since``), only the columns that it uses."""
+def _tables(registry: Registry, sql: str, since: datetime | None, most_rows: int | None) -> dict[str, pa.Table]:
+    """Read the tables whose names occur in a query. Of questions (with ``since``), only the columns that they use."""
     text, found = sql.lower(), {}
     components: tuple[Component[Any], ...] = (registry.views, registry.refreshes)
     for component in components:
@@ -118,5 +153,5 @@ def _tables(registry: Registry, sql: str, since: datetime | None) -> dict[str, p
             columns = [name for name in kind.model.model_fields if name in text]
         if since is not None and kind.moment is not None:
             where = refreshed_since(since)
-        found[kind.name] = component.read(where, columns)
+        found[kind.name] = component.read(where, columns, most_rows)
     return found

@@ -46,6 +46,7 @@ from airflow_mv.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     ConfigurationError,
+    InvalidQueryError,
     MaterializedViewError,
     MetadataFileNotFoundError,
 )
@@ -153,15 +154,19 @@ class Component(Generic[R]):
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(self, where: Filter | None = None, columns: Collection[str] | None = None) -> pa.Table:
+    def read(
+        self, where: Filter | None = None, columns: Collection[str] | None = None, most: int | None = None
+    ) -> pa.Table:
         """Return rows. Files of partitions that cannot match are not opened, and only these columns are read.
 
         Args:
             where: The filter; ``None``: all rows.
             columns: The columns; ``None``: all of the model.
+            most: The most rows of the files to read; ``None``: all.
 
         Raises:
             CatalogUnavailableError: The catalog did not answer.
+            InvalidQueryError: The files have more rows. No file was read.
         """
         names = tuple(self.kind.model.model_fields) if columns is None else tuple(columns)
         table = self._home.open(self.kind)
@@ -169,7 +174,13 @@ class Component(Generic[R]):
             return schema_of(self.kind).select(*names).as_arrow().empty_table()
         with answered(self._home.name, f"reading the registry's table {self.kind.name}"):
             stored = tuple(name for name in names if name in table.schema().column_names)
-            found = table.scan(row_filter=where or all_rows(), selected_fields=stored).to_arrow()
+            scan = table.scan(row_filter=where or all_rows(), selected_fields=stored)
+            if most is not None and (rows := sum(task.file.record_count for task in scan.plan_files())) > most:
+                raise InvalidQueryError(
+                    f"the registry's table {self.kind.name} in {self._home.name} has {rows:,} rows for this question, "
+                    f"and at most {most:,} are read here. Ask about fewer days, or on the command line"
+                )
+            found = scan.to_arrow()
         wanted = schema_of(self.kind).select(*names).as_arrow()
         arrays = [
             found[field.name].cast(field.type) if field.name in stored else pa.nulls(len(found), field.type)

@@ -18,6 +18,7 @@ PICTURES = {
     "page": "/plugin/materialized-views",
     "view": f"/plugin/materialized-views/airflow-mv/?view={VIEW}",
     "graph": "/plugin/materialized-views/airflow-mv/?as=graph",
+    "costs": "/plugin/materialized-views/airflow-mv/?as=costs",
     "dag": "/dags/sales_morning/plugin/dag-materialized-views",
 }
 _SECONDS = {"full": 96.0, "fast-forward": 0.4}

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_mv.maintenance.registry import sync
+from airflow_mv.registry.model import RefreshRow, month_of
+from airflow_mv.registry.registry import require_registry
+from airflow_mv.registry.settings import PLACE
 from airflow_mv.spec.materialized_view import PROPERTY
 from tests.builders import Lake, lake
 
@@ -72,7 +78,7 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
             is markup, and the metadata of one is broken.
     """
     (folder / "warehouse").mkdir()
-    with lake(f"sqlite:///{folder}/catalog.db", folder / "warehouse") as found:
+    with lake(f"sqlite:///{folder}/catalog.db", folder / "warehouse", **{PLACE: "airflow_mv"}) as found:
         for table in ("orders", "returns", "customers", "shipments"):
             found.table(table, rows=[(number, ("north", "south", "east")[number % 3], number) for number in range(9)])
         for name, sql in VIEWS.items():
@@ -93,13 +99,55 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
             _age(found)
         else:
             _break(found)
+        _register(found)
         yield found
 
 
 def connection(folder: Path | str) -> str:
     """The connection to the lake, as JSON."""
     uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}/warehouse"
-    return json.dumps({"conn_type": "iceberg", "extra": {"type": "sql", "uri": uri, "warehouse": warehouse}})
+    extra = {"type": "sql", "uri": uri, "warehouse": warehouse, PLACE: "airflow_mv"}
+    return json.dumps({"conn_type": "iceberg", "extra": extra})
+
+
+def _register(found: Lake) -> None:
+    """Two months of refreshes in the registry, beside those that the lake has made; one view costs far more."""
+    chance, now = random.Random(9), datetime.now(UTC)
+    rows = [
+        _registered(number, name, now - timedelta(hours=6 * number + 1), chance)
+        for name in REFRESHED
+        for number in range(240)
+    ]
+    require_registry(found.catalog).refreshes.add(rows)
+    sync(found.catalog)
+
+
+def _registered(number: int, name: str, moment: datetime, chance: random.Random) -> RefreshRow:
+    full = name != "customer_value" or number % 40 == 0
+    size = {"customer_value": 90.0, "cheapest_order": 60.0, "region_report": 30.0}.get(name, 8.0)
+    seconds = size * (1.0 if full else 0.2) * chance.uniform(0.8, 1.2)
+    unexpected = name == UNEXPECTED or (name == "customer_value" and full)
+    why = "min_by keeps an arbitrary row" if name == UNEXPECTED else "lake.sales.customers was overwritten"
+    return RefreshRow(
+        catalog="lake",
+        namespace="sales",
+        month=month_of(moment),
+        view=f"lake.sales.{name}",
+        view_uuid=f"registered {name}",
+        refresh_id=f"{name} {number}",
+        refreshed_at=moment,
+        version_id=1,
+        mode="full" if full else "merge",
+        fallback=why if unexpected else None,
+        rows_written=chance.randrange(2_000, 90_000),
+        bytes_read=None if full else chance.randrange(10**7, 10**9),
+        outcome="refreshed",
+        seconds=seconds + 3.0,
+        job_seconds=seconds,
+        executor_seconds=1.7 * seconds,
+        full_seconds=size,
+        dag_id="sales_report" if name in ("region_report", "stock_by_region") else "sales_morning",
+    )
 
 
 def refresh_ids(found: Lake) -> dict[str, str]:

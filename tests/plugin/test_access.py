@@ -26,6 +26,7 @@ ADDRESSES = {
     "/api/graph": "/api/graph",
     "/api/view": "/api/view?view=pages.sales.daily",
     "/api/plan": "/api/plan?view=pages.sales.daily",
+    "/api/costs": "/api/costs?days=7",
 }
 DAILY = "pages.sales.daily"
 

@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from fastapi.testclient import TestClient
 
 from airflow_mv.plugin.app import create_app
 from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.sources import Sources
+from airflow_mv.registry.registry import Registry
+from airflow_mv.registry.settings import PLACE, registry_settings
 from tests.builders import Lake
 from tests.plugin.conftest import Server
+from tests.registry.support import refresh_row
 
 pytestmark = pytest.mark.airflow
 
@@ -210,3 +216,38 @@ def test_a_catalog_that_never_answers_does_not_block_the_others(
         assert found["total"] == 5
         looking = {source["catalog"]: source["looking"] for source in found["sources"]}
         assert (looking["pages"], looking["other"] is None) == (None, False)
+
+
+def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DAG that the user may not read is added up without its name; a catalog without a registry hides no other."""
+    place = {PLACE: f"{sales.catalog.properties['warehouse']}/registry"}
+    connection = json.loads(os.environ["AIRFLOW_CONN_PAGES"])
+    monkeypatch.setenv("AIRFLOW_CONN_BOOKED", json.dumps({**connection, "extra": {**connection["extra"], **place}}))
+    registry = Registry(sales.catalog, registry_settings(place))
+    now = datetime.now(UTC)
+    asked = {"refreshed_at": now - timedelta(days=2), "job_seconds": 10.0, "mode": "append", "full_seconds": 25.0}
+    rows = [refresh_row(at, f"pages.sales.v{at:02}", dag_id=f"dag_{at % 3}", **asked) for at in range(30)]
+    registry.refreshes.add([*rows, refresh_row(99, DAILY, refreshed_at=now, seconds=1.0, fallback="a left join")])
+    may_read = SimpleAuthManager.is_authorized_dag
+    monkeypatch.setattr(
+        SimpleAuthManager,
+        "is_authorized_dag",
+        lambda self, *, details=None, **more: details.id == "dag_1" and may_read(self, details=details, **more),
+    )
+    status, found = answer(server, ("booked", "pages", "nowhere"), "/api/costs?days=7")
+    nowhere, booked, without = found["catalogs"]
+    assert (status, nowhere["problem"]["error"], without["registry"]) == (200, "ConfigurationError", None)
+    assert booked["totals"] == {
+        "refreshes": 31, "cost_seconds": 301, "saved_seconds": 450, "fallbacks": 1, "lagging": 0, "late": 0,
+    }  # fmt: skip
+    costs = booked["answers"]["costs"]
+    assert (len(costs["lines"]), costs["total"], costs["lines"][0]["view"]) == (25, 31, "pages.sales.v00")
+    by_dag = [
+        (line["dag_id"], line.get("hidden"), line["cost_seconds"])
+        for line in booked["answers"]["costs-by-dag"]["lines"]
+    ]
+    assert by_dag == [("dag_1", None, 100), (None, None, 1), (None, 2, 200)]
+    monkeypatch.setattr("airflow_mv.plugin.costs._MOST_ROWS", 30)
+    _, found = answer(server, ("booked", "pages"), "/api/costs?days=7")
+    assert "at most 30 are read here" in found["catalogs"][0]["problem"]["message"]
+    assert answer(server, ("booked",), "/api/costs?days=367")[0] == 400

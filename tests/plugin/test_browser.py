@@ -315,6 +315,29 @@ def test_the_graph_shows_views_and_tables(server: Served, reader: Page) -> None:
     expect(frame(reader).get_by_role("heading", level=1)).to_have_text("lake.sales.returns_by_region")
 
 
+def test_costs_are_those_of_the_registry(server: Served, reader: Page) -> None:
+    """From the list by the keyboard; another time has its own address; a narrow screen scrolls tables, not the page."""
+    reader.goto(f"{server.url}{ALONE}")
+    names(reader)
+    reader.get_by_role("link", name="Costs").press("Enter")
+    by_view = reader.locator(".card", has=reader.get_by_role("heading", name="Cost by view"))
+    expect(by_view.locator("tbody tr").first).to_contain_text(CHEAPEST)
+    expect(reader.locator(".card", has_text="Unexpected full refreshes")).to_contain_text(
+        "lake.sales.customers was overwritten"
+    )
+    expect(reader.locator(".card", has_text="Cost by DAG").get_by_role("link").first).to_have_text("sales_morning")
+    month = by_view.locator("tbody tr").first.locator("td").nth(2)
+    expect(month).to_have_text(re.compile(r"12\d"))
+    reader.get_by_role("button", name="7 days").press("Enter")
+    expect(month).to_have_text(re.compile(r"2\d"))
+    expect(reader).to_have_url(re.compile(r"as=costs&days=7"))
+    reader.set_viewport_size({"width": 380, "height": 800})
+    assert reader.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    reader.set_viewport_size({"width": 1280, "height": 800})
+    by_view.get_by_role("link", name=CHEAPEST).click()
+    expect(reader.get_by_role("heading", level=1)).to_have_text(CHEAPEST)
+
+
 def test_a_task_links_to_its_view_and_shows_its_plan(server: Served) -> None:
     """The extra link is the view's own; the rendered templates contain the plan."""
     run = server.call("GET", "/api/v2/dags/already_fresh/dagRuns", user="viewer")["dag_runs"][0]["dag_run_id"]

@@ -4,6 +4,7 @@
 import { AIRFLOW } from "./api.js";
 import { h } from "./dom.js";
 
+const DAYS = 30;
 const EMBEDDED = window.parent !== window;
 
 export function current() {
@@ -17,15 +18,20 @@ export function current() {
     descending: found.get("desc") === "true",
     page: Math.max(0, Number.parseInt(found.get("page") ?? "1", 10) - 1) || 0,
     graph: found.get("as") === "graph",
+    costs: found.get("as") === "costs",
+    days: Number.parseInt(found.get("days") ?? "", 10) || DAYS,
   };
 }
 
-export function address({ view, dag, text, states = [], sort, descending, page, graph }) {
+export function address({ view, dag, text, states = [], sort, descending, page, graph, costs, days = DAYS }) {
   const made = new URLSearchParams();
   const put = (name, value) => value && made.append(name, value);
   put("dag_id", dag);
   put("view", view);
-  if (!view) {
+  if (costs) {
+    put("as", "costs");
+    put("days", days === DAYS ? "" : String(days));
+  } else if (!view) {
     put("q", text);
     states.forEach((state) => put("state", state));
     put("sort", sort === "attention" ? "" : sort);

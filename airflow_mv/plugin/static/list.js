@@ -53,7 +53,9 @@ class List {
 
   frame() {
     const title = this.asked.dag ? "Views that this DAG refreshes" : "Materialized views";
-    const bar = h("header", { class: "top" }, h("h1", null, title), this.search, this.switch, this.told);
+    // The registry's answers are about whole catalogs, so not for the tab of one DAG.
+    const costs = this.asked.dag ? null : h("a", { class: "button", href: address({ costs: true }) }, "Costs");
+    const bar = h("header", { class: "top" }, h("h1", null, title), this.search, this.switch, costs, this.told);
     show(this.page, bar, this.chips, this.problems, this.body);
     document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("visibilitychange", () => document.hidden || this.update());
