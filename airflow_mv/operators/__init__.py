@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create, refresh, plan, commit, maintain, verify, roll back and drop materialized views in Airflow tasks."""
+"""Create, refresh, plan, commit, maintain, verify, roll back, convert and drop materialized views in Airflow tasks."""
 
 from airflow_mv.hooks.dag_run import refresh_params as refresh_params
 from airflow_mv.operators.alert import FreshnessAlertOperator as FreshnessAlertOperator
@@ -9,6 +9,7 @@ from airflow_mv.operators.refresh import RefreshMaterializedViewOperator as Refr
 from airflow_mv.operators.registry import SyncRegistryOperator as SyncRegistryOperator
 from airflow_mv.operators.steps import CommitRefreshOperator as CommitRefreshOperator
 from airflow_mv.operators.steps import PlanRefreshOperator as PlanRefreshOperator
+from airflow_mv.operators.upkeep import ConvertMaterializedViewOperator as ConvertMaterializedViewOperator
 from airflow_mv.operators.upkeep import DropMaterializedViewOperator as DropMaterializedViewOperator
 from airflow_mv.operators.upkeep import MaintainMaterializedViewOperator as MaintainMaterializedViewOperator
 from airflow_mv.operators.upkeep import RollbackMaterializedViewOperator as RollbackMaterializedViewOperator

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintain, verify, roll back and drop materialized views from tasks. The hook has the same as methods."""
+"""Maintain, verify, roll back, convert and drop materialized views from tasks. The hook has the same as methods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context, RetryPolicy
 
@@ -15,6 +15,9 @@ from airflow_mv.links import show_link
 from airflow_mv.operators.options import count
 from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
 from airflow_mv.spec.times import duration
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import Layout
 
 
 class _UpkeepOperator(BaseOperator):
@@ -168,6 +171,37 @@ class RollbackMaterializedViewOperator(_UpkeepOperator):
         document = hook.rollback_version(self.view, version_id or 0).to_dict()
         self.log.info("%s: %s, it is at version %s", self.view, document["outcome"], document["version_id"])
         return document
+
+
+class ConvertMaterializedViewOperator(_UpkeepOperator):
+    """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only.
+
+    No row is computed or copied. A view that has the layout already is no error, so the task may be repeated.
+
+    Returns (XCom) the document of ``airflow-mv convert``.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        layout: ``pointed``, ``registered`` or ``table`` (templated).
+        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "layout")
+
+    def __init__(self, *, layout: Layout, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.layout = layout
+
+    def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        """Convert the view.
+
+        Raises:
+            UnsupportedError: The catalog cannot do it, or the view cannot have the layout.
+        """
+        done = hook.convert(self.view, self.layout)
+        before = f"it had {done.before} before" if done.changed else "as before"
+        self.log.info("%s: it has the layout %s now, %s", self.view, done.layout, before)
+        return done.to_dict()
 
 
 class DropMaterializedViewOperator(_UpkeepOperator):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance, verification, rollback and drop as tasks, and the maintenance DAG."""
+"""Maintenance, verification, conversion, rollback and drop as tasks, and the maintenance DAG."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.airflow.test_examples import EXAMPLES
 from tests.builders import Lake
 
 
-def test_a_view_is_maintained_verified_rolled_back_and_dropped_by_tasks(airflow: Airflow, sales: Lake) -> None:
-    """One DAG; a task that is repeated on a dropped view succeeds."""
+def test_a_view_is_maintained_verified_converted_rolled_back_and_dropped_by_tasks(airflow: Airflow, sales: Lake) -> None:
+    """One DAG; a task that is repeated on a converted or dropped view succeeds."""
     sales.view(time_travel=True)
     sales.refresh()
     sales.append()
@@ -22,6 +22,8 @@ def test_a_view_is_maintained_verified_rolled_back_and_dropped_by_tasks(airflow:
         chain(
             MaintainMaterializedViewOperator(task_id="maintain", view="{VIEW}", older_than="0 s"),
             VerifyMaterializedViewOperator(task_id="files", view="{VIEW}", files=True),
+            ConvertMaterializedViewOperator(task_id="convert", view="{VIEW}", layout="{{{{ 'table' }}}}"),
+            ConvertMaterializedViewOperator(task_id="converted", view="{VIEW}", layout="table"),
             RollbackMaterializedViewOperator(task_id="back", view="{VIEW}", refresh_id="{first}"),
             RollbackMaterializedViewOperator(task_id="definition", view="{VIEW}", version_id="{{{{ 1 }}}}"),
             DropMaterializedViewOperator(task_id="drop", view="{VIEW}", purge=True),
@@ -29,10 +31,14 @@ def test_a_view_is_maintained_verified_rolled_back_and_dropped_by_tasks(airflow:
             RollbackMaterializedViewOperator(task_id="too_late", view="{VIEW}", refresh_id="{first}", retries=3),
         )
     """)
-    states = dict.fromkeys(("maintain", "files", "back", "definition", "drop", "again"), "success")
+    states = dict.fromkeys(
+        ("maintain", "files", "convert", "converted", "back", "definition", "drop", "again"), "success"
+    )
     assert run.states == {**states, "too_late": "failed"}, run.log
     assert run.values["maintain"]["view"] == VIEW
     assert run.values["files"]["intact"]
+    assert run.values["convert"] == {"view": VIEW, "layout": "table", "before": "pointed"}
+    assert run.values["converted"] == {"view": VIEW, "layout": "table", "before": "table"}
     assert run.values["back"]["outcome"] == "rolled-back"
     assert run.values["definition"] == {
         "view": VIEW,
