@@ -181,6 +181,9 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             if outcome is not None and outcome.error is not None:
                 return outcome
             raise JobError(f"view {script.view}: spark-submit failed: {_tail(error)}") from None
+        except ValueError as error:  # the provider does not accept the arguments together
+            self.log.info("::endgroup::")
+            raise ConfigurationError(f"view {script.view}: spark-submit was not started: {_tail(error)}") from None
         self.log.info("::endgroup::")
         outcome = read_outcome(catalog, script)
         if outcome is None:

@@ -114,3 +114,14 @@ def test_after_a_clear_a_finished_earlier_driver_is_ignored(airflow: Airflow, sa
     assert (tmp_path / "submitted").read_text() == "again\n"
     assert result["outcome"] == "refreshed"
     assert state[f"spark_job_id:1:{refresh_id}"] == "application_17_0043"
+
+
+def test_yarn_without_its_rest_interface_is_refused_in_one_line(airflow: Airflow, sales: Lake) -> None:
+    """Airflow cannot find a driver again without it; another try would fail in the same way."""
+    sales.view()
+    airflow.connect("spark_default", conn_type="spark", host="yarn", extra={"deploy-mode": "cluster"})
+    run = airflow.run(f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", retries=3)')
+    assert run.state == "failed"
+    assert f"ConfigurationError: view {VIEW}: spark-submit was not started: YARN cluster mode" in run.log
+    assert "requires yarn_track_via_rm_api=True" in run.log
+    assert "another try would fail in the same way" in run.log

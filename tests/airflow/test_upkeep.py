@@ -11,7 +11,7 @@ from tests.airflow.test_examples import EXAMPLES
 from tests.builders import Lake
 
 
-def test_a_view_is_maintained_verified_converted_rolled_back_and_dropped_by_tasks(airflow: Airflow, sales: Lake) -> None:
+def test_a_view_is_maintained_verified_converted_rolled_back_dropped_by_tasks(airflow: Airflow, sales: Lake) -> None:
     """One DAG; a task that is repeated on a converted or dropped view succeeds."""
     sales.view(time_travel=True)
     sales.refresh()
