@@ -130,6 +130,10 @@ class JobError(MaterializedViewError):
     retryable = True
 
 
+class StoppedError(JobError):
+    """The Spark job was stopped from outside of the task: by a user, a timeout, or the end of its worker."""
+
+
 class CheckFailedError(MaterializedViewError):
     """A check of the staged rows failed, and nothing was published.
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _AIRFLOWS_DELAY_SECONDS = 300
+#: The operators' ``retry_delay``. It applies where no policy is asked: the task's process was killed, and Airflow found
+#: out later, by its missing heartbeats. Waiting longer has no use then, because nothing else has failed.
+DEFAULT_RETRY_DELAY = timedelta(seconds=45)
 
 
 class MaterializedViewRetryPolicy(RetryPolicy):
@@ -31,7 +34,8 @@ class MaterializedViewRetryPolicy(RetryPolicy):
 
     This is the default ``retry_policy`` of the operators of this package; set another one, or ``None``, to replace
     it. It never retries more often than ``retries`` allows. A ``retry_delay`` that a task sets is kept: the delays
-    below replace only Airflow's default (``[core] default_task_retry_delay``).
+    below replace only the operators' default (:data:`DEFAULT_RETRY_DELAY`) and Airflow's (``[core]
+    default_task_retry_delay``).
 
     Args:
         conflict: Shortest delay after a conflict or an unknown outcome. The delay is random, up to three times as
@@ -70,7 +74,7 @@ class MaterializedViewRetryPolicy(RetryPolicy):
         if try_number > max_tries:
             return RetryDecision.default()
         task = context["ti"].task if context else None
-        if task is not None and task.retry_delay != _airflows_delay():
+        if task is not None and task.retry_delay not in (DEFAULT_RETRY_DELAY, _airflows_delay()):
             return RetryDecision.retry(reason=f"{name}: another try may succeed")
         failures = try_number if task is None else try_number - (max_tries - (task.retries or 0))
         delay = self._conflict_delay() if isinstance(exception, CommitError) else self._outage_delay(failures)

@@ -67,12 +67,14 @@ class Coverage:
     Args:
         view: The view's name.
         column: The interval column.
+        kind: Its type: ``date``, ``timestamp`` or ``timestamptz``. A date is one of the zone of a run's times.
         unit: ``hour``, ``day``, ``month`` or ``year``: the length of an interval.
         ranges: Without gaps, the first one first.
     """
 
     view: str
     column: str
+    kind: str
     unit: str
     ranges: tuple[CoverRange, ...]
 
@@ -99,6 +101,7 @@ class Coverage:
         return {
             "view": self.view,
             "column": self.column,
+            "type": self.kind,
             "unit": self.unit,
             "from": self.ranges[0].start.isoformat(),
             "to": self.ranges[-1].end.isoformat(),

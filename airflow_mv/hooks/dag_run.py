@@ -47,13 +47,13 @@ def run_facts(context: Context) -> RunFacts:
         partition_key=context.get("partition_key"),
         partition_date=context.get("partition_date"),
         params={**dict(context.get("params") or {}), **(run.conf or {})},
-        zone=_zone(dag),
-        tick=lambda moment, direction: _tick(dag, moment, direction),
+        zone=zone_of(dag),
+        tick=lambda moment, direction: tick_of(dag, moment, direction),
     )
 
 
-def _zone(dag: DAG | None) -> Any:
-    """Return the schedule's time zone, else the DAG's."""
+def zone_of(dag: DAG | None) -> Any:
+    """Return the schedule's time zone, else the DAG's. A serialized DAG has the same fields."""
     if dag is None:
         return UTC
     named = (timetable_field(timetable, "timezone") for timetable in _timetables(dag))
@@ -61,8 +61,17 @@ def _zone(dag: DAG | None) -> Any:
     return ZoneInfo(zone) if isinstance(zone, str) else zone
 
 
-def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
-    """Return the time of a cron schedule before (-1) or after (1) a time; of several crons, the nearest."""
+def tick_of(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
+    """Return the time of a cron schedule before (-1) or after (1) a time; of several crons, the nearest.
+
+    Args:
+        dag: The DAG; a serialized one has the same fields.
+        moment: The time.
+        direction: -1 or 1.
+
+    Returns:
+        ``None`` if the schedule has no times.
+    """
     from croniter import croniter  # type: ignore[import-untyped]
 
     if dag is None:
@@ -72,7 +81,7 @@ def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
         expression = timetable_field(timetable, "expression")
         if not isinstance(expression, str):
             return None
-        ticks = croniter(expression, moment.astimezone(_zone(dag)))
+        ticks = croniter(expression, moment.astimezone(zone_of(dag)))
         found.append(ticks.get_prev(datetime) if direction < 0 else ticks.get_next(datetime))
     return max(found) if direction < 0 else min(found)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context, RetryPolicy
@@ -13,7 +13,7 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.options import moment, one_of, run_pins
-from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.spec.identifiers import Identifier, split_namespace
 
@@ -61,9 +61,10 @@ class PinBaseTablesOperator(BaseOperator):
         definitions: Mapping[str, str] | None = None,
         depth: int | None = None,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         if (views is None) == (namespace is None):
             raise ConfigurationError(f"{type(self).__name__} takes either views or namespace")
         self.views = views
@@ -160,9 +161,10 @@ class ReadyViewsOperator(BaseOperator):
         level: int,
         refreshed: Any = (),
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.pins = pins
         self.level = level
         self.refreshed = refreshed

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context, RetryPolicy
 
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
 
 
 class SyncRegistryOperator(BaseOperator):
@@ -34,9 +35,10 @@ class SyncRegistryOperator(BaseOperator):
         catalog: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.catalog = catalog
         self.iceberg_conn_id = iceberg_conn_id
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Context, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.errors import ConfigurationError, JobError, StoppedError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
@@ -27,7 +28,7 @@ from airflow_mv.operators.handover import handed_over, job_arguments, write_scri
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
-from airflow_mv.retries import DEFAULT_RETRY_POLICY
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY
 from airflow_mv.script import Outcome, Script
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         name: Name of the Spark application (templated).
         max_active_tis_per_dag: As for ``BaseOperator``.
         retry_policy: As for ``BaseOperator``; by default :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
+        retry_delay: As for ``BaseOperator``; by default 45 s, which is the delay after a killed process.
         **kwargs: All arguments of ``SparkSubmitOperator``, except the application. ``packages=""`` adds no
             Maven packages: the cluster has the jars.
     """
@@ -83,6 +85,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         name: str | None = None,
         max_active_tis_per_dag: int | None = 1,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
         for key in _OWN:
@@ -94,6 +97,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             name=name or f"airflow-mv {view}",
             max_active_tis_per_dag=max_active_tis_per_dag,
             retry_policy=retry_policy,
+            retry_delay=retry_delay,
             **kwargs,
         )
         self.view = view
@@ -105,6 +109,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         self._submission: _Submission | None = None
         self._session: InProcessStager | None = None
         self._scratch: Path | None = None
+        self._stopped = False
 
     @contextmanager
     def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Callable[[Script], Outcome]]:
@@ -128,6 +133,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
 
     def on_kill(self) -> None:
         """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
+        self._stopped = True
         session, self._session = self._session, None
         if session is not None:
             # Not in this thread, which may be in a call of the same session.
@@ -143,13 +149,24 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             self._target = spark_target(self.spark_conn_id)
             if self._target.missing:
                 self.log.warning(self._target.notice)
-        if self._target.remote is not None:
-            outcome = self._stage_over_connect(catalog, self._target.remote, script)
-        else:
-            with handed_over(catalog, script) as answered:
-                outcome = self._submit(catalog, context, self._target, answered)
+        try:
+            outcome = self._run(catalog, context, self._target, script)
+        except Exception:
+            if not self._stopped:
+                raise
+            # Spark's own error would only say that it has ended.
+            raise StoppedError(
+                f"view {script.view}: its Spark job was stopped from outside: the task was marked or cleared, or its "
+                "worker ended. Nothing was published; another try starts again"
+            ) from None
         self.application_id = outcome.application_id
         return outcome
+
+    def _run(self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script) -> Outcome:
+        if target.remote is not None:
+            return self._stage_over_connect(catalog, target.remote, script)
+        with handed_over(catalog, script) as answered:
+            return self._submit(catalog, context, target, answered)
 
     def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
         from airflow_mv.refresh.stagers import InProcessStager

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
@@ -20,7 +21,7 @@ from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.handover import job_arguments, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.task import announce, asked_by, given_document, log_plan, log_result
-from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -72,9 +73,10 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         spark_version: str | None = None,
         conf: Mapping[str, str] | None = None,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_version = spark_version
@@ -163,9 +165,10 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         trigger_rule: str = "none_failed",
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(trigger_rule=trigger_rule, retry_policy=retry_policy, **kwargs)
+        super().__init__(trigger_rule=trigger_rule, retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.plan = plan
         self.iceberg_conn_id = iceberg_conn_id
         self.view: str | None = None

@@ -13,7 +13,7 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import count
-from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
 from airflow_mv.spec.times import duration
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ class _UpkeepOperator(BaseOperator):
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
 

@@ -36,9 +36,25 @@ def asking(dag_id: str, session: Session) -> dict[str, Any]:
     return {"asks": _asks(dag), "params": [START_PARAM, END_PARAM], "zone": _zone(dag)}
 
 
+def scopes_in(data: Mapping[str, Any] | None) -> dict[str, tuple[Any, str | None]]:
+    """Return the scope and the length of the interval of each task of a serialized DAG that refreshes a view.
+
+    Args:
+        data: The serialized DAG.
+
+    Returns:
+        By task id. A scope that is known only in a run is ``None`` or a template.
+    """
+    found = {}
+    for task in map(_inside, (data or {}).get("dag", {}).get("tasks", ())):
+        if set(task.get("template_fields", ())) >= _FIELDS:
+            length = task.get("partial_kwargs", task).get("interval_length")
+            found[str(task.get("task_id"))] = _scope(task), length if isinstance(length, str) else None
+    return found
+
+
 def _asks(dag: Mapping[str, Any]) -> Asks:
-    tasks = [_inside(task) for task in dag.get("tasks", ())]
-    scopes = {_scope(task) for task in tasks if set(task.get("template_fields", ())) >= _FIELDS}
+    scopes = {scope for scope, _ in scopes_in({"dag": dag}).values()}
     if scopes <= {"whole", "as_of"}:
         return "nothing"
     return "interval" if scopes == {"interval"} else "form"

@@ -27,8 +27,10 @@ from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import Found
 from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.coverage import column_of, coverage
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.intervals import kind_of
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
@@ -116,6 +118,13 @@ class Page:
         """Return what the refreshes of some days cost, by the catalog's registry."""
         return self._ask((f"costs {days}", repr(source.address)), source, lambda: costs_of(source.open(), days))
 
+    def coverage(
+        self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
+    ) -> Future[dict[str, Any]]:
+        """Return which intervals of a view are fresh, see :func:`airflow_mv.refresh.coverage.coverage`."""
+        what = f"coverage {start} {end}"
+        return self._ask(what, source, view, lambda: coverage(source.open(), view, start=start, end=end).to_dict())
+
     def _ask(
         self, key: tuple[str, str], source: CatalogSource, call: Callable[[], dict[str, Any]]
     ) -> Future[dict[str, Any]]:
@@ -175,6 +184,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
     if loaded.settings is None:
         raise NotMaterializedError(f"{view} is a plain view: there is nothing to refresh")
     observation = observe(catalog, loaded)
+    column = column_of(observation)
     return {
         **row_of(observation).to_dict(),
         "conn_id": source.address.conn_id,
@@ -186,6 +196,8 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
         "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
         "how_to_read": how_to_read(loaded, observation.storage),
         "base_tables": _base_tables(observation),
+        "interval_column": column,
+        "interval_type": kind_of(column, loaded.metadata.schema_.fields) if column else None,
         "history": [_exact(item) for item in history(catalog, view)],
     }
 

@@ -13,18 +13,20 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi import Query as Parameter
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import MOST_DAYS, shown
 from airflow_mv.plugin.messages import problem
+from airflow_mv.plugin.intervals import Runs
 from airflow_mv.plugin.page import Page, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
 
 _SECONDS = 20.0
 _LONGEST_NAME = 2_000
@@ -51,6 +53,17 @@ class ListQuery(BaseModel):
     def query(self, views: frozenset[str] | None) -> listing.Query:
         """Return the list's filter."""
         return listing.Query(self.q, tuple(self.state), views, self.sort, self.desc, self.offset, self.limit)
+
+
+class BackfillQuery(BaseModel):
+    """The query parameters of a backfill: a DAG, and the rows of the interval column that it is for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dag_id: str = Field(max_length=250)
+    start: AwareDatetime
+    end: AwareDatetime
+    type: Literal["date", "timestamp", "timestamptz"]
 
 
 def _page(request: Request) -> Page:
@@ -99,7 +112,7 @@ async def one_view(view: ViewName, page: PageDep, user: GetUserDep) -> dict[str,
 
     def answer(session: Session) -> dict[str, Any]:
         reader = Reader(user)
-        events = runs.timeline(str(name), reader, session)
+        events = runs.timeline(str(name), reader, session, facts["interval_type"])
         return {**with_history(facts, events), "refreshers": runs.refreshers(str(name), reader, session)}
 
     return await _from_database(answer)
@@ -133,6 +146,25 @@ async def _costs(source: CatalogSource, answer: Future[dict[str, Any]]) -> dict[
         return {**where, "answers": {}, "problem": problem(error)}
 
 
+@router.get("/coverage")
+async def coverage(
+    view: ViewName, page: PageDep, start: AwareDatetime | None = None, end: AwareDatetime | None = None
+) -> dict[str, Any]:
+    """Return which intervals of a view are fresh."""
+    return await _in_time(page.coverage(*await _found(view, page), start, end))
+
+
+@router.get("/backfill")
+async def backfill(asked: Annotated[BackfillQuery, Parameter()], user: GetUserDep) -> dict[str, Any]:
+    """Return the dates of the backfill that refreshes an interval. It is created by Airflow's own API."""
+
+    def answer(session: Session) -> dict[str, Any]:
+        _require_readable(asked.dag_id, Reader(user), session)
+        return Runs(session).backfill(asked.dag_id, Interval("", asked.start, asked.end), asked.type)
+
+    return await _from_database(answer)
+
+
 async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
     """Return the catalog that a view is in, and its full name."""
     return await _from_database(lambda session: page.find(view, runs.catalog_names(session)))
@@ -141,9 +173,13 @@ async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
 def _views_of(dag_id: str | None, reader: Reader, session: Session) -> frozenset[str] | None:
     if dag_id is None:
         return None
+    _require_readable(dag_id, reader, session)
+    return frozenset(runs.views_of(dag_id, session))
+
+
+def _require_readable(dag_id: str, reader: Reader, session: Session) -> None:
     if dag_id not in reader.readable([dag_id], session):
         raise HTTPException(403, "You may not read this DAG.")
-    return frozenset(runs.views_of(dag_id, session))
 
 
 async def _from_database(answer: Callable[[Session], Answer]) -> Answer:

@@ -24,6 +24,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
+from airflow_mv.plugin.intervals import Runs, rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.plugin.messages import said
 
@@ -155,15 +156,23 @@ def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> di
     return {uris[row.uri]: _event(row) for row in rows if row.AssetEvent.source_dag_id in allowed}
 
 
-def timeline(view: str, reader: Reader, session: Session) -> list[dict[str, Any]]:
-    """Return a view's events in Airflow, newest first: published refreshes, failures and running tasks."""
+def timeline(view: str, reader: Reader, session: Session, kind: str | None = None) -> list[dict[str, Any]]:
+    """Return a view's events in Airflow, newest first: published refreshes, failures and running tasks.
+
+    Args:
+        view: The view.
+        reader: Who reads.
+        session: Of Airflow's database.
+        kind: The type of the view's interval column, if it has one.
+    """
     newest = _events().where(AssetModel.uri == _uri(view)).order_by(AssetEvent.timestamp.desc()).limit(_EVENTS)
     events = session.execute(newest).all()
     tasks = _unpublished(view, session)
     dag_ids = {row.AssetEvent.source_dag_id for row in events} | {row.TaskInstance.dag_id for row in tasks}
     allowed = reader.readable(dag_ids - {None}, session)
     found = [_event(row) for row in events if row.AssetEvent.source_dag_id in allowed]
-    found += [_task(row) for row in tasks if row.TaskInstance.dag_id in allowed]
+    known = Runs(session)
+    found += [_task(row, known, kind) for row in tasks if row.TaskInstance.dag_id in allowed]
     return sorted(found, key=lambda item: item["at"] or "", reverse=True)
 
 
@@ -220,12 +229,14 @@ def _event(row: Any) -> dict[str, Any]:
     }
 
 
-def _task(row: Any) -> dict[str, Any]:
+def _task(row: Any, known: Runs, kind: str | None) -> dict[str, Any]:
     task = row.TaskInstance
+    span = known.interval(row.DagRun, task.task_id) if kind else None
     return {
         "kind": "failed" if task.state in ("failed", "up_for_retry") else "running",
         "at": _iso(task.end_date or task.start_date or row.DagRun.run_after),
         "state": task.state or "waiting",
+        "interval": rows_of(span, kind).to_dict() if span and kind else None,
         "refresh_id": None,
         "mode": None,
         "rows_written": None,

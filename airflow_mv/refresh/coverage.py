@@ -20,7 +20,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import IntervalPart
 from airflow_mv.spec.times import unit_number, unit_start
-from airflow_mv.sql.intervals import interval_column, resolve, unit_of
+from airflow_mv.sql.intervals import COLUMN_PROPERTY, interval_column, resolve, unit_of
 
 #: Intervals before now that are shown where no interval was refreshed separately.
 DEFAULT_INTERVALS = 30
@@ -49,7 +49,7 @@ def coverage(
         start: The first moment; by default that of the first recorded interval, or of the 30th interval before now.
         end: The first moment after; by default the end of the last recorded interval. If that is less than 30 intervals
             ago, or nothing is recorded, it is the start of the present one.
-        column: The interval column; by default the one in the view's property.
+        column: The interval column; by default the one in the view's property, or of its recorded intervals.
         now: The current time.
 
     Raises:
@@ -61,7 +61,7 @@ def coverage(
     observation = inputs.observation
     name, metadata = str(observation.view.identifier), observation.view.metadata
     fields = metadata.schema_.fields
-    chosen = interval_column(fields, metadata.properties, column=column, view=name)
+    kind, chosen = interval_column(fields, metadata.properties, column=column or column_of(observation), view=name)
     unit = unit_of(chosen, observation.storage.table) or "day"
     default = _default(observation, chosen, unit, now or datetime.now(UTC))
     asked = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
@@ -74,9 +74,16 @@ def coverage(
     if not _are_its_own(observation):
         whole = units.interval(chosen, units.first, units.after)
         stale = CoverRange(whole.start, whole.end, units.after - units.first, Cover.STALE)
-        return Coverage(name, chosen, unit, (stale,))
+        return Coverage(name, chosen, kind, unit, (stale,))
     ranges = cover(_parts(observation), chosen, units, _affected(catalog, inputs, chosen, units))
-    return Coverage(name, chosen, unit, ranges)
+    return Coverage(name, chosen, kind, unit, ranges)
+
+
+def column_of(observation: Observation) -> str | None:
+    """Return the interval column that a view's property names, or of its recorded intervals; ``None`` for neither."""
+    recorded = observation.record.intervals if observation.record else ()
+    named = observation.view.metadata.properties.get(COLUMN_PROPERTY)
+    return named or (recorded[0].column if recorded else None)
 
 
 def _are_its_own(observation: Observation) -> bool:

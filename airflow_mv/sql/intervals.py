@@ -107,8 +107,8 @@ def unit_of(column: str, storage: TableMetadata) -> str | None:
 
 def interval_column(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, column: str | None = None, view: str
-) -> str:
-    """Return the interval column of a view.
+) -> tuple[str, str]:
+    """Return the type and the name of the interval column of a view.
 
     Args:
         fields: The view's columns, as its schema holds them.
@@ -119,7 +119,7 @@ def interval_column(
     Raises:
         ConfigurationError: There is no suitable column.
     """
-    return _column(column, fields, properties, view=view)[1]
+    return _column(column, fields, properties, view=view)
 
 
 def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str) -> datetime:

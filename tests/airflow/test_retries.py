@@ -11,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import RetryAction
+from airflow.sdk import DAG, RetryAction
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_mv import errors
 from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, CommitStateUnknownError, JobError
-from airflow_mv.retries import MaterializedViewRetryPolicy
+from airflow_mv.operators import PlanRefreshOperator, RefreshMaterializedViewOperator
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.spark.processes import connect_server
@@ -85,6 +87,46 @@ def test_a_cleared_task_counts_its_failures_from_zero() -> None:
 
 def test_a_task_s_own_delay_is_kept() -> None:
     assert _seconds(JobError("x"), retry_delay=timedelta(seconds=7)) is None
+    assert 20 <= (_seconds(JobError("x"), retry_delay=DEFAULT_RETRY_DELAY) or 0) <= 22
+
+
+def test_after_a_killed_process_a_task_waits_less_than_a_minute() -> None:
+    """No policy is asked then: the scheduler takes the delay from the serialized DAG. It is the author's, if set."""
+    own = timedelta(minutes=7)
+    with DAG("killed", default_args={"retries": 3}) as dag:
+        RefreshMaterializedViewOperator(task_id="plain", view=VIEW)
+        RefreshMaterializedViewOperator.partial(task_id="mapped").expand(view=[VIEW])
+        PlanRefreshOperator(task_id="plan", view=VIEW)
+        RefreshMaterializedViewOperator(task_id="own", view=VIEW, retry_delay=own)
+    with DAG("defaults", default_args={"retry_delay": own}) as other:
+        RefreshMaterializedViewOperator(task_id="own", view=VIEW)
+        RefreshMaterializedViewOperator.partial(task_id="mapped").expand(view=[VIEW])
+
+    delays = {task_id: task.retry_delay for task_id, task in stored(dag).task_dict.items()}
+    assert delays == {**dict.fromkeys(["plain", "mapped", "plan"], DEFAULT_RETRY_DELAY), "own": own}
+    assert timedelta() < DEFAULT_RETRY_DELAY < timedelta(minutes=1)
+    assert {task.retry_delay for task in stored(other).task_dict.values()} == {own}
+
+
+def stored(dag: DAG) -> Any:
+    """The DAG as the scheduler reads it."""
+    return DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
+def test_a_task_that_is_stopped_says_so_and_not_that_spark_failed(airflow: Airflow, sales: Lake) -> None:
+    """*Mark as failed* ends spark-submit, whose own error is that it has ended."""
+    sales.view()
+    run = airflow.run(f"""
+        from airflow.sdk.exceptions import AirflowException
+        class Stopped(RefreshMaterializedViewOperator):
+            def submit(self, *args):
+                self.on_kill()
+                raise AirflowException("Cannot execute: spark-submit. Error code is: 143.")
+        Stopped(task_id="refresh", view="{VIEW}")
+    """)
+    assert run.states == {"refresh": "failed"}, run.log
+    assert f"StoppedError: view {VIEW}: its Spark job was stopped from outside" in run.log
+    assert "spark-submit failed" not in run.log
 
 
 def test_a_policy_is_unchanged_after_airflow_has_stored_it() -> None:

@@ -112,14 +112,19 @@ def days_lake(uri: str, warehouse: Path, layout: Layout, name: str = "lake", **d
     """A lake with an empty base table and a view by days, never refreshed."""
     iceberg = open_catalog(uri, warehouse, name)
     iceberg.create_namespace_if_not_exists("sales")
-    catalog = MaterializedViewCatalog(iceberg)
-    lake = Days(iceberg, catalog, IntervalStager(catalog, iceberg), layout)
-    iceberg.create_table("sales.sold", schema=SALES)
-    lake.view("daily", BY_DAY, **{"properties": {"airflow-mv.interval-column": "day"}, **definition})
+    lake = add_days(iceberg, MaterializedViewCatalog(iceberg), layout, **definition)
     try:
         yield lake
     finally:
         close(iceberg)
+
+
+def add_days(iceberg: Any, catalog: MaterializedViewCatalog, layout: Layout, **definition: Any) -> Days:
+    """Add the base table and the view to an open catalog."""
+    lake = Days(iceberg, catalog, IntervalStager(catalog, iceberg), layout)
+    iceberg.create_table("sales.sold", schema=SALES)
+    lake.view("daily", BY_DAY, **{"properties": {"airflow-mv.interval-column": "day"}, **definition})
+    return lake
 
 
 def sold(rows: Iterable[Sold]) -> pa.Table:

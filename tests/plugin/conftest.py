@@ -38,7 +38,7 @@ with DAG("report", schedule=None, is_paused_upon_creation=False):
 #: DAGs whose tasks refresh the interval of a run, or what its conf says.
 BY_DAY = """
 from datetime import datetime
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 from airflow_mv.dags import materialized_views_dag
 from airflow_mv.operators import (
     CommitRefreshOperator, PlanRefreshOperator, RefreshMaterializedViewOperator as Refresh
@@ -54,6 +54,12 @@ with DAG("by_day", schedule=BERLIN, start_date=START, is_paused_upon_creation=Fa
 materialized_views_dag(
     "by_day_chain", [VIEW], scope="interval", schedule="@daily", start_date=START, is_paused_upon_creation=False
 )
+
+with DAG("by_partition", schedule=CronPartitionTimetable("@daily", timezone="Europe/Berlin"), start_date=START):
+    Refresh(task_id="refresh", view=VIEW, scope="interval")
+
+with DAG("three_days", schedule="@daily", start_date=START):
+    Refresh(task_id="refresh", view=VIEW, scope="interval", interval_length="3 d")
 
 with DAG("by_day_mapped", schedule=None):
     Refresh.partial(task_id="refresh", scope="interval").expand(view=[VIEW])

@@ -17,6 +17,7 @@ VIEW = "lake.sales.customer_value"
 PICTURES = {
     "page": "/plugin/materialized-views",
     "view": f"/plugin/materialized-views/airflow-mv/?view={VIEW}",
+    "intervals": "/plugin/materialized-views/airflow-mv/?view=lake.sales.daily",
     "graph": "/plugin/materialized-views/airflow-mv/?as=graph",
     "costs": "/plugin/materialized-views/airflow-mv/?as=costs",
     "dag": "/dags/sales_morning/plugin/dag-materialized-views",

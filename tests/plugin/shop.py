@@ -18,6 +18,7 @@ from airflow_mv.registry.registry import require_registry
 from airflow_mv.registry.settings import PLACE
 from airflow_mv.spec.materialized_view import PROPERTY
 from tests.builders import Lake, lake
+from tests.intervals.support import add_days
 
 #: Markup that a browser must show as text and never run.
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -60,6 +61,8 @@ with DAG("forecast_by_day", schedule=CronDataIntervalTimetable("@daily", timezon
     refresh("weekly_forecast", scope="interval")
 with DAG("forecast_with_scope", schedule=None, params={"scope": "whole"}, is_paused_upon_creation=False):
     refresh("weekly_forecast", scope="{{ params.scope }}")
+with DAG("by_day", schedule="@daily", start_date=datetime(2024, 1, 1), catchup=False, is_paused_upon_creation=False):
+    refresh("daily", scope="interval")
 with DAG("without_views", schedule=None, is_paused_upon_creation=False):
     @task
     def nothing(): ...
@@ -95,6 +98,7 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
         found.view("coupon_use", "SELECT region, count(*) AS used FROM lake.sales.coupons GROUP BY region")
         found.iceberg.drop_table("sales.coupons")
         found.plain_view("plain", "SELECT id, region, amount FROM lake.sales.orders")
+        _by_day(found)
         if aged:
             _age(found)
         else:
@@ -154,6 +158,16 @@ def refresh_ids(found: Lake) -> dict[str, str]:
     """The current refresh of each refreshed view."""
     states = {name: found.storage(f"sales.{name}").state for name in REFRESHED}
     return {f"lake.sales.{name}": state.current_refresh_id for name, state in states.items() if state}
+
+
+def _by_day(found: Lake) -> None:
+    """Add a view of 26 days of June 2024: the 15th is stale, the 21st to the 24th were never computed."""
+    days = add_days(found.iceberg, found.catalog, found.layout)
+    days.sell(*((day, 10 * day) for day in range(1, 25)))
+    days.refresh_days(1, 21)
+    days.sell((15, 1))
+    days.sell((26, 5))
+    days.refresh_days(25, 27)
 
 
 def _break(found: Lake) -> None:

@@ -25,6 +25,8 @@ ALONE = "/airflow-mv/"
 REVENUE = "lake.sales.daily_revenue"
 STALE = "lake.sales.customer_value"
 FORECAST = "lake.sales.weekly_forecast"
+DAILY = "lake.sales.daily"
+CHOSEN = "21 Jun 2024 \N{EN DASH} 24 Jun 2024"
 CHEAPEST = f"lake.sales.{UNEXPECTED}"
 BACKFILLED = {
     "refresh_id": "a day",
@@ -162,7 +164,7 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     expect(frame(reader).get_by_text("No view fits this filter.")).to_be_visible()
     frame(reader).get_by_role("button", name="Show all").click()
     frame(reader).get_by_role("button", name=re.compile("stale$")).click()
-    expect(frame(reader).locator("td .pill")).to_have_text(["stale"] * 3)
+    expect(frame(reader).locator("td .pill")).to_have_text(["stale"] * 4)
 
 
 def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served, reader: Page) -> None:
@@ -243,6 +245,38 @@ def test_an_interval_is_requested_for_a_dag_that_refreshes_intervals(server: Ser
     (run,) = server.call("GET", "/api/v2/dags/forecast_by_day/dagRuns", user="admin")["dag_runs"]
     interval = {START_PARAM: "2024-01-31T00:00:00+01:00", END_PARAM: "2024-06-02T00:00:00+02:00"}
     assert (run["conf"], run["triggering_user_name"]) == (interval, "user")
+
+
+def test_days_are_chosen_on_a_strip_and_refreshed_in_one_run_or_backfilled(server: Served, user: Page) -> None:
+    """How many days are fresh stands in place of "stale". By keyboard alone; each dialog says what its button does."""
+    user.goto(f"{server.url}{ALONE}?view={DAILY}")
+    view = frame(user)
+    expect(view.locator(".title .pill")).to_have_text("21 of 26 days fresh")
+    expect(view.locator(".strip .cell.stale")).to_have_attribute("aria-label", "15 Jun 2024: stale")
+    view.locator(".strip .cell").last.focus()
+    for key in ("Home", *["ArrowRight"] * 20, *["Shift+ArrowRight"] * 3):
+        user.keyboard.press(key)
+    expect(view.locator(".chosen [role=status]")).to_have_text(f"{CHOSEN} · 4 never computed")
+
+    view.get_by_role("button", name="Refresh in one run").press("Enter")
+    dialog = view.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"One run refreshes {CHOSEN} as one interval")
+    dialog.get_by_role("button", name="Run it").click()
+    expect(dialog).to_contain_text("The run has been created")
+    (run,) = server.call("GET", "/api/v2/dags/by_day/dagRuns", user="admin")["dag_runs"]
+    assert run["conf"] == {START_PARAM: "2024-06-21T00:00:00+00:00", END_PARAM: "2024-06-25T00:00:00+00:00"}
+    dialog.get_by_role("button", name="Close").click()
+    expect(view.locator(".strip .cell.running")).to_have_count(4)
+    expect(view.locator("tr", has_text="waiting")).to_contain_text(CHOSEN)
+
+    view.locator(".strip .cell.stale").click()
+    view.get_by_role("button", name="Backfill").click()
+    expect(dialog).to_contain_text("Airflow creates 1 run, dated 2024-06-16 00:00")
+    dialog.get_by_role("button", name="Run it").click()
+    expect(dialog).to_contain_text("The backfill has been created")
+    (made,) = server.call("GET", "/api/v2/backfills?dag_id=by_day", user="admin")["backfills"]
+    assert (made["from_date"][:10], made["to_date"][:10], made["max_active_runs"]) == ("2024-06-16", "2024-06-16", 4)
+    expect(view.locator(".strip .cell.running")).to_have_count(5)
 
 
 @pytest.mark.slow

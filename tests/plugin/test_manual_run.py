@@ -62,6 +62,39 @@ def test_airflow_accepts_the_input_and_the_tasks_understand_it(server: Server, d
     assert [found.start.isoformat(), found.end and found.end.isoformat()] == times
 
 
+@pytest.mark.parametrize(
+    ("dag_id", "kind", "first", "runs", "rows"),
+    [
+        # 2 and 3 June: of a data interval's start, of a tick that ends the day, of a partition
+        ("by_day", "date", "2024-06-02T00:00:00+02:00", 2, ("2024-06-02", "2024-06-04")),
+        ("by_day_chain", "date", "2024-06-03T00:00:00+00:00", 2, ("2024-06-02", "2024-06-04")),
+        ("by_partition", "date", "2024-06-02T00:00:00+00:00", 2, ("2024-06-02", "2024-06-04")),
+        # a day of UTC is parts of two days of Berlin
+        ("by_day", "timestamptz", "2024-06-02T00:00:00+02:00", 3, ("2024-06-01T22", "2024-06-04T22")),
+        ("three_days", "date", "2024-06-03T00:00:00+00:00", 4, ("2024-05-31", "2024-06-06")),
+    ],
+)
+def test_a_backfill_of_rows_has_the_dates_of_the_runs_that_refresh_them(
+    server: Server, dag_id: str, kind: str, first: str, runs: int, rows: tuple[str, str]
+) -> None:
+    """Airflow would create as many runs for these dates."""
+    wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-06-04T00:00:00+00:00"}
+    found = server.get("api/backfill", "user", dag_id=dag_id, type=kind, **wanted)
+    assert datetime.fromisoformat(found["from_date"]) == datetime.fromisoformat(first)
+    assert (found["runs"], found["start"].startswith(rows[0]), found["end"].startswith(rows[1])) == (runs, True, True)
+    body = {"dag_id": dag_id, "from_date": found["from_date"], "to_date": found["to_date"]}
+    made = server.client("user").post("/api/v2/backfills/dry_run", json=body)
+    assert made.json()["total_entries"] == runs, made.text
+
+
+def test_a_dag_without_dates_has_no_backfill(server: Server) -> None:
+    """And a DAG that the reader may not see is not read."""
+    wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-06-04T00:00:00+00:00", "type": "date"}
+    assert "no schedule" in server.get("api/backfill", "user", dag_id="refresh_sales", **wanted)["problem"]
+    answer = server.client("").get("/airflow-mv/api/backfill", params={"dag_id": "by_day", **wanted})
+    assert answer.status_code == 403
+
+
 def scope(run: dict[str, Any]) -> RefreshScope:
     """The scope of a run's tasks."""
     assert run["data_interval_start"] is None

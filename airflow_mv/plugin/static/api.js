@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions to this page's application, and the one thing that changes something: a run, asked of Airflow's own API.
+// Questions to this page's application. What changes something, a run or a backfill, is asked of Airflow's own API.
 
 export const AIRFLOW = new URL("..", document.baseURI);
 const HERE = new URL(".", document.baseURI);
@@ -23,15 +23,19 @@ export async function ask(path, parameters = {}) {
   return answer(await send(url, {}));
 }
 
-export async function run(dagId, conf) {
-  const url = new URL(`api/v2/dags/${encodeURIComponent(dagId)}/dagRuns`, AIRFLOW);
-  return answer(
-    await send(url, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ logical_date: null, conf, note: "Started from the page of materialized views." }),
-    }),
-  );
+export function run(dagId, conf) {
+  const body = { logical_date: null, conf, note: "Started from the page of materialized views." };
+  return post(`dags/${encodeURIComponent(dagId)}/dagRuns`, body);
+}
+
+// A backfill, or what it would create.
+export function backfill(body, { dry }) {
+  return post(dry ? "backfills/dry_run" : "backfills", body);
+}
+
+async function post(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  return answer(await send(new URL(`api/v2/${path}`, AIRFLOW), { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
 async function send(url, options) {

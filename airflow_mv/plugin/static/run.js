@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only action that changes something: it starts a run of a DAG, with the parameters that the run needs.
+// Starts a run of a DAG, with the parameters that the run needs.
 
 import { airflowLink, runPath } from "./address.js";
 import { run } from "./api.js";
@@ -30,44 +30,62 @@ function button(dag, several, done) {
   return h("button", { ...attributes, onclick: () => confirmRun(dag, done) }, label);
 }
 
-function toDag(dag, ...children) {
+export function toDag(dag, ...children) {
   return airflowLink(`dags/${encodeURIComponent(dag.dag_id)}`, ...children);
 }
 
 function confirmRun(dag, done) {
   const asked = dag.asks === "interval" ? askInterval(dag) : null;
+  openDialog({
+    title: `Run DAG ${dag.name}?`,
+    label: "Refresh now",
+    body: [h("p", null, `All of it runs now; ${tasksOf(dag)}. ${asked ? "" : "A view that is fresh costs a look at metadata."}`), asked?.fields],
+    wrong: () => asked?.wrong(),
+    start: () => startRun(dag, asked?.conf() ?? {}),
+    dag,
+    done,
+  });
+}
+
+// Creates a run; returns what the dialog then shows.
+export async function startRun(dag, conf) {
+  const made = await run(dag.dag_id, conf);
+  return ["The run has been created", airflowLink(runPath({ dag_id: dag.dag_id, run_id: made.dag_run_id }), made.dag_run_id)];
+}
+
+// A dialog that says what its button does, and after that what came of it.
+export function openDialog({ title, label, body, wrong, start, dag, done }) {
   const told = h("p", { class: "why", role: "status" });
-  const start = h("button", { type: "button", class: "primary" }, "Run it");
+  const button = h("button", { type: "button", class: "primary" }, "Run it");
   const dialog = h(
     "dialog",
-    { onclose: () => dialog.remove(), "aria-label": "Refresh now" },
-    h("h2", null, `Run DAG ${dag.name}?`),
-    h("p", null, `All of it runs now; ${tasksOf(dag)}. ${asked ? "" : "A view that is fresh costs a look at metadata."}`),
-    asked?.fields,
+    { onclose: () => dialog.remove(), "aria-label": label },
+    h("h2", null, title),
+    body,
     told,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), start),
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button),
   );
-  start.addEventListener("click", async () => {
-    const wrong = asked?.wrong();
-    told.textContent = wrong ?? "";
-    if (wrong) return;
-    start.disabled = true;
+  button.addEventListener("click", async () => {
+    const fault = wrong?.();
+    told.textContent = fault ?? "";
+    if (fault) return;
+    button.disabled = true;
     try {
-      const made = await run(dag.dag_id, asked?.conf() ?? {});
-      const path = runPath({ dag_id: dag.dag_id, run_id: made.dag_run_id });
-      show(dialog, h("h2", null, "The run has been created"), h("p", null, airflowLink(path, made.dag_run_id)),
+      const [heading, link] = await start();
+      show(dialog, h("h2", null, heading), h("p", null, link),
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
       done();
     } catch (error) {
       told.replaceChildren(`Airflow has refused: ${error.message} `, toDag(dag, "To the DAG and its own form"));
-      start.disabled = false;
+      button.disabled = false;
     }
   });
   document.body.append(dialog);
   dialog.showModal();
+  return button;
 }
 
-function tasksOf({ tasks }) {
+export function tasksOf({ tasks }) {
   return tasks.length === 1 ? `its task ${tasks[0]} refreshes this view` : `${tasks.length} of its tasks refresh this view`;
 }
 
@@ -109,7 +127,8 @@ function clock(moment, zone) {
 }
 
 // With the zone's own offset and not in UTC: a date is that of the zone in which it is written.
-function moment(value, zone) {
+export function moment(value, wanted) {
+  const zone = known(wanted);
   const shown = `${value}:00`.slice(0, 19);
   const utc = Date.parse(`${shown}Z`);
   const offsetAt = (time) => Date.parse(`${clock(time, zone)}Z`) - time;

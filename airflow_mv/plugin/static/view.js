@@ -6,6 +6,7 @@ import { ask, Problem } from "./api.js";
 import { h, pill, problem, show } from "./dom.js";
 import { ago, bytes, checksText, count, duration, lag, snapshot, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
+import { isCovered, Strip, summary } from "./intervals.js";
 import { actions } from "./run.js";
 import { drawTimeline } from "./timeline.js";
 
@@ -17,7 +18,7 @@ export function showView(page, asked) {
   document.title = `${asked.view} · Materialized views`;
   const back = h("a", { class: "back", href: address({ dag: asked.dag }) }, "‹ All views");
   const head = h("div", null, h("h1", null, asked.view));
-  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Looking at the view …")), plan: card("What a refresh would do now", waiting()), graph: h("div") };
+  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Looking at the view …")), plan: card("What a refresh would do now", waiting()), graph: h("div"), intervals: h("div") };
   show(page, back, head, parts.facts);
   new View(asked, parts).start();
 }
@@ -51,25 +52,42 @@ class View {
   fail(error) {
     if (!(error instanceof Problem)) throw error;
     // The earlier content stays, with the error above it.
-    if (this.seen) show(this.parts.head, heading(this.seen), problem(error));
+    if (this.seen) show(this.parts.head, heading(this.seen, this.coverage), problem(error));
     else show(this.parts.facts, problem(error));
   }
 
   draw(facts) {
     const moved = this.seen?.refresh_id !== facts.refresh_id || this.seen?.state !== facts.state;
     this.seen = facts;
-    show(this.parts.head, heading(facts), actions(facts, () => this.update()));
+    show(this.parts.head, heading(facts, this.coverage), actions(facts, () => this.update()));
     show(
       this.parts.facts,
+      this.parts.intervals,
       h("div", { class: "columns" }, why(facts), this.parts.plan),
       baseTables(facts.base_tables, this.linkTo),
       refreshes(facts.history, this),
       this.parts.graph,
       definition(facts),
     );
+    const work = JSON.stringify(facts.history.filter((item) => item.kind !== "refreshed"));
+    if (isCovered(facts) && (moved || work !== this.work)) this.cover(facts);
+    this.work = work;
     if (!moved) return;
-    this.load(this.parts.plan, "plan", { view: this.asked.view }, plan);
+    this.load(this.parts.plan, "plan", { view: this.asked.view }, (found) => plan(found, isCovered(facts)));
     this.load(this.parts.graph, "graph", { view: facts.view }, (found) => graph(found, facts.view, this.linkTo));
+  }
+
+  async cover(facts) {
+    try {
+      this.coverage = await ask("coverage", { view: facts.view });
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      show(this.parts.intervals, problem(error));
+      return;
+    }
+    this.strip = new Strip(this.seen, this.coverage, () => this.update()).like(this.strip);
+    show(this.parts.intervals, this.strip.draw());
+    show(this.parts.head, heading(this.seen, this.coverage), actions(this.seen, () => this.update()));
   }
 
   async load(place, path, parameters, draw) {
@@ -92,7 +110,14 @@ function waiting() {
   return h("p", { class: "quiet loading" }, "Looking …");
 }
 
-function heading(facts) {
+// Of a view whose intervals are refreshed one by one, how many are fresh says more than that one is not.
+function state(facts, coverage) {
+  if (!coverage || facts.state !== "stale") return pill(facts.state);
+  const isAll = coverage.up_to_date === coverage.intervals;
+  return h("span", { class: `pill ${isAll ? "fresh" : "partly"}` }, summary(coverage));
+}
+
+function heading(facts, coverage) {
   const parts = [
     facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), lag(facts.lag)] : null,
     facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), ago(facts.refreshed_at)] : null,
@@ -104,7 +129,7 @@ function heading(facts) {
   return h(
     "div",
     null,
-    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), pill(facts.state)),
+    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), state(facts, coverage)),
     h("p", { class: "facts" }, parts.filter(Boolean).map((part) => h("span", null, part))),
   );
 }
@@ -120,11 +145,11 @@ function why(facts) {
   return card(title, reasons(facts.reasons));
 }
 
-function plan(found) {
+function plan(found, hasIntervals) {
   const costs = found.estimates.map((item) => h("li", null, h("b", null, item.mode), " ", cost(item)));
   const runs = found.statements.length;
   return card(
-    "What a refresh would do now",
+    hasIntervals ? "What a refresh of the whole view would do now" : "What a refresh would do now",
     h("p", null, h("span", { class: `mode mode-${found.mode}` }, found.mode), " ", runs ? "" : h("span", { class: "quiet" }, "no Spark job")),
     reasons(found.reasons),
     costs.length ? [h("h3", null, "Expected cost"), h("ul", { class: "reasons" }, costs)] : null,

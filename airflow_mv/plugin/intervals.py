@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The intervals that runs of DAGs refresh: of runs that exist, and of those that a backfill would create.
+
+A run's interval follows from the schedule as in the task itself (:mod:`airflow_mv.scope`), from the serialized DAG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from sqlalchemy.orm import Session
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.hooks.dag_run import tick_of, zone_of
+from airflow_mv.plugin.manual_run import scopes_in
+from airflow_mv.scope import END_PARAM, START_PARAM, RunFacts, scope_of
+from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.times import duration, shift
+
+#: The most runs that one backfill from the page creates.
+MOST_RUNS = 1000
+#: A run's date lies up to this far from the rows that it refreshes: a tick, and a zone's offset.
+_MARGIN = timedelta(days=32)
+
+
+@dataclass
+class Runs:
+    """What is known of the runs of DAGs, each DAG read once.
+
+    Args:
+        session: Of Airflow's database.
+    """
+
+    session: Session
+    _stored: dict[str, SerializedDagModel | None] = field(default_factory=dict)
+
+    def interval(self, run: DagRun, task_id: str) -> Span | None:
+        """Return the interval that a task of a run refreshes; ``None`` for the whole view, or if it is not known."""
+        stored = self._dag(run.dag_id)
+        if stored is None:
+            return None
+        conf = run.conf if isinstance(run.conf, Mapping) else {}
+        tasks = scopes_in(stored.data)
+        if tasks.get(task_id, ("whole", None))[0] != "interval" and not {START_PARAM, END_PARAM} & set(conf):
+            return None
+        interval = (run.data_interval_start, run.data_interval_end)
+        known = {"data_interval": interval} if None not in interval else {}
+        key, date = getattr(run, "partition_key", None), getattr(run, "partition_date", None)
+        facts = {**known, "params": conf, "partition_key": key, "partition_date": date}
+        return _span(stored.dag, run.run_after, tasks.get(task_id, ("whole", None))[1], facts)
+
+    def backfill(self, dag_id: str, wanted: Interval, kind: str) -> dict[str, Any]:
+        """Return the backfill that refreshes an interval of a view, as Airflow would create it.
+
+        Args:
+            dag_id: The DAG. All of its tasks that refresh views refresh intervals.
+            wanted: The interval.
+            kind: The type of the interval column.
+
+        Returns:
+            ``from_date`` and ``to_date`` for Airflow's API, the number of ``runs``, and the ``start`` and ``end`` of
+            their rows; or why there is none, as ``problem``.
+        """
+        stored = self._dag(dag_id)
+        if stored is None or not getattr(stored.dag.timetable, "periodic", False):
+            return {"problem": "This DAG has no schedule with dates, so Airflow makes no backfill of it."}
+        found = [(date, span) for date, span in self._dates(stored, wanted, kind) if span.overlaps(wanted)]
+        if not found:
+            return {"problem": "This DAG's schedule has no run for these rows: see its start and end date."}
+        if len(found) > MOST_RUNS:
+            return {"problem": f"These are more than {MOST_RUNS:,} runs: choose fewer."}
+        return {
+            "from_date": min(date for date, _ in found).isoformat(),
+            "to_date": max(date for date, _ in found).isoformat(),
+            "runs": len(found),
+            "start": min(span.start for _, span in found).isoformat(),
+            "end": max(span.end for _, span in found).isoformat(),
+        }
+
+    def _dates(self, stored: SerializedDagModel, wanted: Interval, kind: str) -> Iterator[tuple[datetime, Interval]]:
+        """Return the dates of the possible runs, with the rows of each."""
+        dag: Any = stored.dag
+        partitioned = getattr(dag.timetable, "partitioned", False)
+        length = next((length for scope, length in scopes_in(stored.data).values() if scope == "interval"), None)
+        now = datetime.now(UTC)
+        infos = dag.iter_dagrun_infos_between(shift(wanted.start, -_MARGIN), shift(wanted.end, _MARGIN))
+        for info in islice(infos, 5 * MOST_RUNS):
+            if not partitioned and (info.data_interval is None or info.data_interval.end >= now):
+                continue  # Airflow leaves these out of a backfill
+            interval = {} if info.data_interval is None else {"data_interval": tuple(info.data_interval)}
+            facts = {**interval, "partition_key": info.partition_key, "partition_date": info.partition_date}
+            span = _span(dag, info.run_after, length, facts)
+            date = info.partition_date if partitioned else info.logical_date
+            if span is not None and date is not None:
+                # Airflow reads the dates of partitions on the clocks of the schedule's zone.
+                shown = date.astimezone(zone_of(dag)).replace(tzinfo=UTC) if partitioned else date
+                yield shown, rows_of(span, kind)
+
+    def _dag(self, dag_id: str) -> SerializedDagModel | None:
+        if dag_id not in self._stored:
+            self._stored[dag_id] = SerializedDagModel.get(dag_id, session=self.session)
+        return self._stored[dag_id]
+
+
+def rows_of(span: Span, kind: str) -> Interval:
+    """Return the rows of an interval of time: a column of dates has the dates of the zone of its times.
+
+    Args:
+        span: The interval of time. One without an end is a partition of the storage table; it is taken for a day.
+        kind: The type of the interval column.
+    """
+    ends = (span.start, span.end or span.start + timedelta(days=1))
+    start, end = (moment.replace(tzinfo=UTC) if kind == "date" else moment.astimezone(UTC) for moment in ends)
+    return Interval(span.column or "", start, end)
+
+
+def _span(dag: Any, run_after: datetime, length: str | None, facts: Mapping[str, Any]) -> Span | None:
+    """Return the interval of a run, as :meth:`RefreshingOperator.refresh_options` does; ``None`` if it would refuse."""
+    found = RunFacts(
+        run_after, zone=zone_of(dag), tick=lambda moment, direction: tick_of(dag, moment, direction), **facts
+    )
+    try:
+        return scope_of(found, "interval", length=duration(length, what="interval_length")).interval
+    except ConfigurationError:
+        return None
