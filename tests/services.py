@@ -5,25 +5,22 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import secrets
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
-from sqlalchemy.exc import OperationalError
 
+from airflow_mv.errors import ConfigurationError
+from examples.demo.postgres import postgres
 from tests.rest.java import JavaProcess, java_process
 from tests.rest.java import ServiceUnavailableError as ServiceUnavailableError
 
@@ -73,11 +70,16 @@ def postgres_server() -> Iterator[URL]:
     if named := os.environ.get(POSTGRES_URL_VARIABLE):
         yield make_url(named).set(drivername="postgresql+psycopg2")
         return
-    programs = _postgres_programs()
     # Not in pytest's folder, which the server's user may not read.
     folder = Path(tempfile.mkdtemp(prefix="airflow-mv-postgres-"))
+    # synchronous_commit stays on: a server that is crashed by a test would lose acknowledged commits.
+    speed = ["-cfsync=off", "-cfull_page_writes=off"]
     try:
-        with _started_postgres(programs, folder) as url:
+        with ExitStack() as running:
+            try:
+                url = running.enter_context(postgres(folder, user="tests", options=speed))
+            except ConfigurationError as error:
+                raise ServiceUnavailableError(f"{error}, or set {POSTGRES_URL_VARIABLE} to a server's URL") from None
             yield url
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -205,80 +207,6 @@ def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake", **acces
     own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
     unflushed = {"jdbc.synchronous": "OFF"} if uri.startswith("sqlite") else {}
     return {**own, **unflushed, "name": name}
-
-
-def _postgres_programs() -> Path:
-    newest_first = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]), reverse=True
-    )
-    found = newest_first[0] if newest_first else shutil.which("initdb")
-    if found is None:
-        raise ServiceUnavailableError(
-            "PostgreSQL is not installed: install your system's package (Debian, Ubuntu: apt-get install postgresql) "
-            f"or set {POSTGRES_URL_VARIABLE} to a server's URL"
-        )
-    return Path(found).resolve().parent
-
-
-@contextmanager
-def _started_postgres(programs: Path, folder: Path) -> Iterator[URL]:
-    account = _server_account()
-    data, password_file, log = folder / "data", folder / "password", folder / "server.log"
-    password = secrets.token_hex(16)
-    password_file.write_text(password)
-    if account:
-        for path in (folder, password_file):
-            os.chown(path, account.pw_uid, account.pw_gid)
-    as_account = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
-    with log.open("w") as output:
-        common = {"cwd": folder, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **as_account}
-        initialise = [programs / "initdb", "-D", data, "-U", "tests", "--auth=scram-sha-256", "--pwfile", password_file]
-        if subprocess.run([*initialise, "-E", "UTF8", "--locale=C", "--no-sync"], check=False, **common).returncode:
-            raise ServiceUnavailableError(f"initdb failed: {log.read_text()}")
-        port = free_port()
-        options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", f"-cunix_socket_directories={folder}"]
-        # synchronous_commit stays on: a server that is crashed by a test would lose acknowledged commits.
-        speed = ["-cfsync=off", "-cfull_page_writes=off"]
-        server = subprocess.Popen([programs / "postgres", "-D", data, *options, *speed], **common)
-        try:
-            url = URL.create("postgresql+psycopg2", "tests", password, "127.0.0.1", port, "postgres")
-            _wait_until_it_answers(server, url, log)
-            yield url
-        finally:
-            _stop(server)
-
-
-def _server_account() -> pwd.struct_passwd | None:
-    """The account of the server, because PostgreSQL refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise ServiceUnavailableError("PostgreSQL refuses to run as root, and there is no account `postgres` or `nobody`")
-
-
-def _wait_until_it_answers(server: subprocess.Popen[bytes], url: URL, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            _execute(url, "SELECT 1")
-            return
-        except OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise ServiceUnavailableError(f"PostgreSQL did not start: {log.read_text()}") from None
-            time.sleep(0.1)
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.send_signal(signal.SIGINT)  # PostgreSQL's "fast shutdown": it does not wait for clients
-    try:
-        server.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
 
 
 def _execute(server: URL, *statements: str) -> None:

@@ -8,6 +8,8 @@ import signal
 import sys
 import time
 import urllib.error
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import FrameType
 
 from rich.console import Console
@@ -16,6 +18,7 @@ from airflow_mv.errors import ConfigurationError
 from examples.demo.airflow_run import DAG_ID
 from examples.demo.home import DemoHome, dags_folder
 from examples.demo.local_airflow import LocalAirflow, local_airflow
+from examples.demo.postgres import airflow_database
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -36,7 +39,8 @@ def main() -> int:
         signal.signal(number, _interrupt)
     console.print("Starting Airflow …")
     try:
-        with local_airflow(home, port=int(os.environ.get("AIRFLOW_MV_PORT", "8080"))) as airflow:
+        with airflow_database(home.folder / "postgres") as (settings, said), _started(home, settings) as airflow:
+            console.print(said, markup=False)
             _unpause_demo(airflow)
             _tell(airflow, home)
             code = airflow.process.wait()
@@ -47,6 +51,10 @@ def main() -> int:
     except ConfigurationError as error:
         console.print(str(error), markup=False)
     return 1
+
+
+def _started(home: DemoHome, settings: Mapping[str, str]) -> AbstractContextManager[LocalAirflow]:
+    return local_airflow(home, port=int(os.environ.get("AIRFLOW_MV_PORT", "8080")), settings=settings)
 
 
 def _unpause_demo(airflow: LocalAirflow) -> None:
