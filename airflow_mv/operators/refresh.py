@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 
 
+#: Instances of one task that refresh intervals at the same time: enough for a backfill, and few enough for one machine.
+INTERVALS_AT_ONCE = 4
+_BY_SCOPE: Any = object()
+
+
 class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, MaterializedViewSparkOperator):
     """Make a materialized view fresh.
 
@@ -41,6 +46,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        max_active_tis_per_dag: As for ``BaseOperator``. By default 4 with ``scope="interval"``, so that a backfill
+            runs in parallel, and else 1: two refreshes of the whole view would repeat work.
         **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
             all that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
     """
@@ -59,9 +66,19 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        max_active_tis_per_dag: int | None = _BY_SCOPE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
+        by_scope = max_active_tis_per_dag is _BY_SCOPE
+        super().__init__(
+            view=view,
+            iceberg_conn_id=iceberg_conn_id,
+            spark_conn_id=spark_conn_id,
+            max_active_tis_per_dag=1 if by_scope else max_active_tis_per_dag,
+            **kwargs,
+        )
+        if by_scope and self.scope == "interval":
+            self.max_active_tis_per_dag = INTERVALS_AT_ONCE
         self.planned: str | None = None
         named = {getattr(outlet, "uri", None) for outlet in self.outlets}
         # Airflow cannot resolve the name of an asset that is an outlet of only a mapped task instance.

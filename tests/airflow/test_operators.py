@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, InvalidMetadataError
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
+from airflow_mv.operators.refresh import INTERVALS_AT_ONCE
 from airflow_mv.sql.translation import spark_sql
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
@@ -402,12 +404,16 @@ def test_the_bounds_of_a_catch_up_may_be_templates_and_must_be_numbers() -> None
         bounds(max_bytes="1 GB")
 
 
-def test_runs_of_one_view_do_not_overlap_and_a_name_that_ends_in_sql_is_not_read_as_a_file() -> None:
+def test_runs_of_one_view_do_not_overlap_but_intervals_and_a_name_that_ends_in_sql_is_not_read_as_a_file() -> None:
     """Airflow's backfill ignores `max_active_runs`, and its operators read `*.sql` from a file."""
     operator = RefreshMaterializedViewOperator(task_id="refresh", view="lake.reports.sql")
 
     assert operator.max_active_tis_per_dag == 1
-    assert RefreshMaterializedViewOperator(task_id="r", view=VIEW, max_active_tis_per_dag=4).max_active_tis_per_dag == 4
+    assert RefreshMaterializedViewOperator(task_id="r", view=VIEW, max_active_tis_per_dag=5).max_active_tis_per_dag == 5
+    by_day = RefreshMaterializedViewOperator(task_id="d", view=VIEW, scope="interval")
+    assert by_day.max_active_tis_per_dag == INTERVALS_AT_ONCE > 1  # a backfill is parallel
+    with DAG("defaults", default_args={"scope": "interval", "max_active_tis_per_dag": None}):
+        assert RefreshMaterializedViewOperator(task_id="n", view=VIEW).max_active_tis_per_dag is None
     assert list(operator.template_ext) == []
     assert {"view", "as_of", "full", "iceberg_conn_id", "spark_conn_id", "conf"} <= set(operator.template_fields)
     assert [asset.uri for asset in operator.outlets] == ["iceberg-mv://lake/reports/sql"]
