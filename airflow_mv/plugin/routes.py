@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import MOST_DAYS, shown
-from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.intervals import Runs
+from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.page import Page, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
