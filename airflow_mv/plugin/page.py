@@ -112,18 +112,18 @@ class Page:
         """Return what a refresh would do now, and why."""
         return self._ask(("plan", str(view)), source, lambda: _plan(source.open(), view))
 
+    def coverage(
+        self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
+    ) -> Future[dict[str, Any]]:
+        """Return which intervals of a view are fresh, see :func:`airflow_mv.refresh.coverage.coverage`."""
+        key = (f"coverage {start} {end}", str(view))
+        return self._ask(key, source, lambda: coverage(source.open(), view, start=start, end=end).to_dict())
+
     # -- costs ---------------------------------------------------------------------------------
 
     def costs(self, source: CatalogSource, days: int) -> Future[dict[str, Any]]:
         """Return what the refreshes of some days cost, by the catalog's registry."""
         return self._ask((f"costs {days}", repr(source.address)), source, lambda: costs_of(source.open(), days))
-
-    def coverage(
-        self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
-    ) -> Future[dict[str, Any]]:
-        """Return which intervals of a view are fresh, see :func:`airflow_mv.refresh.coverage.coverage`."""
-        what = f"coverage {start} {end}"
-        return self._ask(what, source, view, lambda: coverage(source.open(), view, start=start, end=end).to_dict())
 
     def _ask(
         self, key: tuple[str, str], source: CatalogSource, call: Callable[[], dict[str, Any]]

@@ -88,8 +88,8 @@ def postgres(folder: Path, *, user: str, options: Sequence[str] = ()) -> Iterato
 def _initialise(programs: Path, folder: Path, user: str, log: Path, common: dict[str, Any]) -> None:
     if (folder / "data" / "PG_VERSION").exists():
         return
-    wanted = ["-D", folder / "data", "-U", user, "--auth=scram-sha-256", "--pwfile", folder / "password"]
-    command = [programs / "initdb", *wanted, "-E", "UTF8", "--locale=C", "--no-sync"]
+    wanted = ["-D", str(folder / "data"), "-U", user, "--auth=scram-sha-256", "--pwfile", str(folder / "password")]
+    command = [str(programs / "initdb"), *wanted, "-E", "UTF8", "--locale=C", "--no-sync"]
     if subprocess.run(command, check=False, **common).returncode:
         raise ConfigurationError(f"PostgreSQL does not start: initdb failed: {log.read_text().strip()[-500:]}")
 
