@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m benchmarks [full-refresh | freshness | incremental | registry | tpcds-modes | tpch-modes] [options]``."""
+"""``python -m benchmarks [BENCHMARK] [options]``; ``--help`` lists the benchmarks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import freshness, full_refresh, incremental, registry, report, tpcds_modes, tpch_modes
+from benchmarks import freshness, full_refresh, incremental, many_views, registry, report, tpcds_modes, tpch_modes
 
 _COMMANDS = {
     "full-refresh": full_refresh,
     "freshness": freshness,
     "incremental": incremental,
+    "many-views": many_views,
     "registry": registry,
     "tpcds-modes": tpcds_modes,
     "tpch-modes": tpch_modes,

@@ -30,7 +30,7 @@ from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish
-from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
@@ -163,14 +163,14 @@ def _history(location: str, snapshots: int) -> dict[str, Any]:
                 "timestamp-ms": times[number],
                 "manifest-list": f"{location}/metadata/snap-{name}-1-{uuid.UUID(int=number)}.avro",
                 "schema-id": 0,
-                "summary": _summary(number),
+                "summary": summary_of_append(number),
             }
             for number, name in enumerate(ids)
         ],
     }
 
 
-def _summary(number: int) -> dict[str, str]:
+def summary_of_append(number: int) -> dict[str, str]:
     """What Spark writes with an append."""
     return {
         "operation": "append",
@@ -208,9 +208,11 @@ def _stager(catalog: MaterializedViewCatalog) -> Callable[[Script], Outcome]:
 
 
 def _staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome:
-    """What Spark would have staged: a metadata file that follows on the plan's."""
+    """What Spark would have staged: a metadata file that follows on the plan's, with a snapshot of the refresh."""
     before = plan.storage_table_location
     document = decode(catalog.files.read(before, what="storage table"), source=before)
+    document |= _history(document["location"], 1)
+    document["snapshots"][0]["summary"][REFRESH_ID_KEY] = plan.refresh_id
     after = with_properties(document, previous_location=before, updates={}, tags={}, now_ms=_START_MS)
     location = f"{document['location']}/metadata/00001-{uuid.uuid4()}.metadata.json"
     catalog.files.write(location, encode(after))

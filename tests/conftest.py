@@ -64,6 +64,7 @@ _OURS = {
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow/airflow.db",
+    "AIRFLOW_MV_CACHE": str(_HOME / "cache"),
     "PYICEBERG_HOME": str(_HOME),
     "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
     "SPARK_LOCAL_IP": "127.0.0.1",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.freshness.status import status, statuses, statuses_of_catalogs
+from airflow_mv.freshness.all_views import statuses_of_catalogs
+from airflow_mv.freshness.status import status, statuses
 from airflow_mv.spec.identifiers import Identifier
 from tests.builders import Lake, lake
 

@@ -353,6 +353,15 @@ class MaterializedViewCatalog:
             self._namespace(wanted)
         return sorted(found)
 
+    @property
+    def ordinary_tables(self) -> dict[Identifier, str]:
+        """The tables that the listings so far have read and that are no views, with their metadata files."""
+        return self._table_views.ordinary
+
+    def note_ordinary_tables(self, tables: Mapping[Identifier, str]) -> None:
+        """Do not read these metadata files again to list views: an earlier process has found that they hold none."""
+        self._table_views.note_ordinary(tables)
+
     def exists(self, view: str | Identifier) -> bool:
         """Whether the catalog holds a view of this name, or one that cannot be read."""
         identifier = self.identify(view)

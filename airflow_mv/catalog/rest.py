@@ -20,7 +20,8 @@ from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
 from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief, one_line
-from airflow_mv.catalog.limits import answer_seconds, bound_session
+from airflow_mv.catalog.database_limits import answer_seconds
+from airflow_mv.catalog.limits import bound_session
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
 from airflow_mv.catalog.vended import Vended, VendedCredentials

@@ -17,8 +17,8 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.catalog.answers import brief
+from airflow_mv.catalog.database_limits import answer_seconds, guard
 from airflow_mv.catalog.databases import require_locks
-from airflow_mv.catalog.limits import answer_seconds, guard
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,

@@ -216,6 +216,20 @@ class TableViews:
             self._seen[item.identifier] = seen
         return [item.identifier for item in listed if self._seen[item.identifier].is_view]
 
+    @property
+    def ordinary(self) -> dict[Identifier, str]:
+        """The tables that are no views, with the metadata files in which that was seen."""
+        return {
+            name: seen.location
+            for name, seen in self._seen.items()
+            if seen.location is not None and not seen.is_view and seen.until == math.inf
+        }
+
+    def note_ordinary(self, tables: Mapping[Identifier, str]) -> None:
+        """Take from an earlier process what :attr:`ordinary` was there, so that these files are not read again."""
+        for name, location in tables.items():
+            self._seen.setdefault(name, _Seen(location, is_view=False, until=math.inf))
+
     def _is_known(self, item: _Listed, now: float) -> bool:
         seen = self._seen.get(item.identifier)
         return seen is not None and seen.location == item.location and now < seen.until

@@ -23,19 +23,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.redaction import shortened
-from airflow_mv.refresh.stagers import InProcessStager
-from airflow_mv.registry.model import AskedBy
 from airflow_mv.spec.identifiers import Identifier, split
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.times import parse_time as parse_iso
 
 if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.refresh import Pins
     from airflow_mv.refresh.pins import RunPins
+    from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.registry.model import AskedBy
+    from airflow_mv.spec.interval import Span
 
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -185,13 +184,19 @@ def with_interval(command: Command) -> Command:
     def with_span(*, interval: tuple[str, str] | None, interval_column: str | None, **rest: Any) -> Any:
         if interval is None and interval_column is not None:
             raise click.UsageError("--interval-column needs --interval START END")
-        start, end = (parse_time(text) for text in interval) if interval else (None, None)
-        return command(interval=Span(start, end, interval_column) if start and end else None, **rest)
+        return command(interval=_span(*interval, interval_column) if interval else None, **rest)
 
     column = "A date, timestamp or timestamptz of the view; by default its property airflow-mv.interval-column."
     with_span = click.option("--interval-column", metavar="COLUMN", help=column)(with_span)
     which = "Only the rows of this interval, ISO 8601, the end excluded."
     return click.option("--interval", nargs=2, metavar="START END", help=which)(with_span)
+
+
+def _span(start: str, end: str, column: str | None) -> Span | None:
+    from airflow_mv.spec.interval import Span
+
+    times = parse_time(start), parse_time(end)
+    return Span(times[0], times[1], column) if times[0] and times[1] else None
 
 
 def with_time_travel(command: Command) -> Command:
@@ -258,6 +263,8 @@ def chosen_views(
 def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
     """Open a catalog by its name, from pyiceberg's configuration or from an Airflow connection."""
     if conn_id is None:
+        from airflow_mv.catalog import MaterializedViewCatalog
+
         return MaterializedViewCatalog(name)
     # Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document.
     with contextlib.redirect_stdout(sys.stderr):
@@ -298,21 +305,24 @@ def catalog_names(name: str, conn_id: str | None) -> list[str]:
 
 
 def _configured() -> list[str]:
-    from pyiceberg.utils.config import Config
+    from airflow_mv.catalog.configured import configured
 
-    known: Mapping[str, object] = Config().config.get("catalog") or {}  # type: ignore[assignment]
-    return sorted(known)
+    return sorted(configured())
 
 
 def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str | None) -> InProcessStager:
     """Return the stager of a command. Progress goes to stderr."""
     if master and remote:
         raise click.UsageError("--master and --remote exclude each other")
+    from airflow_mv.refresh.stagers import InProcessStager
+
     return InProcessStager(catalog, master=master, remote=remote, report=progress)
 
 
 def this_user() -> AskedBy:
     """Return who runs the command."""
+    from airflow_mv.registry.model import AskedBy
+
     try:
         return AskedBy(user=getpass.getuser())
     except (OSError, KeyError):  # a container whose user has no name
@@ -361,6 +371,8 @@ def parse_time(text: str | None) -> datetime | None:
     """
     if text is None:
         return None
+    from airflow_mv.spec.times import parse_time as parse_iso
+
     try:
         return parse_iso(text)
     except ValueError:

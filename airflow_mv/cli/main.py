@@ -234,7 +234,10 @@ def status(
     Views that cannot be read are shown as unknown. Ends with 1 if a catalog did not answer; the views of the others
     are shown, and it is named on stderr.
     """
-    from airflow_mv.freshness.status import CatalogStatuses, statuses, statuses_of_catalogs
+    from airflow_mv.catalog.configured import configured
+    from airflow_mv.catalog.fact_cache import FactCache
+    from airflow_mv.freshness.all_views import statuses_of_catalogs
+    from airflow_mv.freshness.known import CatalogStatuses
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
@@ -244,11 +247,14 @@ def status(
         _coverage(views, conn_id, start, end, as_json=as_json, check=check)
         return
     if views:
+        from airflow_mv.freshness.status import statuses
+
         found = CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval), [])
     else:
         name, space = (whole or "", None) if namespace is None else split_namespace(namespace, conn_id)
         openers = {item: partial(open_named, item, conn_id) for item in catalog_names(name, conn_id)}
-        found = statuses_of_catalogs(openers, space)
+        known = {} if conn_id else configured()
+        found = statuses_of_catalogs(openers, space, cache=FactCache.of_user(), properties_of=known.get)
     if as_json:
         print_json(found.documents)
     else:

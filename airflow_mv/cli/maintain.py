@@ -7,11 +7,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.cli.context import DIFFERENT, chosen_views, common, open_catalog, out, print_json, progress, visible
 from airflow_mv.errors import (
     InvalidMetadataError,
@@ -20,7 +19,10 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.spec.identifiers import Identifier
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.spec.identifiers import Identifier
 
 _AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

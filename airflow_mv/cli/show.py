@@ -12,7 +12,7 @@ from rich import markup
 from rich.cells import cell_len
 
 from airflow_mv.cli.context import err, out, visible
-from airflow_mv.refresh.cost import human
+from airflow_mv.spec.units import human
 
 _COLOURS = {
     "fresh": "green",

@@ -77,6 +77,8 @@ class Observation:
             view, the table that a branch is of, or the metadata file of a table that is in no catalog.
         freshness: The view's freshness.
         interval: The interval to which the freshness applies; ``None`` for all rows.
+        pointers: The catalogs' pointers that determine the freshness of all rows, exactly as they were read; ``None``
+            if it depends on more: on files that were found by their folder, or could not be read.
     """
 
     view: LoadedView
@@ -87,6 +89,7 @@ class Observation:
     places: dict[Identifier, StoragePlace]
     freshness: Freshness
     interval: Interval | None = None
+    pointers: Mapping[Identifier, str] | None = None
 
     @property
     def record(self) -> RefreshRecord | None:
@@ -131,11 +134,31 @@ def observe(
     tables, nested = observe_tables(
         catalog, dependencies.tables, storage.record, as_of=as_of, pins=pinned, located=located
     )
-    tables = tuple(_with_proof(catalog, table, storage.record) for table in tables)
+    tables, proven = _with_proofs(catalog, tables, storage.record)
     unjudged = Freshness(State.UNKNOWN, (), ())
     interval = None if span is None else _interval(loaded, storage, span)
     observation = Observation(loaded, storage, query, dependencies, tables, nested, unjudged, interval)
-    return replace(observation, freshness=freshness_of(observation))
+    pointers = _pointers(observation, located) if as_of is None and proven else None
+    return replace(observation, freshness=freshness_of(observation), pointers=pointers)
+
+
+def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[Identifier, str] | None:
+    """Return the pointers that determine a view's freshness, if all are known."""
+    found = {seen.view.identifier: seen.view.metadata_location, **seen.storage.pointers}
+    found |= {view.identifier: view.metadata_location for view in seen.dependencies.views}
+    for table in seen.tables:
+        name = Identifier.parse(table.identifier)
+        if table.metadata_location is None or name.path is not None or name.selects_from is not None:
+            return None
+        found[name] = table.metadata_location
+        place = seen.places.get(name)
+        if place is not None:  # the storage table of a materialized view, which names it
+            view = located.get(name)
+            if view is None or view.kind != "view":
+                return None
+            found |= {place: table.metadata_location} if isinstance(place, Identifier) else {}
+            found[name] = view.metadata_location
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,21 +241,30 @@ def observe_each(
     return for_each(views, observed)
 
 
+def _with_proofs(
+    catalog: MaterializedViewCatalog, observed: Iterable[ObservedTable], record: RefreshRecord | None
+) -> tuple[tuple[ObservedTable, ...], bool]:
+    """Return the base tables with the commits that are proven to have changed no row, and whether none was in doubt."""
+    pairs = [_with_proof(catalog, table, record) for table in observed]
+    return tuple(table for table, _ in pairs), all(proven for _, proven in pairs)
+
+
 def _with_proof(
     catalog: MaterializedViewCatalog, observed: ObservedTable, record: RefreshRecord | None
-) -> ObservedTable:
-    """Return a base table with the commits whose manifests show that they changed no row."""
+) -> tuple[ObservedTable, bool]:
+    """Return a base table with the commits whose manifests show that they changed no row, and whether all did.
+
+    For one that did not, its manifests may have changed rows, or may be unreadable now and readable later.
+    """
     table = observed.table
     if table is None:
-        return observed
+        return observed, True
     parts = parts_of(record) if record else ()
     recorded = {item.snapshot_reference for part in parts for item in part.base_tables}
     files = catalog.home_of(Identifier.parse(observed.identifier)).files
-    found = set()
-    for snapshot, parent in _without_named_change(table, observed.head, recorded):
-        if have_same_files(files, snapshot, parent):
-            found.add(snapshot.snapshot_id)
-    return replace(observed, same_rows=frozenset(found)) if found else observed
+    unnamed = _without_named_change(table, observed.head, recorded)
+    found = {item.snapshot_id for item, parent in unnamed if have_same_files(files, item, parent)}
+    return replace(observed, same_rows=frozenset(found)) if found else observed, len(found) == len(unnamed)
 
 
 def _without_named_change(
@@ -379,6 +411,7 @@ def _load_plain_view(
         version_id=version.version_id,
         uuid=loaded.metadata.view_uuid,
         version_ms=version.timestamp_ms,
+        metadata_location=loaded.metadata_location,
     )
 
 
@@ -389,9 +422,11 @@ def observe_tables(
     *,
     as_of: datetime | None = None,
     pins: dict[Identifier, ObservedTable] | None = None,
-    located: Mapping[Identifier, Located] | None = None,
+    located: dict[Identifier, Located] | None = None,
 ) -> tuple[tuple[ObservedTable, ...], dict[Identifier, StoragePlace]]:
     """Observe base tables: with at most one catalog query, and a metadata file only if a pointer has moved.
+
+    What was located before is taken from ``located``, and what is located here is added to it.
 
     Returns:
         The tables, and where their rows are read, if not by their names; see :class:`Observation`.
@@ -401,7 +436,9 @@ def observe_tables(
     single = record is not None and not as_of and not (record.intervals or record.only_intervals)
     known = {table.identifier: table for table in record.base_tables} if record and single else {}
     pinned = {} if pins is None else pins
-    places = _places(catalog, [name for name in wanted if name not in pinned], located or {})
+    located = {} if located is None else located
+    places = _places(catalog, [name for name in wanted if name not in pinned], located)
+    located |= {name: place for name, place in places.items() if isinstance(place, Located)}
     storages: dict[Identifier, StoragePlace] = {}
     tables = []
     for identifier in wanted:

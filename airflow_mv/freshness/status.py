@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.catalog.pointer_list import Key
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
-from airflow_mv.freshness.observe import Observation, for_each, observe, observe_each
+from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_text, look_at
+from airflow_mv.freshness.observe import ItemResult, Observation, for_each, observe, observe_each
 from airflow_mv.freshness.state import State
+from airflow_mv.freshness.summary import Summary, encoded, summary_of, summary_of_plain, summary_of_table
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.reasons import Code, Reason
@@ -21,9 +25,6 @@ from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.translation import texts_of
 
 log = logging.getLogger(__name__)
-
-#: Opens a catalog.
-Opener = Callable[[], MaterializedViewCatalog]
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
@@ -61,72 +62,99 @@ def statuses(
     return [result.get() for result in results]
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogStatuses:
-    """The freshness of all views of catalogs.
+def observe_catalogs(
+    found: CatalogStatuses,
+    catalogs: Mapping[str, Opener],
+    namespace: tuple[str, ...] | None,
+    looks: Mapping[str, Look],
+    cache: FactCache,
+) -> None:
+    """Add the freshness of all views of catalogs, and keep it in the cache.
 
     Args:
-        documents: One for each materialized view. One that cannot be read is ``unknown``, and so is a catalog that
-            cannot be read: there ``view`` is ``None``.
-        errors: The errors of the catalogs that did not answer.
-    """
-
-    documents: list[dict[str, Any]]
-    errors: list[MaterializedViewError]
-
-    def require_complete(self) -> None:
-        """Raise if catalogs did not answer.
-
-        Raises:
-            MaterializedViewError: The error, or one that lists all of them.
-        """
-        messages = dict.fromkeys(str(error) for error in self.errors)
-        if len(messages) == 1:
-            raise self.errors[0]
-        if messages:
-            raise CatalogUnavailableError("; ".join(messages))
-
-
-def statuses_of_catalogs(catalogs: Mapping[str, Opener], namespace: tuple[str, ...] | None = None) -> CatalogStatuses:
-    """Return the freshness of all materialized views in several catalogs. A failing catalog does not affect the others.
-
-    Args:
+        found: Receives the documents and errors.
         catalogs: Functions that open them, by name. If there are several, those that cannot hold views are left out.
         namespace: Only the views of this namespace.
+        looks: What the cache knows of them, for those that it was compared with.
+        cache: The cache.
 
     Raises:
         MaterializedViewError: There is one catalog only, and it cannot be read.
     """
-    found = CatalogStatuses([], [])
 
-    def listed(name: str) -> tuple[MaterializedViewCatalog, list[Identifier]]:
+    def listed(name: str) -> tuple[MaterializedViewCatalog, Look, list[Identifier]]:
         catalog = catalogs[name]()
-        return catalog, catalog.list(namespace) if catalog.holds_views or len(catalogs) == 1 else []
+        if not (catalog.holds_views or len(catalogs) == 1):
+            return catalog, Look(), []
+        seen = looks.get(name) or look_at(name, catalog.properties, namespace, cache, lambda _: None)
+        catalog.note_ordinary_tables({_identifier(name, key): item for key, item in seen.known.ordinary.items()})
+        return catalog, seen, catalog.list(namespace)
 
     for result in for_each(catalogs, listed):
         if result.error is not None and len(catalogs) > 1:
             _note_catalog(found, result.item, result.error)
         else:
-            _observe_all(found, *result.get())
-    return found
+            _observe_all(found, *result.get(), cache)
 
 
-def _observe_all(found: CatalogStatuses, catalog: MaterializedViewCatalog, views: list[Identifier]) -> None:
-    for result in observe_each(catalog, views, _document, plain=lambda _: None):
-        if isinstance(result.error, CatalogUnavailableError):
-            away = _own_error(catalog, result.item)
-            if away is not None:
-                _note_catalog(found, catalog.name, away)
-                return
-            found.errors.append(result.error)
-        if result.error is not None:
-            found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
-        elif result.value is not None:
-            found.documents.append(result.value)
+def _identifier(catalog: str, key: Key) -> Identifier:
+    return Identifier(catalog, tuple(key[0].split(".")), key[1])
 
 
-def _document(seen: Observation) -> dict[str, Any] | None:
-    return ViewStatus(seen).to_dict()
+def _key(name: Identifier) -> Key:
+    return ".".join(name.namespace), name.name
+
+
+def _observe_all(
+    found: CatalogStatuses, catalog: MaterializedViewCatalog, seen: Look, views: list[Identifier], cache: FactCache
+) -> None:
+    """Add the documents of a catalog's views, those that the cache knows from there."""
+    new: dict[Identifier, Summary] = {}
+    results = _observed(catalog, [view for view in views if not seen.known.has(_key(view))], new)
+    for view in views:
+        if seen.known.has(_key(view)):
+            found.add(seen.known.documents.get(_key(view)))
+        elif not _add_result(found, catalog, next(results)):
+            return
+    if seen.kind and catalog.locates_at_once:
+        ordinary, known = catalog.ordinary_tables, seen.known.ordinary
+        new |= {name: summary_of_table(name, at) for name, at in ordinary.items() if known.get(_key(name)) != at}
+        cache.put(seen.kind, {key_text(_key(name)): encoded(item) for name, item in new.items()}, gone=seen.gone)
+
+
+def _observed(
+    catalog: MaterializedViewCatalog, views: Iterable[Identifier], new: dict[Identifier, Summary]
+) -> Iterator[ItemResult[Identifier, dict[str, Any] | None]]:
+    """Observe views; their summaries are added to ``new``."""
+
+    def judge(observation: Observation) -> dict[str, Any] | None:
+        document = ViewStatus(observation).to_dict()
+        summary = summary_of(observation, document)
+        if summary is not None:
+            new[observation.view.identifier] = summary
+        return document
+
+    def leave_out(view: LoadedView) -> None:
+        new[view.identifier] = summary_of_plain(view)
+
+    return observe_each(catalog, views, judge, plain=leave_out)
+
+
+def _add_result(
+    found: CatalogStatuses, catalog: MaterializedViewCatalog, result: ItemResult[Identifier, dict[str, Any] | None]
+) -> bool:
+    """Add a document or an error, and return whether the catalog still answers."""
+    if isinstance(result.error, CatalogUnavailableError):
+        away = _own_error(catalog, result.item)
+        if away is not None:
+            _note_catalog(found, catalog.name, away)
+            return False
+        found.errors.append(result.error)
+    if result.error is not None:
+        found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
+    else:
+        found.add(result.value)
+    return True
 
 
 def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:

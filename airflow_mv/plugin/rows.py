@@ -132,26 +132,13 @@ def row_of(observation: Observation) -> ViewRow:
         last=_last(record) if record else None,
         strategy=observation.view.materialized.refresh_strategy,
         tables=tuple((change.identifier, change.changed) for change in freshness.base_tables),
-        pointers=_pointers(observation),
+        pointers=observation.pointers,
     )
 
 
 def _last(record: RefreshRecord) -> dict[str, Any]:
     interval = record.interval.interval.to_dict() if record.interval else None
     return said({"reasons": record.reasons, "checks": record.checks, "interval": interval})
-
-
-def _pointers(observation: Observation) -> dict[Identifier, str] | None:
-    """Return the pointers that determine the state, exactly as they were read, if all are known."""
-    if observation.nested_views or observation.places:
-        return None
-    view: LoadedView = observation.view
-    found: dict[Identifier, str] = {view.identifier: view.metadata_location, **observation.storage.pointers}
-    for table in observation.tables:
-        if table.metadata_location is None:
-            return None
-        found[Identifier.parse(table.identifier)] = table.metadata_location
-    return found
 
 
 def _unreadable(view: Identifier, why: str) -> ViewRow:

@@ -12,9 +12,9 @@ from operator import itemgetter
 from airflow_mv.freshness.changes import bytes_changed
 from airflow_mv.freshness.observe import Observation, freshness_of
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable, State
-from airflow_mv.refresh.cost import human
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
+from airflow_mv.spec.units import human
 
 #: For each new commit: its time, by a monotonic clock; the table; the commit; its bytes, perhaps infinite.
 _NewCommit = tuple[int, str, Snapshot, float]

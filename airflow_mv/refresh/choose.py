@@ -13,7 +13,7 @@ from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.refresh.candidates import Candidate
 from airflow_mv.refresh.catch_up import Bound, up_to
-from airflow_mv.refresh.cost import Estimate, human
+from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.incremental import Alternatives, alternatives, full_estimate
 from airflow_mv.refresh.inputs import FallbackPolicy, RefreshInputs, recorded_snapshots
 from airflow_mv.refresh.intervals import is_unaffected
@@ -21,6 +21,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason
 from airflow_mv.spec.table import is_ancestor, snapshots_between
+from airflow_mv.spec.units import human
 from airflow_mv.sql.intervals import MAX_INTERVALS
 
 #: View properties: the policy of a view, unless a call overrides it.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.freshness.changes import Range, known_sum
+from airflow_mv.spec.units import human
 
 #: Bytes of Parquet that two cores scan and filter in a second, for a query that reads some of the columns.
 _SCAN = 300e6
@@ -193,15 +194,3 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
             seconds += stored.bytes / _REWRITE
     seconds += _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN
     return Estimate(mode, round(seconds, 3), read, rows)
-
-
-def human(count: int | None) -> str:
-    """Return a number of bytes as readable text."""
-    if count is None:
-        return "an unknown number of bytes"
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

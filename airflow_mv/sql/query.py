@@ -104,7 +104,10 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class NestedView:
-    """A plain view that a query reads, at one version. The version's time is in milliseconds since the epoch."""
+    """A plain view that a query reads, at one version of its metadata file.
+
+    The version's time is in milliseconds since the epoch.
+    """
 
     identifier: Identifier
     query: ParsedQuery
@@ -112,6 +115,7 @@ class NestedView:
     version_id: int
     uuid: str
     version_ms: int = 0
+    metadata_location: str = ""
 
 
 @dataclass(frozen=True, slots=True)

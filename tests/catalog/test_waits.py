@@ -26,10 +26,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
-from airflow_mv.catalog import limits as waits
+from airflow_mv.catalog import database_limits as waits
 from airflow_mv.catalog.catalog import catalog_errors
+from airflow_mv.catalog.database_limits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.limits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS, with_store_limits
+from airflow_mv.catalog.limits import with_store_limits
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.freshness.status import status
 from airflow_mv.publish import publish

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.catalog.limits import ANSWER_SECONDS
+from airflow_mv.catalog.database_limits import ANSWER_SECONDS
 from airflow_mv.provider_info import get_provider_info
 from airflow_mv.publish.refresh import DEFAULT_MAX_COUNT
 from airflow_mv.refresh.choose import Policy

@@ -17,10 +17,10 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.cost import human
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import refresh
 from airflow_mv.spec.reasons import Code
+from airflow_mv.spec.units import human
 from tests.intervals.support import SALES, VIEW, Days, days_lake, sold
 
 #: Choose incremental, because estimates for a few bytes mean nothing.

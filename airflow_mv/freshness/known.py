@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which views have the freshness that the cache knows: those whose pointers are the same.
+
+This module decides for ten thousand views in a fraction of a second, so it imports no catalog and no parser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.catalog.pointer_list import Key, PointerList, list_pointers
+from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.version import __version__
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+
+#: A catalog, a namespace with its parts joined by dots, a name, and the metadata file that the catalog named.
+Pointer = tuple[str, str, str, str]
+#: Opens a catalog.
+Opener = Callable[[], "MaterializedViewCatalog"]
+#: Returns the properties of a configured catalog; ``None`` if there is none of the name.
+PropertiesOf = Callable[[str], Mapping[str, Any] | None]
+
+
+class _Kept(msgspec.Struct):
+    """The part of a summary that is needed here, see :class:`airflow_mv.freshness.summary.Summary`."""
+
+    pointers: list[Pointer]
+    status: dict[str, Any] | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the cache knows of a catalog's views at its present pointers.
+
+    Args:
+        documents: The documents of ``airflow-mv status``, by namespace and name.
+        plain: The plain views.
+        ordinary: The tables that are no views, with their metadata files.
+        left: The views and tables that have to be read.
+    """
+
+    documents: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    plain: set[Key] = field(default_factory=set)
+    ordinary: dict[Key, str] = field(default_factory=dict)
+    left: set[Key] = field(default_factory=set)
+
+    def sorted_documents(self) -> list[dict[str, Any]]:
+        """Return the documents in the order of the views' names."""
+        return [self.documents[key] for key in sorted(self.documents, key=lambda key: (key[0].split("."), key[1]))]
+
+    def has(self, view: Key) -> bool:
+        """Whether a view's freshness is known, or that it is a plain one."""
+        return view in self.documents or view in self.plain
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogStatuses:
+    """The freshness of all views of catalogs.
+
+    Args:
+        documents: One for each materialized view. One that cannot be read is ``unknown``, and so is a catalog that
+            cannot be read: there ``view`` is ``None``.
+        errors: The errors of the catalogs that did not answer.
+    """
+
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[MaterializedViewError] = field(default_factory=list)
+
+    def add(self, document: dict[str, Any] | None) -> None:
+        """Add the document of a view; ``None`` stands for a plain view, which has none."""
+        if document is not None:
+            self.documents.append(document)
+
+    def require_complete(self) -> None:
+        """Raise if catalogs did not answer.
+
+        Raises:
+            MaterializedViewError: The error, or one that lists all of them.
+        """
+        messages = dict.fromkeys(str(error) for error in self.errors)
+        if len(messages) == 1:
+            raise self.errors[0]
+        if messages:
+            raise CatalogUnavailableError("; ".join(messages))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The comparison of the cache with a catalog's pointers.
+
+    Args:
+        kind: The kind of the catalog's summaries in the cache; empty if they are not kept.
+        known: What the cache knows.
+        gone: The keys of summaries whose views and tables are gone.
+        whole: Whether the pointers were listed.
+    """
+
+    kind: str = ""
+    known: Known = field(default_factory=Known)
+    gone: tuple[str, ...] = ()
+    whole: bool = False
+
+
+def kind_of(name: str, properties: Mapping[str, Any]) -> str:
+    """Return the cache's kind of the summaries of a catalog.
+
+    Another database, warehouse or setting is another kind, and so is another version of this package. No secret is part
+    of it.
+
+    Args:
+        name: The catalog.
+        properties: Its properties.
+    """
+    uri = re.sub(r"//[^/@]*@", "//", str(properties.get("uri", "")).partition("?")[0])
+    own = sorted((key, str(value)) for key, value in properties.items() if key.startswith("airflow-mv."))
+    text = json.dumps([__version__, name, uri, str(properties.get("warehouse", "")), own])
+    return f"status {hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def key_text(key: Key) -> str:
+    """Return the cache's key of a view or table."""
+    return "\n".join(key)
+
+
+def known_views(
+    name: str,
+    pointers: PointerList,
+    kept: Mapping[str, bytes],
+    namespace: tuple[str, ...] | None,
+    properties_of: PropertiesOf,
+) -> Known:
+    """Compare the pointers of a catalog with those of the summaries in the cache.
+
+    Args:
+        name: The catalog.
+        pointers: Its pointers now.
+        kept: The summaries.
+        namespace: Only the views of this namespace.
+        properties_of: Returns the properties of another catalog that base tables are in; ``None`` if it has none.
+    """
+    lists: dict[str, PointerList | None] = {name: pointers}
+
+    def location(catalog: str, key: Key) -> str | None:
+        if catalog not in lists:
+            lists[catalog] = list_pointers(catalog, properties_of(catalog) or {})
+        listed = lists[catalog]
+        return listed.location(key) if listed else None
+
+    space = None if namespace is None else ".".join(namespace)
+    found = Known()
+    for key in (*pointers.views, *pointers.tables):
+        if space is not None and key[0] != space:
+            continue
+        summary = _summary(kept.get(key_text(key)))
+        if summary is None or any(location(item[0], item[1:3]) != item[3] for item in summary.pointers):
+            found.left.add(key)
+        elif summary.status is not None:
+            found.documents[key] = summary.status
+        elif key in pointers.views:
+            found.plain.add(key)
+        else:
+            found.ordinary[key] = pointers.tables[key]
+    return found
+
+
+def _summary(data: bytes | None) -> _Kept | None:
+    try:
+        return None if data is None else _DECODER.decode(data)
+    except msgspec.MsgspecError:
+        return None
+
+
+def look_at(
+    name: str,
+    properties: Mapping[str, Any],
+    namespace: tuple[str, ...] | None,
+    cache: FactCache,
+    properties_of: PropertiesOf,
+) -> Look:
+    """Compare the cache with a catalog's pointers. For a catalog without a list of pointers nothing is known.
+
+    Args:
+        name: The catalog.
+        properties: Its properties.
+        namespace: Only the views of this namespace.
+        cache: The cache.
+        properties_of: Returns the properties of another catalog that base tables are in.
+    """
+    pointers = list_pointers(name, properties) if cache.path is not None else None
+    if pointers is None:
+        return Look()
+    kind = kind_of(name, properties)
+    kept = cache.all(kind)
+    cache.used(kind)
+    present = {key_text(key) for key in (*pointers.views, *pointers.tables)}
+    known = known_views(name, pointers, kept, namespace, properties_of)
+    return Look(kind, known, tuple(kept.keys() - present), whole=True)

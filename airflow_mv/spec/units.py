@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of bytes as text."""
+
+from __future__ import annotations
+
+
+def human(count: int | None) -> str:
+    """Return a number of bytes as readable text."""
+    if count is None:
+        return "an unknown number of bytes"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
