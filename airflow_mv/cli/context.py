@@ -304,6 +304,26 @@ def catalog_names(name: str, conn_id: str | None) -> list[str]:
     return names
 
 
+def catalog_of_query(sql: str, conn_id: str | None) -> str:
+    """Return the catalog in which a query's short names are looked up: the only configured one, or one that it names.
+
+    Raises:
+        ConfigurationError: It is not clear which catalog is meant.
+        InvalidQueryError: The query cannot be read.
+    """
+    from airflow_mv.sql.query import parse_query
+
+    names = _configured()
+    if len(names) == 1 and conn_id is None:
+        return names[0]
+    query = parse_query(sql, view="view", default_catalog="", default_namespace=())
+    named = [reference.identifier.catalog for reference in query.references]
+    found = next((name for name in named if name and (conn_id is not None or name in names)), None)
+    if found is None:
+        raise ConfigurationError("the query names no configured catalog: write catalog.namespace.table, or give a view")
+    return found
+
+
 def _configured() -> list[str]:
     from airflow_mv.catalog.configured import configured
 

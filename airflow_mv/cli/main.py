@@ -35,6 +35,7 @@ from airflow_mv.cli.context import (
     with_pins,
     with_time_travel,
 )
+from airflow_mv.cli.explain import explain, with_requirements
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.registry import registry
 from airflow_mv.cli.versions import versions
@@ -129,6 +130,7 @@ def main() -> None:
 )
 @click.option("--adopt", is_flag=True, help="Make the existing table of this name the view; it must fit the query.")
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")
+@with_requirements
 @sparked
 @common
 @with_checks
@@ -138,6 +140,7 @@ def create(
     sql: str | None,
     sql_file: Path | None,
     properties: tuple[str, ...],
+    requirements: tuple[str, ...],
     and_refresh: bool,
     master: str | None,
     remote: str | None,
@@ -149,6 +152,7 @@ def create(
     from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
     from airflow_mv.refresh.create import Definition
+    from airflow_mv.refresh.explain import Requirement
     from airflow_mv.refresh.run import refresh as refresh_views
     from airflow_mv.sql.translation import texts_of
 
@@ -157,6 +161,7 @@ def create(
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = sql_file.read_text(encoding="utf-8") if sql_file else sql
     definition |= {name: definition[name] or None for name in ("checks", "columns")}
+    definition["requirements"] = tuple(Requirement.read(item) for item in requirements)
     wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
@@ -186,6 +191,7 @@ def _defined(
     from airflow_mv.refresh import adopt as adoption
     from airflow_mv.refresh import create as creation
     from airflow_mv.refresh import define as comparison
+    from airflow_mv.refresh.explain import why_recomputed
 
     if replace and (adopt or on_change):
         raise click.UsageError(f"--replace and {'--adopt' if adopt else '--on-change'} exclude each other")
@@ -193,8 +199,10 @@ def _defined(
         done = comparison.define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
         return done.view, done.lines
     if adopt:
-        return adoption.adopt(catalog, view, definition, stager=stager), [f"adopted {view}"]
-    return creation.create(catalog, view, definition, stager=stager, replace=replace), [f"created {view}"]
+        made = adoption.adopt(catalog, view, definition, stager=stager)
+    else:
+        made = creation.create(catalog, view, definition, stager=stager, replace=replace)
+    return made, [f"{'adopted' if adopt else 'created'} {view}", *why_recomputed(catalog, made)]
 
 
 @main.command()
@@ -491,7 +499,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (maintain, rollback, convert, drop, pin, repair, registry, versions):
+for _command in (explain, maintain, rollback, convert, drop, pin, repair, registry, versions):
     main.add_command(_command)
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_mv.maintenance.rollback import RolledBack
     from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.define import Defined, OnChange
+    from airflow_mv.refresh.explain import Explanation
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.refresh.read import ReadResult
     from airflow_mv.refresh.stagers import InProcessStager
@@ -216,6 +217,17 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.refresh.coverage import coverage
 
         return coverage(self.catalog_for(view), self.identify(view), start=start, end=end)
+
+    def explain(self, view: str, sql: str | None = None) -> Explanation:
+        """Return how a view would be refreshed after each kind of change of its base tables, and a cheaper query.
+
+        Args:
+            view: The view; with ``sql`` it need not exist.
+            sql: A query; ``None``: that of the existing view.
+        """
+        from airflow_mv.refresh.explain import explain
+
+        return explain(self.catalog_for(view), self.identify(view), sql)
 
     def publish(self, plan: RefreshPlan, outcome: Outcome | None) -> RefreshResult | None:
         """Publish a staged plan; ``None`` where it must be planned again."""

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from airflow_mv.ivm import dialect, ir
 from airflow_mv.ivm.append import appended, signed
+from airflow_mv.ivm.column_types import column_types
 from airflow_mv.ivm.dialect import read
 from airflow_mv.ivm.merge import merged
 from airflow_mv.ivm.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
@@ -18,7 +20,7 @@ from airflow_mv.ivm.names import fold
 from airflow_mv.ivm.pushdown import Comparison, conditions, filters, pruned, within
 from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.ivm.replace_keys import replaced
-from airflow_mv.ivm.resolve import Environment, Resolver
+from airflow_mv.ivm.resolve import Environment, Resolved, Resolver
 from airflow_mv.ivm.rows import merged_rows
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.script import WEIGHT
@@ -66,8 +68,7 @@ class IncrementalQuery:
 
         def build() -> IncrementalQuery:
             resolver = Resolver(relations, views)
-            environment = Environment(query.default_catalog, query.default_namespace, {})
-            tree, written = resolver.query(read(query), environment, None)
+            tree, written = _resolved(resolver, query)
             if len(written) != len(output):
                 message = f"the query has {len(written)} columns, the view {len(output)}"
                 raise RefusedError(Code.UNREADABLE, message)
@@ -84,6 +85,23 @@ class IncrementalQuery:
             )
 
         return _unless_refused(build)
+
+    def gives_columns_of(self, other: IncrementalQuery, *, cast: Collection[int] = ()) -> bool:
+        """Whether the first columns of this query are all columns of another one, in the same rows.
+
+        The answer follows from the normal forms: they differ in further columns only. ``False`` if they differ in
+        anything else.
+
+        Args:
+            other: A query of the same base tables.
+            cast: Positions of columns that are one call, whose argument this query casts.
+        """
+        mine, its = self._tree, other._tree
+        if not isinstance(mine, ir.Block) or not isinstance(its, ir.Block) or mine.distinct:
+            return mine == its
+        kept = mine.outputs[: len(its.outputs)]
+        outputs = tuple(_without_cast(item) if at in cast else item for at, item in enumerate(kept))
+        return replace(mine, outputs=outputs) == its
 
     @property
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
@@ -166,12 +184,44 @@ class IncrementalQuery:
         return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
 
 
+def _without_cast(output: ir.Output) -> ir.Output:
+    value = output.value.copy()
+    if isinstance(value.this, exp.Cast):
+        value.set("this", value.this.this)
+    return replace(output, value=value)
+
+
 def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:
     """Refuse a column with the name of the weight column."""
     for owner, names in (*((str(table), columns) for table, columns in used.items()), ("the view", output)):
         if any(fold(name) == WEIGHT for name in names):
             message = f"a column of {owner} is called {WEIGHT}, a name that the generated statements use"
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+
+
+def output_of(
+    query: ParsedQuery, relations: Sequence[BaseRelation], views: Mapping[Identifier, NestedView]
+) -> tuple[tuple[str, str | None], ...] | Reason:
+    """Return the name of each column of a query, and the Spark type where it is certain without Spark.
+
+    Args:
+        query: The query.
+        relations: Its base tables, those of nested views too.
+        views: The nested plain views.
+
+    Returns:
+        The columns; or why the query cannot be analysed.
+    """
+
+    def build() -> tuple[tuple[str, str | None], ...]:
+        tree, _ = _resolved(Resolver(relations, views), query)
+        return tuple(zip(ir.names(tree), column_types(tree), strict=True))
+
+    return _unless_refused(build)
+
+
+def _resolved(resolver: Resolver, query: ParsedQuery) -> Resolved:
+    return resolver.query(read(query), Environment(query.default_catalog, query.default_namespace, {}), None)
 
 
 def regenerated_sql(sql: str) -> str | Reason:

@@ -56,6 +56,9 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             task. ``rebuild``: all differences are applied, and the next refresh recomputes the rows where needed.
             ``fail``: every difference fails the task. A task that fails has changed nothing.
         adopt: Make the existing table of this name the view, if it is not a view yet; it must fit the query.
+        require: The most expensive modes that refreshes may need (templated), such as ``["merge"]``, or
+            ``["append=append", "delete=merge"]`` for kinds of changes of the base tables. If the query needs more, the
+            task fails before anything is made, and says why. See ``airflow-mv explain``.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """
 
@@ -67,6 +70,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         "checks",
         "columns",
         "storage_name",
+        "require",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
 
@@ -90,6 +94,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         transpile: bool = False,
         on_change: OnChange = "apply",
         adopt: bool = False,
+        require: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
@@ -107,6 +112,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.transpile = transpile
         self.on_change = on_change
         self.adopt = adopt
+        self.require = list(require)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Create the view if needed.
@@ -114,11 +120,13 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         Raises:
             InvalidQueryError: The query is wrong.
             AlreadyExistsError: The view has another definition, and ``on_change`` does not allow the difference.
+            UnsupportedError: A refresh would need a more expensive mode than ``require`` allows.
             JobError: A retry may help.
         """
         from airflow_mv.freshness.status import how_to_read, status
         from airflow_mv.refresh.create import Definition
         from airflow_mv.refresh.define import define
+        from airflow_mv.refresh.explain import Requirement
         from airflow_mv.sql.translation import texts_of
 
         with task_errors():
@@ -137,6 +145,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 columns=self.columns,
                 storage_name=self.storage_name,
                 transpile=self.transpile,
+                requirements=[Requirement.read(item) for item in self.require],
                 checks=None if self.checks is None else read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:

@@ -31,7 +31,6 @@ from airflow_mv.errors import (
     UnsupportedError,
 )
 from airflow_mv.freshness.drift import on_schema_change
-from airflow_mv.freshness.observe import load_dependencies, observe_tables, require_readable
 from airflow_mv.publish.new_storage import (
     CreateStorage,
     NewStorage,
@@ -44,15 +43,9 @@ from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.refresh.checks import require_fitting
-from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, schemas_of
-from airflow_mv.refresh.statements import (
-    PinnedQuery,
-    create_storage,
-    partition_transforms,
-    partitioning_text,
-    pin,
-    pinned_tables,
-)
+from airflow_mv.refresh.explain import Requirement, require_modes
+from airflow_mv.refresh.resolved import resolve_query
+from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text
 from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
@@ -77,8 +70,7 @@ from airflow_mv.spec.view import (
     with_storage_table,
     with_view_properties,
 )
-from airflow_mv.sql.query import parse_query, partition_transform
-from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.query import partition_transform
 from airflow_mv.sql.translation import known_dialects, spark_sql, texts
 
 log = logging.getLogger(__name__)
@@ -108,6 +100,8 @@ class Definition:
         transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
         storage_name: The storage table's name in the view's namespace, in the layout ``registered``; ``None``: the name
             that it has, or the view's name with ``__storage``.
+        requirements: The most expensive modes that refreshes may need. A query that needs more is refused before
+            anything is made. They are not stored.
     """
 
     sql: str | None
@@ -122,6 +116,7 @@ class Definition:
     dialects: Sequence[str] = ()
     transpile: bool = False
     storage_name: str | None = None
+    requirements: Sequence[Requirement] = ()
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""
@@ -368,6 +363,7 @@ def _create_new(
             f"there is no view {view} to turn into a materialized one; give its query with --sql"
         )
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
+    require_modes(catalog, view, definition.requirements, definition.sql)
     location = catalog.new_location(view)
     columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, stager, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
@@ -411,6 +407,7 @@ def _materialize(
         version.default_namespace or existing.identifier.namespace,
         existing.identifier.name,
     )
+    require_modes(catalog, existing.identifier, definition.requirements, sql, context=context)
     location, names = existing.metadata.location, existing.metadata.schema_.names
     columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
@@ -448,6 +445,7 @@ def _redefine(
     before = _stored_sql(definition, existing)
     sql = (definition.sql or before).strip().rstrip(";")
     same, wanted = sql == before, definition.texts(sql, view, existing)
+    require_modes(catalog, view, definition.requirements, sql)
     names, location = (
         definition.columns or (existing.metadata.schema_.names if same else None),
         existing.metadata.location,
@@ -693,7 +691,7 @@ def query_columns(
     It is below the view's location, and no view names it yet.
     """
     token = uuid.uuid4().hex
-    pinned = _resolved(catalog, sql, columns, context, view)
+    pinned = resolve_query(catalog, sql, columns, context, view=str(view)).pinned
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
     name = layout.template_name(view, token)
     script = create_storage(
@@ -744,19 +742,3 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> Non
             f"view {storage.owner}: the clock of Spark's driver is {ahead_ms / 1000:.0f} s ahead of the store's clock. "
             "Nothing was created. Set it right, then try again"
         )
-
-
-def _resolved(
-    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, view: Identifier
-) -> PinnedQuery:
-    """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
-    query = parse_query(sql, view=str(view), default_catalog=context.catalog, default_namespace=context.namespace)
-    dependencies = load_dependencies(catalog, query)
-    tables, places = observe_tables(catalog, dependencies.tables, None)
-    require_readable(view, tables)
-    schemas = schemas_of(tables, load_tables(catalog, tables))
-    dependencies = expanded_dependencies(dependencies, schemas)
-    if columns is not None:
-        query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
-    heads = {identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)}
-    return pin(query, dependencies, pinned_tables(dependencies.tables, heads=heads, places=places), places)

@@ -14,6 +14,7 @@ from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
 from airflow_mv.refresh.adopt import adopt as adopt_table
 from airflow_mv.refresh.create import Definition, change_settings, create, possible
+from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
@@ -77,11 +78,13 @@ class Defined:
         view: The view.
         action: ``created``, ``adopted``, ``changed`` (metadata only), ``replaced`` or ``unchanged``.
         differences: All differences that were found before.
+        recomputed: Why refreshes of a new definition recompute all rows, and what would change that.
     """
 
     view: LoadedView
     action: Literal["created", "adopted", "changed", "replaced", "unchanged"]
     differences: tuple[Difference, ...] = ()
+    recomputed: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
@@ -94,7 +97,11 @@ class Defined:
             Effect.KEPT: "kept, because the definition does not name it",
         }
         found = {effect: [str(item) for item in self.differences if item.effect == effect] for effect in Effect}
-        return [name, *(f"{heads[effect]}: {'; '.join(texts)}" for effect, texts in found.items() if texts)]
+        return [
+            name,
+            *(f"{heads[effect]}: {'; '.join(texts)}" for effect, texts in found.items() if texts),
+            *self.recomputed,
+        ]
 
 
 def define(
@@ -129,7 +136,8 @@ def define(
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
     if existing is None:
         make = adopt_table if adopt else create
-        return Defined(make(catalog, identifier, definition, stager=stager), "adopted" if adopt else "created")
+        made = make(catalog, identifier, definition, stager=stager)
+        return Defined(made, "adopted" if adopt else "created", (), tuple(why_recomputed(catalog, made)))
     if existing.settings is None:
         if definition.sql is not None:
             raise AlreadyExistsError(
@@ -143,7 +151,8 @@ def define(
     effects = {item.effect for item in found}
     if Effect.REBUILD in effects:
         replaced = create(catalog, identifier, definition, stager=stager, replace=True)
-        return Defined(replaced, "replaced", found)
+        return Defined(replaced, "replaced", found, tuple(why_recomputed(catalog, replaced)))
+    require_modes(catalog, identifier, definition.requirements)
     if Effect.METADATA in effects:
         return Defined(change_settings(catalog, existing, definition), "changed", found)
     return Defined(existing, "unchanged", found)

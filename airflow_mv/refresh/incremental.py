@@ -116,7 +116,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         range=_range(change, table) if record is not None else UNKNOWN,
         total_bytes=table.bytes_at(observed.head),
         kept=kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head)),
-        not_null=_required(recorded) & _required(target),
+        not_null=required_columns(recorded) & required_columns(target),
         schema_is_current=is_current,
         appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
     )
@@ -158,7 +158,8 @@ def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[st
     return frozenset(str(field["name"]) for field in _fields(new) if before.get(str(field["name"])) == _identity(field))
 
 
-def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+def required_columns(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns of a schema that are NOT NULL."""
     return frozenset(str(field["name"]) for field in _fields(schema) if field.get("required"))
 
 

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow-mv explain``: how a view would be refreshed, before it is created or later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from airflow_mv.cli.context import catalog_of_query, common, open_catalog, open_named, out, print_json, visible
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.units import human
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+
+#: The view's name in messages about a query alone.
+_UNNAMED = "view"
+
+
+def with_requirements(command: Any) -> Any:
+    """Add ``--require``."""
+    what = (
+        "Fail, and make nothing, if a refresh would be more expensive than this mode: append, merge or replace-keys. "
+        "CHANGE=MODE for one kind of change of the base tables, such as append=append; may be repeated."
+    )
+    return click.option("--require", "requirements", multiple=True, metavar="[CHANGE=]MODE", help=what)(command)
+
+
+@click.command()
+@click.argument("view", required=False)
+@click.option("--sql", help="A query. The view need not exist; it tells where short names are looked up.")
+@click.option(
+    "--sql-file",
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the query.",
+)
+@with_requirements
+@common
+def explain(
+    *,
+    view: str | None,
+    sql: str | None,
+    sql_file: Path | None,
+    requirements: tuple[str, ...],
+    as_json: bool,
+    conn_id: str | None,
+) -> None:
+    """Show how a view would be refreshed after each kind of change, and a query that would be cheaper.
+
+    Reads metadata only: no Spark, and nothing is made. Give a view, a query, or both.
+    """
+    from airflow_mv.refresh.explain import Requirement, require
+    from airflow_mv.refresh.explain import explain as explained
+
+    if sql and sql_file:
+        raise click.UsageError("--sql and --sql-file exclude each other")
+    text = sql_file.read_text(encoding="utf-8") if sql_file else sql
+    if view is None and text is None:
+        raise click.UsageError("name a view, or give a query with --sql or --sql-file")
+    wanted = [Requirement.read(item) for item in requirements]
+    catalog, identifier = _place(view, text or "", conn_id)
+    found = explained(catalog, identifier, text)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found.to_dict())
+    require(found, wanted)
+
+
+def _place(view: str | None, sql: str, conn_id: str | None) -> tuple[MaterializedViewCatalog, Identifier]:
+    """Open the catalog of a view, or the one that a query alone names first."""
+    if view is not None:
+        catalog, (identifier,) = open_catalog([view], conn_id)
+        return catalog, identifier
+    name = catalog_of_query(sql, conn_id)
+    return open_named(name, conn_id), Identifier(name, ("default",), _UNNAMED)
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    for note in document["notes"]:
+        out.print(visible(note), style="dim", markup=False)
+    _show_prospects(document["prospects"])
+    advice = document["advice"]
+    if advice is None:
+        return
+    out.print("\nThis query would be refreshed more cheaply:", style="bold")
+    for line in advice["differs"]:
+        out.print(f"  {visible(line)}", markup=False)
+    out.print(f"\n{visible(advice['sql'])}\n", markup=False)
+    _show_prospects(advice["prospects"], reasons=False)
+
+
+def _show_prospects(prospects: Sequence[Mapping[str, Any]], *, reasons: bool = True) -> None:
+    for table in dict.fromkeys(item["base_table"] for item in prospects):
+        own = [item for item in prospects if item["base_table"] == table]
+        out.print(visible(table), style="bold", markup=False)
+        for item in own:
+            out.print(f"  {item['change']:10}{_mode(item):24}{_expected(item)}".rstrip(), markup=False)
+        for line in _reasons(own) if reasons else ():
+            out.print(f"    {visible(line)}", markup=False)
+
+
+def _mode(item: Mapping[str, Any]) -> str:
+    mode: str = item["mode"]
+    return mode if mode == item["possible"] else f"{mode}, not {item['possible']}"
+
+
+def _expected(item: Mapping[str, Any]) -> str:
+    costs = [f"{cost['mode']} {_seconds(cost)}" for cost in item["estimates"]]
+    return f"{', '.join(costs)}; {item['like']}" if costs else ""
+
+
+def _seconds(cost: Mapping[str, Any]) -> str:
+    if cost["seconds"] is None:
+        return "unknown"
+    return f"{cost['seconds']:.1f} s reading {human(cost['bytes_read'])}"
+
+
+def _reasons(own: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each reason once, with the changes that it is about."""
+    changes: dict[str, list[str]] = {}
+    for item in own:
+        for reason in item["reasons"]:
+            if reason["code"] not in ("COST", "INCREMENTAL_UNAVAILABLE"):
+                changes.setdefault(reason["message"], []).append(item["change"])
+    for message, kinds in changes.items():
+        yield f"{', '.join(kinds)}: {message}"

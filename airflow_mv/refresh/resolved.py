@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what a query needs to be planned before there is a view of it: its base tables as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.freshness.changes import UNCHANGED
+from airflow_mv.freshness.observe import load_dependencies, observe_tables, require_readable
+from airflow_mv.freshness.state import ObservedTable
+from airflow_mv.refresh.candidates import BaseTableInput
+from airflow_mv.refresh.incremental import kept_columns, required_columns
+from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, schemas_of
+from airflow_mv.refresh.prospects import Setting
+from airflow_mv.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.query import Dependencies, ParsedQuery, parse_query
+from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.types import columns_of
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedQuery:
+    """A query and its base tables as they are now.
+
+    Args:
+        query: The query.
+        dependencies: What it reads.
+        tables: Its base tables, in the order of the dependencies.
+        metadata: Their metadata.
+        places: Where their rows are read, if not by their names.
+    """
+
+    query: ParsedQuery
+    dependencies: Dependencies
+    tables: tuple[ObservedTable, ...]
+    metadata: Mapping[Identifier, TableMetadata]
+    places: Mapping[Identifier, StoragePlace]
+
+    @property
+    def pinned(self) -> PinnedQuery:
+        """The query with every base table at its snapshot."""
+        return self.pin(self.query)
+
+    def pin(self, query: ParsedQuery) -> PinnedQuery:
+        """Return a query of the same base tables with every one of them at its snapshot."""
+        names = self.dependencies.tables
+        heads = {name: table.head for name, table in zip(names, self.tables, strict=True)}
+        return pin(query, self.dependencies, pinned_tables(names, heads=heads, places=self.places), self.places)
+
+    def setting(self, view: str) -> Setting:
+        """Return what is known about the query for the prospects of its refreshes.
+
+        Args:
+            view: For messages.
+        """
+        return Setting(
+            view=view,
+            bases=tuple(map(self._base, self.dependencies.tables, self.tables)),
+            tables=self.metadata,
+            views=self.dependencies.nested,
+            pinned=partial(_text, self),
+        )
+
+    def _base(self, identifier: Identifier, observed: ObservedTable) -> BaseTableInput:
+        """Return a base table as it will be for the next refresh, whose snapshot has the current columns."""
+        table = self.metadata[identifier]
+        now, then = table.current_schema, table.schema_at(observed.head)
+        return BaseTableInput(
+            identifier=identifier,
+            sql=place_names(self.places).sql.get(identifier, identifier.sql()),
+            columns=columns_of(now),
+            recorded=observed.head,
+            target=observed.head,
+            range=UNCHANGED,
+            total_bytes=table.bytes_at(observed.head),
+            kept=kept_columns(then, now),
+            not_null=required_columns(then) & required_columns(now),
+        )
+
+
+def _text(resolved: ResolvedQuery, query: ParsedQuery) -> str:
+    return resolved.pin(query).sql
+
+
+def resolve_query(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, *, view: str
+) -> ResolvedQuery:
+    """Resolve every name of a query, so that Spark and the planner see what a refresh will see.
+
+    Args:
+        catalog: Where the lookup begins.
+        sql: The query.
+        columns: The view's columns, to which a ``*`` is expanded; ``None``: those that it has now.
+        context: A view in whose catalog and namespace short names are resolved.
+        view: For messages.
+
+    Raises:
+        InvalidQueryError: The query cannot be read.
+        BaseTableNotFoundError: A base table cannot be read.
+    """
+    query = parse_query(sql, view=view, default_catalog=context.catalog, default_namespace=context.namespace)
+    dependencies = load_dependencies(catalog, query)
+    tables, places = observe_tables(catalog, dependencies.tables, None)
+    require_readable(context, tables)
+    metadata = load_tables(catalog, tables)
+    schemas = schemas_of(tables, metadata)
+    dependencies = expanded_dependencies(dependencies, schemas)
+    if columns is not None:
+        query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
+    return ResolvedQuery(query, dependencies, tables, metadata, places)
