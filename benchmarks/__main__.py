@@ -8,7 +8,17 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import freshness, full_refresh, incremental, many_views, registry, report, tpcds_modes, tpch_modes
+from benchmarks import (
+    freshness,
+    full_refresh,
+    incremental,
+    many_views,
+    registry,
+    report,
+    shared_application,
+    tpcds_modes,
+    tpch_modes,
+)
 
 _COMMANDS = {
     "full-refresh": full_refresh,
@@ -16,6 +26,7 @@ _COMMANDS = {
     "incremental": incremental,
     "many-views": many_views,
     "registry": registry,
+    "shared-application": shared_application,
     "tpcds-modes": tpcds_modes,
     "tpch-modes": tpch_modes,
 }

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from airflow_mv.dags.chain import Chain, Views
-from airflow_mv.dags.group import DEFAULT_DEPTH, add_tasks, chain_of
+from airflow_mv.dags.group import DEFAULT_DEPTH, Applications, add_tasks, chain_of
 from airflow_mv.operators import refresh_params
 from airflow_mv.scope import ScopeName
 
@@ -28,6 +28,7 @@ def materialized_views_dag(
     connections: Mapping[str, str] | None = None,
     spark: Mapping[str, Any] | None = None,
     refresh: Mapping[str, Any] | None = None,
+    spark_application: Applications = "per-task",
     **kwargs: Any,
 ) -> DAG:
     """Make a DAG of a chain of views: in dependency order, siblings in parallel, from one set of base snapshots.
@@ -48,6 +49,8 @@ def materialized_views_dag(
         connections: ``iceberg_conn_id`` and ``spark_conn_id``, if they are not the default ones.
         spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
         refresh: Arguments of every ``RefreshMaterializedViewOperator``.
+        spark_application: ``shared``: the tasks of a DAG run share one Spark application, which the task
+            ``spark_application`` runs; views with Spark arguments of their own do not. ``per-task``: each has its own.
         **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries a task, the
             tag ``airflow-mv``, a description of the views as ``doc_md``, and the params of
             :func:`~airflow_mv.operators.refresh_params`; ``params`` and ``default_args`` are added to these.
@@ -74,6 +77,7 @@ def materialized_views_dag(
             connections=connections,
             spark=spark,
             refresh=refresh,
+            spark_application=spark_application,
         )
     return dag
 

@@ -4,18 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import BaseOperator, TaskGroup
 
 from airflow_mv.dags.chain import Chain, Views, read_chain
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.operators import CreateMaterializedViewOperator, PinBaseTablesOperator, RefreshMaterializedViewOperator
+from airflow_mv.operators import (
+    CreateMaterializedViewOperator,
+    PinBaseTablesOperator,
+    RefreshMaterializedViewOperator,
+    SharedSparkApplicationOperator,
+)
 from airflow_mv.operators.pin import ReadyViewsOperator
+from airflow_mv.operators.spark_provider import SPARK_ARGUMENTS
 from airflow_mv.scope import ScopeName
 from airflow_mv.spec.identifiers import split_namespace
 
+#: Whether each task starts a Spark application of its own, or those of a DAG run share one.
+Applications = Literal["per-task", "shared"]
+#: The task of a shared application. Scheduled first, because the others wait for it.
+_APPLICATION: dict[str, Any] = {"task_id": "spark_application", "weight_rule": "absolute", "priority_weight": 1000}
+#: Tasks that differ in one of these arguments cannot share an application.
+_SHARED = SPARK_ARGUMENTS | {"iceberg_conn_id", "spark_conn_id"}
 #: Default number of dependency levels that a namespace's DAG has tasks for.
 DEFAULT_DEPTH = 3
 
@@ -30,6 +42,7 @@ def materialized_views_group(
     connections: Mapping[str, str] | None = None,
     spark: Mapping[str, Any] | None = None,
     refresh: Mapping[str, Any] | None = None,
+    spark_application: Applications = "per-task",
     **kwargs: Any,
 ) -> TaskGroup:
     """Add a chain of views to the current DAG, as a task group.
@@ -44,6 +57,8 @@ def materialized_views_group(
         connections: ``iceberg_conn_id`` and ``spark_conn_id``, if they are not the default ones.
         spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
         refresh: Arguments of every ``RefreshMaterializedViewOperator``.
+        spark_application: ``shared``: the tasks of a DAG run share one Spark application, which the task
+            ``spark_application`` runs; views with Spark arguments of their own do not. ``per-task``: each has its own.
         **kwargs: All that ``TaskGroup`` takes.
 
     Raises:
@@ -58,6 +73,7 @@ def materialized_views_group(
             connections=connections,
             spark=spark,
             refresh=refresh,
+            spark_application=spark_application,
         )
     return group
 
@@ -84,6 +100,7 @@ def add_tasks(
     connections: Mapping[str, str] | None,
     spark: Mapping[str, Any] | None,
     refresh: Mapping[str, Any] | None,
+    spark_application: Applications,
 ) -> None:
     """Add a chain's tasks to the current DAG and group.
 
@@ -95,6 +112,10 @@ def add_tasks(
         connections: Connection ids by argument.
         spark: Arguments of tasks that run Spark.
         refresh: Arguments of refreshes.
+        spark_application: Whether these tasks share a Spark application.
+
+    Raises:
+        ConfigurationError: ``spark_application`` is another word.
     """
     connections, spark = connections or {}, spark or {}
     iceberg = {key: value for key, value in connections.items() if key == "iceberg_conn_id"}
@@ -102,38 +123,89 @@ def add_tasks(
     times, rows = ("as_of", "whole") if scope == "as_of" else ("whole", scope)
     pin: dict[str, Any] = {"task_id": "pin", "scope": times, **iceberg}
     options = {"scope": rows, **connections, **spark, **(refresh or {})}
+    application = _application(spark_application, namespace or _namespace_of(chain), options)
     if chain is None:
-        _add_levels(PinBaseTablesOperator(namespace=namespace, depth=depth, **pin), depth, options)
-        return
-    order = {str(view): [str(name) for name in names] for view, names in chain.reads.items()}
-    definitions = {str(view): item.sql for view, item in chain.views.items() if item.sql is not None}
-    pinned = PinBaseTablesOperator(views=order, definitions=definitions, **pin)
-    _add_views(chain, pinned, options, {**connections, **spark})
+        tasks = _add_levels(PinBaseTablesOperator(namespace=namespace, depth=depth, **pin), depth, options, application)
+    else:
+        order = {str(view): [str(name) for name in names] for view, names in chain.reads.items()}
+        definitions = {str(view): item.sql for view, item in chain.views.items() if item.sql is not None}
+        pinned = PinBaseTablesOperator(views=order, definitions=definitions, **pin)
+        tasks = _add_views(chain, pinned, options, {**connections, **spark}, application)
+    if application is not None:
+        application.tasks = [task.task_id for task in tasks]
 
 
-def _add_views(chain: Chain, pin: BaseOperator, options: Mapping[str, Any], creating: Mapping[str, Any]) -> None:
+def _namespace_of(chain: Chain | None) -> str:
+    view = next(iter(chain.views)) if chain else None
+    return ".".join(view.parts[:-1]) if view else ""
+
+
+def _application(
+    wanted: Applications, namespace: str, options: Mapping[str, Any]
+) -> SharedSparkApplicationOperator | None:
+    if wanted == "per-task":
+        return None
+    if wanted != "shared":
+        raise ConfigurationError(f"spark_application is {wanted!r}; it must be per-task or shared")
+    given = {key: value for key, value in options.items() if key in (*_SHARED, "queue", "executor")}
+    task = SharedSparkApplicationOperator(namespace=namespace, tasks=[], **{**given, **_APPLICATION})
+    # The other tasks go on without it: its failure must not fail the run.
+    task.as_teardown()
+    return task
+
+
+def _sharing(
+    application: SharedSparkApplicationOperator | None, of_all: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the argument of a task that may use the application: not if it wants another Spark than the others."""
+    if application is None or any(own.get(key) != of_all.get(key) for key in _SHARED):
+        return {}
+    return {"spark_application": application.task_id}
+
+
+def _add_views(
+    chain: Chain,
+    pin: BaseOperator,
+    options: Mapping[str, Any],
+    creating: Mapping[str, Any],
+    application: SharedSparkApplicationOperator | None,
+) -> list[BaseOperator]:
     """A task for each view, and one that creates it if the DAG file has its SQL."""
     names = chain.task_names
     created: dict[Any, BaseOperator] = {}
     refreshed: dict[Any, BaseOperator] = {}
     for view, item in chain.views.items():
+        given = {**options, **item.refresh}
         refreshed[view] = RefreshMaterializedViewOperator(
-            task_id=f"refresh_{names[view]}", view=str(view), **{"pins": pin.output, **options, **item.refresh}
+            task_id=f"refresh_{names[view]}",
+            view=str(view),
+            **{"pins": pin.output, **_sharing(application, options, given), **given},
         )
         if item.sql is not None:
+            given = {**creating, **item.create}
             created[view] = CreateMaterializedViewOperator(
-                task_id=f"create_{names[view]}", view=str(view), sql=item.sql, **{**creating, **item.create}
+                task_id=f"create_{names[view]}",
+                view=str(view),
+                sql=item.sql,
+                **{**_sharing(application, options, given), **given},
             )
             created[view] >> refreshed[view]
         for name in chain.reads[view]:
             refreshed[name] >> refreshed[view]
             if name in created and view in created:
                 created[name] >> created[view]
+    return [*created.values(), *refreshed.values()]
 
 
-def _add_levels(pin: BaseOperator, depth: int, options: Mapping[str, Any]) -> None:
+def _add_levels(
+    pin: BaseOperator,
+    depth: int,
+    options: Mapping[str, Any],
+    application: SharedSparkApplicationOperator | None,
+) -> list[Any]:
     """Two tasks for each level: one selects the views, a mapped one refreshes them."""
     results: list[Any] = []
+    tasks: list[Any] = []
     end = EmptyOperator(task_id="refreshed", trigger_rule="none_failed")
     for level in range(depth):
         turn = ReadyViewsOperator(
@@ -145,7 +217,9 @@ def _add_levels(pin: BaseOperator, depth: int, options: Mapping[str, Any]) -> No
             trigger_rule="all_done_min_one_success",
         )
         task = RefreshMaterializedViewOperator.partial(
-            task_id=f"refresh_{level + 1}", **{"pins": pin.output, **options}
+            task_id=f"refresh_{level + 1}", **{"pins": pin.output, **_sharing(application, options, options), **options}
         ).expand(view=turn.output)
         results.append(task.output)
+        tasks += [turn, task]
         [turn, task] >> end
+    return tasks

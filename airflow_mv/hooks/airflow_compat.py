@@ -8,6 +8,8 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 
 
 def redacted(text: str) -> str:
@@ -18,6 +20,11 @@ def redacted(text: str) -> str:
 def timetable_field(timetable: Any, name: str) -> Any:
     """Return a field of a timetable: public in those of the task SDK, private in those of ``airflow.timetables``."""
     return getattr(timetable, name, None) or getattr(timetable, f"_{name}", None)
+
+
+def one_task_at_a_time() -> bool:
+    """Whether ``dag.test()`` runs the DAG: no task begins before another one has ended."""
+    return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)
 
 
 class MaskingOperator(BaseOperator):

@@ -96,7 +96,8 @@ def _failed(line: str) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    sys.stdout.write(f"{line}\n")  # at once: the lines of several threads must not mix
+    sys.stdout.flush()
 
 
 def cli() -> None:

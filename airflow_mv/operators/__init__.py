@@ -3,6 +3,7 @@
 
 from airflow_mv.hooks.dag_run import refresh_params as refresh_params
 from airflow_mv.operators.alert import FreshnessAlertOperator as FreshnessAlertOperator
+from airflow_mv.operators.application import SharedSparkApplicationOperator as SharedSparkApplicationOperator
 from airflow_mv.operators.create import CreateMaterializedViewOperator as CreateMaterializedViewOperator
 from airflow_mv.operators.pin import PinBaseTablesOperator as PinBaseTablesOperator
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator as RefreshMaterializedViewOperator

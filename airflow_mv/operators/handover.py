@@ -48,7 +48,7 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
         try:
             yield found
         finally:
-            for file in (str(found.outcome_location), _script_location(found)):
+            for file in (str(found.outcome_location), script_location(found)):
                 discard(catalog.files, file)
 
 
@@ -56,7 +56,8 @@ def _answered_in(script: Script, folder: str) -> Script:
     return replace(script, outcome_location=f"{folder}/staged/{script.refresh_id}.json")
 
 
-def _script_location(script: Script) -> str:
+def script_location(script: Script) -> str:
+    """Return where a script is written: beside its outcome."""
     return f"{str(script.outcome_location).removesuffix('.json')}.script.json"
 
 
@@ -77,7 +78,7 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     left = read_outcome(catalog, script)
     if left is not None and (left.error is not None or not has_passed(script, left)):
         catalog.files.delete(outcome_location)
-    location = _script_location(script)
+    location = script_location(script)
     catalog.files.replace_text(location, script.to_json())
     return location
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 memory.keep(plan)
                 self.note_plan(catalog, plan)
 
-            with self.stager(catalog, context) as stager:
+            # Rows of an interval must be staged again if other intervals were published before the task goes on.
+            with self.stager(catalog, context, defers=options.interval is None) as stager:
                 (result,) = refresh(
                     catalog,
                     [view],
@@ -138,6 +139,11 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on after the shared application has answered: plan again, and publish what it has staged."""
+        self._event = event
+        return self.execute(context)
 
 
 class _EarlierTry:

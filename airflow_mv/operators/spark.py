@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,14 @@ from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.handover import handed_over, job_arguments, write_script
+from airflow_mv.operators.sharing import SharedApplication
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY
 from airflow_mv.script import Outcome, Script
+from airflow_mv.triggers import SharedApplicationTrigger
+from airflow_mv.triggers.triggerer import deferrable_by_default, triggerer_runs
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -44,21 +47,32 @@ _PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 _CONNECT_VARIABLES = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
-class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
-    """A ``SparkSubmitOperator`` whose application is the script of a view.
-
-    All its options are kept; what the view needs (job package, Maven packages, catalog settings) is added. Settings
-    go to Spark in a file that only the worker's user can read, so no credential is a process argument.
-
-    At most one task instance of the task runs at a time, over all runs (``max_active_tis_per_dag=1``): Airflow's
-    backfill ignores ``max_active_runs``, and two refreshes of one view at once only waste work.
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One submission of the job's main file.
 
     Args:
-        view: ``catalog.namespace.name`` (templated).
+        catalog: It and the catalogs that were opened through it become Spark's settings.
+        target: The Spark connection.
+        arguments: The arguments of the main file.
+        confs: Further Spark settings without secrets. The user's override them.
+    """
+
+    catalog: MaterializedViewCatalog
+    target: SparkTarget
+    arguments: list[str]
+    confs: Mapping[str, str] = field(default_factory=dict)
+
+
+class SparkJobOperator(MaskingOperator, SubmittingOperator):
+    """A ``SparkSubmitOperator`` whose application is this package's job.
+
+    All its options are kept; what the job needs (job package, Maven packages, catalog settings) is added. Settings
+    go to Spark in a file that only the worker's user can read, so no credential is a process argument.
+
+    Args:
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
-        name: Name of the Spark application (templated).
-        max_active_tis_per_dag: As for ``BaseOperator``.
         retry_policy: As for ``BaseOperator``; by default :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
         retry_delay: As for ``BaseOperator``; by default 45 s, which is the delay after a killed process.
         **kwargs: All arguments of ``SparkSubmitOperator``, except the application. ``packages=""`` adds no
@@ -67,23 +81,18 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
 
     template_fields: Sequence[str] = (
         *(name for name in SubmittingOperator.template_fields if name not in _OWN),
-        "view",
         "iceberg_conn_id",
         "spark_conn_id",
     )
     #: A view may well be named ``lake.reports.sql``: no field may be read as the name of a template file.
     template_ext: Sequence[str] = ()
-    operator_extra_links = (MaterializedViewLink(), SparkApplicationLink())
     ui_color: str = "#d9efe5"
 
     def __init__(
         self,
         *,
-        view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-        name: str | None = None,
-        max_active_tis_per_dag: int | None = 1,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
         retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
@@ -92,44 +101,146 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             if key in kwargs:
                 advice = "use spark_conn_id" if key == "conn_id" else "the operator sets it itself"
                 raise ConfigurationError(f"{type(self).__name__} has no argument {key!r}: {advice}")
-        super().__init__(
-            conn_id=spark_conn_id,
-            name=name or f"airflow-mv {view}",
-            max_active_tis_per_dag=max_active_tis_per_dag,
-            retry_policy=retry_policy,
-            retry_delay=retry_delay,
-            **kwargs,
-        )
-        self.view = view
+        super().__init__(conn_id=spark_conn_id, retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
-        #: The Spark application that ran for the view, after it ran.
-        self.application_id: str | None = None
-        self._target: SparkTarget | None = None
-        self._submission: _Submission | None = None
-        self._session: InProcessStager | None = None
+        self._submission: Submission | None = None
         self._scratch: Path | None = None
-        self._stopped = False
 
     @contextmanager
-    def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Callable[[Script], Outcome]]:
-        """Yield a stager. It connects to nothing before the first script.
-
-        Args:
-            catalog: The view's catalog; its properties become Spark's settings.
-            context: The task's context.
-        """
+    def scratch(self) -> Iterator[None]:
+        """Have a folder for the files of submissions, which contain credentials."""
         from airflow_mv.job.scratch import scratch_folder
 
-        with scratch_folder() as folder, closing(_Closer(self)):
+        with scratch_folder() as folder:
             self._scratch = folder
-            yield functools.partial(self._stage, catalog, context)
+            yield
+
+    def run_job(self, context: Context, submission: Submission, identity: str, *, what: str) -> None:
+        """Submit the job, and wait for its end. Its output is a group in the task's log.
+
+        Args:
+            context: The task's context.
+            submission: What to submit.
+            identity: See :meth:`~airflow_mv.operators.spark_provider.SubmittingOperator.submit`.
+            what: Names the job, for the message.
+
+        Raises:
+            JobError: It failed.
+            ConfigurationError: The provider does not accept the arguments together.
+        """
+        from airflow_mv.job.submit import main_file
+
+        self._submission = submission
+        self.log.info("::group::Spark's own log, on master %s", submission.target.master)
+        try:
+            with _no_connect_variables():
+                self.submit(context, str(main_file()), identity)
+        except (AirflowException, RuntimeError, OSError) as error:
+            raise JobError(f"{what}: spark-submit failed: {_tail(error)}") from None
+        except ValueError as error:  # the provider does not accept the arguments together
+            raise ConfigurationError(f"{what}: spark-submit was not started: {_tail(error)}") from None
+        finally:
+            self.log.info("::endgroup::")
+
+    def new_hook(self) -> SparkSubmitHook:
+        """Return the hook of the next submission, with the user's options and those that the job needs."""
+        from airflow_mv.refresh.stagers import settings_of
+
+        if self._submission is None:
+            raise ConfigurationError(f"{type(self).__name__} submits nothing but this package's job")
+        target, options = self._submission.target, self.options()
+        given = SubmitOptions(
+            conf={**self._submission.confs, **{str(key): str(value) for key, value in (self.conf or {}).items()}},
+            packages=self.packages,
+            jars=self.jars,
+            py_files=self.py_files,
+            properties_file=self.properties_file,
+            environment={**os.environ, **{str(key): str(value) for key, value in (self.env_vars or {}).items()}},
+            spark_binary=options["spark_binary"],
+            cluster=(options["deploy_mode"] or target.deploy_mode) == "cluster",
+        )
+        needed = submission(given, settings_of(self._submission.catalog), target, self._scratch or Path())
+        own = {"application_args": self._submission.arguments, "conn_id": self.spark_conn_id}
+        kind = LocalSparkSubmitHook if target.missing else SparkSubmitHook
+        return kind(**{**options, **needed, **own})
 
     def mask_fields(self) -> None:
         """Mask the secrets among the settings."""
         for settings in (self.conf, self.env_vars):
             if isinstance(settings, Mapping):
                 mask({str(key): value for key, value in settings.items() if not _PLAIN.fullmatch(str(value))})
+
+    def on_kill(self) -> None:
+        """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
+        super().on_kill()
+        if self._scratch is not None:  # it holds credentials, and no later code deletes it
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class MaterializedViewSparkOperator(SparkJobOperator):
+    """A Spark job whose work is the script of a view.
+
+    At most one task instance of the task runs at a time, over all runs (``max_active_tis_per_dag=1``): Airflow's
+    backfill ignores ``max_active_runs``, and two refreshes of one view at once only waste work.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        name: Name of the Spark application (templated).
+        spark_application: Id of the task of this DAG that runs a shared Spark application
+            (:class:`~airflow_mv.operators.SharedSparkApplicationOperator`). The script runs there; if that task does
+            not run, in an application of its own.
+        deferrable: Whether a refresh waits for a shared application in the triggerer, without a worker slot. ``None``:
+            as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is not set, if a triggerer runs.
+        max_active_tis_per_dag: As for ``BaseOperator``.
+        **kwargs: As for :class:`SparkJobOperator`.
+    """
+
+    template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "view")
+    operator_extra_links = (MaterializedViewLink(), SparkApplicationLink())
+
+    def __init__(
+        self,
+        *,
+        view: str,
+        name: str | None = None,
+        spark_application: str | None = None,
+        deferrable: bool | None = None,
+        max_active_tis_per_dag: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name or f"airflow-mv {view}", max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)
+        self.view = view
+        self.spark_application = spark_application
+        self.deferrable = deferrable
+        #: The Spark application that ran for the view, after it ran.
+        self.application_id: str | None = None
+        self._target: SparkTarget | None = None
+        self._session: InProcessStager | None = None
+        self._shared: SharedApplication | None = None
+        self._stopped = False
+        #: The trigger's event, if the task was deferred.
+        self._event: Mapping[str, Any] | None = None
+
+    @contextmanager
+    def stager(
+        self, catalog: MaterializedViewCatalog, context: Context, *, defers: bool = False
+    ) -> Iterator[Callable[[Script], Outcome]]:
+        """Yield a stager. It connects to nothing before the first script.
+
+        Args:
+            catalog: The view's catalog; its properties become Spark's settings.
+            context: The task's context.
+            defers: Whether the task may be deferred while a shared application runs the script. It is executed again
+                from its beginning then, and must find the staged rows.
+        """
+        if self.spark_application is not None:
+            defer = functools.partial(self._wait_deferred, catalog.name) if defers and self._can_defer() else None
+            self._shared = SharedApplication(self.spark_application, self.log, defer)
+            if self._event is not None:
+                self.application_id = self._shared.resume(catalog, self._event)
+        with self.scratch(), closing(_Closer(self)):
+            yield functools.partial(self._stage, catalog, context)
 
     def on_kill(self) -> None:
         """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
@@ -140,9 +251,9 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             stopping = threading.Thread(target=session.close, daemon=True)
             stopping.start()
             stopping.join(_KILL_SECONDS)
+        if self._shared is not None:
+            self._shared.cancel()
         super().on_kill()
-        if self._scratch is not None:  # it holds credentials, and no later code deletes it
-            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _stage(self, catalog: MaterializedViewCatalog, context: Context, script: Script) -> Outcome:
         if self._target is None:
@@ -166,7 +277,19 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         if target.remote is not None:
             return self._stage_over_connect(catalog, target.remote, script)
         with handed_over(catalog, script) as answered:
-            return self._submit(catalog, context, target, answered)
+            shared = self._shared.stage(catalog, context, answered) if self._shared else None
+            return shared or self._submit(catalog, context, target, answered)
+
+    def _can_defer(self) -> bool:
+        """Whether to wait in the triggerer: as asked for, else if one is known to run."""
+        wanted = deferrable_by_default() if self.deferrable is None else self.deferrable
+        return bool(triggerer_runs()) if wanted is None else wanted
+
+    def _wait_deferred(self, catalog: str, folder: str, key: str) -> None:
+        trigger = SharedApplicationTrigger(
+            catalog=catalog, folder=folder, key=key, iceberg_conn_id=self.iceberg_conn_id
+        )
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
 
     def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
         from airflow_mv.refresh.stagers import InProcessStager
@@ -179,29 +302,25 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
     def _submit(
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
-        from airflow_mv.job.submit import main_file
         from airflow_mv.publish.layout import read_outcome
 
         location = write_script(catalog, script)
-        self._submission = _Submission(catalog, target, job_arguments(catalog, script, location))
         run = context["dag_run"].clear_number
         # A job that succeeded with other checks has not run these.
         checks = f":{script.checks.digest[:8]}" if script.checks else ""
-        self.log.info("::group::Spark's own log, on master %s", target.master)
         try:
-            with _no_connect_variables():
-                # Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded".
-                self.submit(context, str(main_file()), f"{run}:{script.refresh_id}{checks}")
-        except (AirflowException, RuntimeError, OSError) as error:
-            self.log.info("::endgroup::")
+            # Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded".
+            self.run_job(
+                context,
+                Submission(catalog, target, job_arguments(catalog, script, location)),
+                f"{run}:{script.refresh_id}{checks}",
+                what=f"view {script.view}",
+            )
+        except JobError:
             outcome = read_outcome(catalog, script)
             if outcome is not None and outcome.error is not None:
                 return outcome
-            raise JobError(f"view {script.view}: spark-submit failed: {_tail(error)}") from None
-        except ValueError as error:  # the provider does not accept the arguments together
-            self.log.info("::endgroup::")
-            raise ConfigurationError(f"view {script.view}: spark-submit was not started: {_tail(error)}") from None
-        self.log.info("::endgroup::")
+            raise
         outcome = read_outcome(catalog, script)
         if outcome is None:
             # A job id that Airflow kept for a reattach would be reported as "already succeeded" again.
@@ -211,43 +330,6 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
                 "the driver must be able to write there"
             )
         return outcome
-
-    def new_hook(self) -> SparkSubmitHook:
-        """Return the hook of the next submission, with the user's options and those that the view needs."""
-        from airflow_mv.refresh.stagers import settings_of
-
-        if self._submission is None:
-            raise ConfigurationError(f"{type(self).__name__} submits nothing but the script of a view")
-        target, options = self._submission.target, self.options()
-        given = SubmitOptions(
-            conf={str(key): str(value) for key, value in (self.conf or {}).items()},
-            packages=self.packages,
-            jars=self.jars,
-            py_files=self.py_files,
-            properties_file=self.properties_file,
-            environment={**os.environ, **{str(key): str(value) for key, value in (self.env_vars or {}).items()}},
-            spark_binary=options["spark_binary"],
-            cluster=(options["deploy_mode"] or target.deploy_mode) == "cluster",
-        )
-        needed = submission(given, settings_of(self._submission.catalog), target, self._scratch or Path())
-        own = {"application_args": self._submission.arguments, "conn_id": self.spark_conn_id}
-        kind = LocalSparkSubmitHook if target.missing else SparkSubmitHook
-        return kind(**{**options, **needed, **own})
-
-
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    """One submission of a script.
-
-    Args:
-        catalog: The view's catalog; its properties become Spark's settings.
-        target: The Spark connection.
-        arguments: The arguments of the job's main file.
-    """
-
-    catalog: MaterializedViewCatalog
-    target: SparkTarget
-    arguments: list[str]
 
 
 @contextmanager

@@ -16,6 +16,13 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection, Context
 
+#: The arguments of a ``SparkSubmitOperator`` that say how Spark runs.
+SPARK_ARGUMENTS = frozenset(
+    name
+    for name, parameter in inspect.signature(SparkSubmitOperator.__init__).parameters.items()
+    if name != "self" and parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+
 
 class SubmittingOperator(SparkSubmitOperator):
     """A ``SparkSubmitOperator`` that makes a new hook for each submission."""

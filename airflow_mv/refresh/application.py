@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from airflow_mv.script import Script
 
 
+def new_key() -> str:
+    """Return the key of a new request."""
+    return uuid.uuid4().hex
+
+
 def request_of(catalog: MaterializedViewCatalog, script: Script, location: str) -> JobRequest:
     """Return the request for a script.
 
@@ -60,11 +65,14 @@ class ApplicationFolder:
             {file.location.rpartition("/")[2]: file.modified_ms for file in self._files.list(self.folder)}
         )
 
-    def ask(self, request: JobRequest) -> str:
-        """Write a request. Return its key."""
-        key = uuid.uuid4().hex
+    def ask(self, key: str, request: JobRequest) -> None:
+        """Write a request.
+
+        Args:
+            key: A new key, from :func:`new_key`.
+            request: The request.
+        """
         self._write(request_file(key), request.to_json())
-        return key
 
     def cancel(self, key: str) -> None:
         """Ask the application to stop a script."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triggers that wait for fresh views, or for pending changes of their base tables."""
+"""Triggers that wait for fresh views, for pending changes of their base tables, or for a shared Spark application."""
 
+from airflow_mv.triggers.application import SharedApplicationTrigger as SharedApplicationTrigger
 from airflow_mv.triggers.base_tables import BaseTablesChangedOnceTrigger as BaseTablesChangedOnceTrigger
 from airflow_mv.triggers.base_tables import BaseTablesChangedTrigger as BaseTablesChangedTrigger
 from airflow_mv.triggers.base_tables import PendingReport as PendingReport

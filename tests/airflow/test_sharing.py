@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task of a shared Spark application: its part of the exchange, and when it goes on alone. Without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_mv.application import JobAnswer, Pulse, answer_file, is_answered
+from airflow_mv.dags import ChainedView, materialized_views_dag
+from airflow_mv.errors import ConfigurationError, JobError, StoppedError
+from airflow_mv.operators import RefreshMaterializedViewOperator, SharedSparkApplicationOperator
+from airflow_mv.operators.sharing import FOLDER_KEY
+from airflow_mv.refresh.application import ApplicationFolder
+from airflow_mv.script import Outcome, Script
+from airflow_mv.triggers import SharedApplicationTrigger
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+
+APPLICATION = "spark_application"
+ALONE = "No shared Spark application"
+
+
+class Instance(SimpleNamespace):
+    """A task instance of a run whose application's task has a state, and has pushed a folder."""
+
+    def __init__(self, folder: str | None, state: str | None = "running") -> None:
+        super().__init__(dag_id="dag", run_id="run", task_id="refresh", folder=folder, state=state)
+
+    def get_task_states(self, **_: Any) -> dict[str, dict[str, str | None]]:
+        return {"run": {APPLICATION: self.state}}
+
+    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> str | None:
+        assert (task_ids, key, map_indexes) == (APPLICATION, FOLDER_KEY, -1)
+        return self.folder
+
+    def xcom_push(self, **_: Any) -> None:
+        """Take a link."""
+
+
+class Alone(Exception):
+    """The task submits a job of its own."""
+
+
+@pytest.fixture
+def folder(sales: Lake) -> ApplicationFolder:
+    """The folder of an application that runs."""
+    sales.view()
+    found = ApplicationFolder(sales.catalog, str(sales.catalog.application_folder(("sales",))))
+    found.beat()
+    return found
+
+
+def refreshing(monkeypatch: pytest.MonkeyPatch, **options: Any) -> RefreshMaterializedViewOperator:
+    """A refresh that uses the application."""
+
+    def submit(*_: Any) -> Outcome:
+        raise Alone
+
+    task = RefreshMaterializedViewOperator(
+        task_id="refresh", view=VIEW, spark_application=APPLICATION, **{"deferrable": False, **options}
+    )
+    monkeypatch.setattr(task, "_submit", submit)
+    return task
+
+
+def context(instance: Instance) -> Any:
+    run = SimpleNamespace(clear_number=0, run_id="run", conf={}, triggering_user_name=None)
+    run.run_after = run.data_interval_start = run.data_interval_end = None
+    return {"ti": instance, "dag_run": run, "params": {}, "outlet_events": defaultdict(SimpleNamespace)}
+
+
+@contextmanager
+def driver(lake: Lake, folder: ApplicationFolder, *, fails: bool = False, ran: bool = True) -> Iterator[None]:
+    """Answer requests, as a driver does; the statements run in DuckDB."""
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.wait(0.05):
+            for key in folder.content().waiting:
+                if (request := folder.request(key)) is None:
+                    continue
+                script = Script.from_json(Path(request.location.removeprefix("file://")).read_text())
+                outcome = lake.stager(script)
+                if fails:
+                    outcome = Outcome(script.refresh_id, None, error="Division by zero", mode="none")
+                if ran:
+                    lake.catalog.files.replace_text(str(script.outcome_location), outcome.to_json())
+                answer = JobAnswer(ran, outcome.error if ran else "no such catalog", ("statement 1/1",), "app-1")
+                lake.catalog.files.replace_text(f"{folder.folder}/{answer_file(key)}", answer.to_json())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_mv.operators.sharing.START_SECONDS", 1.0)
+    monkeypatch.setattr("airflow_mv.operators.sharing.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_mv.triggers.application.POLL_SECONDS", 0.1)
+
+
+def test_a_script_runs_in_the_application_and_the_task_logs_and_publishes_it(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = refreshing(monkeypatch)
+    with driver(sales, folder):
+        result = task.execute(context(Instance(folder.folder)))
+    assert result["outcome"] == "refreshed"
+    assert sales.read()
+    assert "statement 1/1" in capsys.readouterr().out
+
+
+def test_a_failed_script_fails_its_task_with_spark_s_reason(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with driver(sales, folder, fails=True), pytest.raises(JobError, match="Division by zero"):
+        refreshing(monkeypatch).execute(context(Instance(folder.folder)))
+
+
+@pytest.mark.parametrize("state", ["success", "failed", "up_for_retry", "queued", None, "removed"])
+def test_a_task_goes_on_alone_if_the_application_does_not_run(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    """A cleared task, a queue that is full, a failed application."""
+    with pytest.raises(Alone):
+        refreshing(monkeypatch).execute(context(Instance(folder.folder, state)))
+    assert not folder.content().requested
+
+
+def test_a_task_goes_on_alone_if_the_application_ends_or_cannot_run_its_script(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with driver(sales, folder, ran=False), pytest.raises(Alone):
+        refreshing(monkeypatch).execute(context(Instance(folder.folder)))
+    assert f"{ALONE}: no such catalog. This task starts one of its own" in capsys.readouterr().out
+    folder.end()
+    with pytest.raises(Alone):
+        refreshing(monkeypatch).execute(context(Instance(folder.folder)))
+    assert f"{ALONE}: it has ended before it had run the script" in capsys.readouterr().out
+
+
+def test_without_beats_an_application_is_dead_whatever_its_files_say(folder: ApplicationFolder) -> None:
+    """Only a change of the beat counts, because the clocks of hosts differ."""
+    now = [0.0]
+    pulse = Pulse(60, lambda: now[0])
+    seen = [is_answered(folder.content(), "key", pulse)]
+    for now[0] in (50.0, 61.0):
+        seen.append(is_answered(folder.content(), "key", pulse))
+    assert seen == [None, None, False]
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "dead"])
+def test_a_deferred_refresh_is_published_when_the_application_has_answered(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """The task is executed again from its beginning, perhaps on another worker; the script is not."""
+    with pytest.raises(TaskDeferred) as deferred:
+        refreshing(monkeypatch, deferrable=True).execute(context(Instance(folder.folder)))
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == "airflow_mv.triggers.SharedApplicationTrigger"
+    assert deferred.value.method_name == "execute_complete"
+
+    async def event() -> Any:
+        return await anext(SharedApplicationTrigger(**arguments).run())
+
+    again = refreshing(monkeypatch, deferrable=True)
+    if not answered:
+        folder.end()
+        with pytest.raises(Alone):
+            again.execute_complete(context(Instance(folder.folder)), asyncio.run(event()).payload)
+        return
+    with driver(sales, folder):
+        payload = asyncio.run(event()).payload
+    result = again.execute_complete(context(Instance(folder.folder)), payload)
+    assert result["outcome"] == "refreshed"
+    assert len(folder.content().requested) == 1
+    assert again.application_id == "app-1"
+
+
+def test_a_killed_task_cancels_its_script(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = refreshing(monkeypatch)
+    waiting = threading.Thread(target=lambda: _ignoring(task, folder))
+    waiting.start()
+    while not folder.content().requested:
+        pass
+    task.on_kill()
+    assert folder.content().cancelled == folder.content().requested
+    folder.end()
+    waiting.join()
+
+
+def _ignoring(task: RefreshMaterializedViewOperator, folder: ApplicationFolder) -> None:
+    with pytest.raises(StoppedError):
+        task.execute(context(Instance(folder.folder)))
+
+
+def test_views_with_spark_arguments_of_their_own_do_not_share() -> None:
+    """One driver has one master, one memory and one set of packages."""
+    views = ["lake.sales.a", ChainedView("lake.sales.b", refresh={"driver_memory": "8g"}), ChainedView("lake.sales.c")]
+    dag: DAG = materialized_views_dag(
+        "dag", views, spark={"conf": {"spark.x": "1"}}, refresh={"pool": "views"}, spark_application="shared"
+    )
+    application = dag.get_task("spark_application")
+    assert isinstance(application, SharedSparkApplicationOperator)
+    assert (application.namespace, application.conf, application.pool) == (
+        "lake.sales",
+        {"spark.x": "1"},
+        "default_pool",
+    )
+    assert application.tasks == ["refresh_a", "refresh_b", "refresh_c"]
+    assert [dag.get_task(f"refresh_{name}").spark_application for name in "abc"] == [APPLICATION, None, APPLICATION]
+    assert not application.upstream_task_ids | application.downstream_task_ids
+
+    alone = materialized_views_dag("dag", views)
+    assert "spark_application" not in alone.task_ids
+    with pytest.raises(ConfigurationError, match="must be per-task or shared"):
+        materialized_views_dag("dag", views, spark_application="one")  # type: ignore[arg-type]
+
+
+def test_a_run_with_one_task_at_a_time_shares_none(airflow: Airflow, sales: Lake) -> None:
+    """In `dag.test()` the application's task would wait for tasks that wait for it."""
+    sales.view()
+    sales.refresh()
+    sales.compact()
+    found = airflow.run(f"""
+        from airflow_mv.dags import materialized_views_group
+        materialized_views_group("views", ["{VIEW}"], spark_application="shared")
+    """)
+    assert set(found.states.values()) == {"success"}, found.log
+    assert "each has its own application" in found.task_log("views.spark_application")
