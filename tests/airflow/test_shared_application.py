@@ -13,7 +13,7 @@ import pytest
 from tests.airflow.deployment import Deployment, Shared, processes, until
 from tests.builders import QUERY, Lake, lake
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 VIEWS = {
     "daily": QUERY,
@@ -120,7 +120,6 @@ def test_a_run_in_which_no_view_needs_spark_starts_none(deployment: Views, first
     assert IN_APPLICATION not in deployment.log("shared", "second", "refresh_daily")
 
 
-@pytest.mark.slow
 def test_a_killed_application_costs_a_view_no_more_than_another_job(deployment: Views) -> None:
     """The task goes on with an application of its own, and the run succeeds."""
     deployment.start("killed", "first")
