@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sqlite3
@@ -177,6 +178,9 @@ def test_an_unchanged_look_imports_no_catalog(home: Lake, tmp_path: Path) -> Non
     assert "pyiceberg" in modules
     assert loaded("status", "--all", "lake", "--json") == (first, [])
     assert loaded("status", "--namespace", "lake.sales", "--json") == (first, [])
+    one, two = (json.dumps(document) for document in json.loads(first)[:2])
+    assert loaded("status", json.loads(two)["view"], json.loads(one)["view"], "--json") == (f"[{two}, {one}]\n", [])
+    assert loaded("--help")[1] == []
 
 
 @pytest.mark.parametrize("spoil", ["shared folder", "shared file", "link", "broken", "empty", "other content"])

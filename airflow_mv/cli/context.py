@@ -233,11 +233,21 @@ def open_catalog(views: Sequence[str], conn_id: str | None) -> tuple[Materialize
     Raises:
         ConfigurationError: The views are in several catalogs.
     """
+    identifiers = named_views(views)
+    return open_named(identifiers[0].catalog, conn_id), identifiers
+
+
+def named_views(views: Sequence[str]) -> list[Identifier]:
+    """Return the names of one or more views of one catalog.
+
+    Raises:
+        ConfigurationError: The views are in several catalogs.
+    """
     identifiers = [Identifier.parse(view) for view in views]
     names = sorted({identifier.catalog for identifier in identifiers})
     if len(names) != 1:
         raise ConfigurationError(f"the views are in several catalogs ({', '.join(names)}): one call for each catalog")
-    return open_named(names[0], conn_id), identifiers
+    return identifiers
 
 
 def chosen_views(
@@ -354,9 +364,14 @@ def progress(line: str) -> None:
     err.print(f"  {visible(line)}", style="dim", markup=False)
 
 
-def print_json(document: Any) -> None:
-    """Print the document of a ``--json`` call, always as strict JSON."""
-    text = json.dumps(_strict(document), default=str, ensure_ascii=False, allow_nan=False)
+def print_json(document: Any, *, plain: bool = False) -> None:
+    """Print the document of a ``--json`` call, always as strict JSON.
+
+    Args:
+        document: The document.
+        plain: It has texts as keys, and no values that JSON does not have. The check takes longer than the printing.
+    """
+    text = json.dumps(document if plain else _strict(document), default=str, ensure_ascii=False, allow_nan=False)
     # Half of a surrogate pair cannot be encoded as UTF-8, so it is escaped.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
@@ -376,6 +391,8 @@ def _strict(value: Any) -> Any:
 
 def visible(text: str) -> str:
     """Escape control characters: stored text must not control the terminal."""
+    if text.isprintable():
+        return text
     return "".join(_escaped(char) if unicodedata.category(char) in _CONTROL else char for char in text)
 
 

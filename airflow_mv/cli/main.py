@@ -17,6 +17,7 @@ from airflow_mv.cli.context import (
     common,
     guarded,
     how,
+    named_views,
     open_catalog,
     open_named,
     out,
@@ -44,6 +45,7 @@ from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+    from airflow_mv.freshness.known import CatalogStatuses
     from airflow_mv.refresh import RefreshOptions
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.define import OnChange
@@ -242,11 +244,6 @@ def status(
     Views that cannot be read are shown as unknown. Ends with 1 if a catalog did not answer; the views of the others
     are shown, and it is named on stderr.
     """
-    from airflow_mv.catalog.configured import configured
-    from airflow_mv.catalog.fact_cache import FactCache
-    from airflow_mv.freshness.all_views import statuses_of_catalogs
-    from airflow_mv.freshness.known import CatalogStatuses
-
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
     if interval is not None and not views:
@@ -254,22 +251,36 @@ def status(
     if _is_about_intervals(views, interval, intervals=intervals, bounds=(start, end)):
         _coverage(views, conn_id, start, end, as_json=as_json, check=check)
         return
-    if views:
-        from airflow_mv.freshness.status import statuses
-
-        found = CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval), [])
-    else:
-        name, space = (whole or "", None) if namespace is None else split_namespace(namespace, conn_id)
-        openers = {item: partial(open_named, item, conn_id) for item in catalog_names(name, conn_id)}
-        known = {} if conn_id else configured()
-        found = statuses_of_catalogs(openers, space, cache=FactCache.of_user(), properties_of=known.get)
+    found = _looked(views, namespace, whole, interval, conn_id)
     if as_json:
-        print_json(found.documents)
+        print_json(found.documents, plain=True)
     else:
         render.statuses(found.documents)
     found.require_complete()
     if check and any(document["state"] != "fresh" for document in found.documents):
         sys.exit(_STALE)
+
+
+def _looked(
+    views: tuple[str, ...], namespace: str | None, whole: str | None, interval: Span | None, conn_id: str | None
+) -> CatalogStatuses:
+    """Return the status of the chosen views. What the cache knows of them is taken from there."""
+    from airflow_mv.catalog.configured import configured
+    from airflow_mv.catalog.fact_cache import FactCache
+    from airflow_mv.freshness.all_views import statuses_of_catalogs, statuses_of_views
+    from airflow_mv.freshness.known import CatalogStatuses
+
+    cache, properties_of = FactCache.of_user(), ({} if conn_id else configured()).get
+    if views and interval is not None:
+        from airflow_mv.freshness.status import statuses
+
+        return CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval))
+    if views:
+        opener = partial(open_catalog, views, conn_id)
+        return CatalogStatuses(statuses_of_views(named_views(views), opener, cache=cache, properties_of=properties_of))
+    name, space = (whole or "", None) if namespace is None else split_namespace(namespace, conn_id)
+    openers = {item: partial(open_named, item, conn_id) for item in catalog_names(name, conn_id)}
+    return statuses_of_catalogs(openers, space, cache=cache, properties_of=properties_of)
 
 
 def _is_about_intervals(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +14,8 @@ from rich.cells import cell_len
 from airflow_mv.cli.context import err, out, visible
 from airflow_mv.spec.units import human
 
+#: A bracket in a text with markup.
+_OPENS = "\\["
 _COLOURS = {
     "fresh": "green",
     "refreshed": "green",
@@ -32,13 +34,24 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print a block for each view: its state, and why."""
     if not documents:
         out.print("no materialized views")
-    for document in documents:
-        if document["view"] is None:
-            continue  # a catalog that cannot be read: its error is printed on stderr
+    shown = [document for document in documents if document["view"] is not None]  # else a catalog; see stderr
+    if not out.is_terminal:
+        # A file or a pipe: rich takes ten times as long for ten thousand views.
+        out.file.writelines(f"{line}\n" for document in shown for line in _plain_status(document))
+        return
+    for document in shown:
         when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
         out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]{_scope(document)}")
         for reason in document["reasons"]:
             out.print(f"  {_reason(reason)}")
+
+
+def _plain_status(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a status without colours."""
+    when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
+    yield f"{visible(document['view'])}  {document['state']}{when}{_scope(document).replace(_OPENS, '[')}"
+    for reason in document["reasons"]:
+        yield f"  {visible(reason['message'])} ({reason['code']})"
 
 
 def coverage(document: Mapping[str, Any], summary: str) -> None:

@@ -6,10 +6,15 @@ If nothing has moved, no catalog is opened and none of its libraries is imported
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog.fact_cache import FactCache
-from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, PropertiesOf, look_at
+from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, PropertiesOf, key_of, look_at
+from airflow_mv.spec.identifiers import Identifier
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
 
 
 def statuses_of_catalogs(
@@ -45,6 +50,35 @@ def statuses_of_catalogs(
 
     observe_catalogs(found, catalogs, namespace, looks, kept)
     return found
+
+
+def statuses_of_views(
+    views: Sequence[Identifier],
+    opener: Callable[[], tuple[MaterializedViewCatalog, Sequence[Identifier]]],
+    *,
+    cache: FactCache,
+    properties_of: PropertiesOf,
+) -> list[dict[str, Any]]:
+    """Return the freshness documents of named views of one catalog.
+
+    Args:
+        views: Their names.
+        opener: Opens their catalog.
+        cache: What metadata files say.
+        properties_of: The properties of configured catalogs, to look at their pointers without opening them.
+
+    Raises:
+        MaterializedViewError: One of them cannot be read.
+    """
+    name, wanted = views[0].catalog, [key_of(view) for view in views]
+    properties = properties_of(name)
+    look = Look() if properties is None else look_at(name, properties, None, cache, properties_of, wanted=wanted)
+    if all(key in look.known.documents for key in wanted):
+        return [look.known.documents[key] for key in wanted]
+    from airflow_mv.freshness.status import observe_named
+
+    catalog, _ = opener()
+    return observe_named(catalog, views, look, cache)
 
 
 def _is_complete(look: Look, namespace: tuple[str, ...] | None) -> bool:

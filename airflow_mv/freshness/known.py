@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import msgspec
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.catalog.pointer_list import Key, PointerList, list_pointers
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
@@ -130,6 +131,11 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> str:
     return f"status {hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
+def key_of(name: Identifier) -> Key:
+    """Return how a SQL catalog names a view or table."""
+    return ".".join(name.namespace), name.name
+
+
 def key_text(key: Key) -> str:
     """Return the cache's key of a view or table."""
     return "\n".join(key)
@@ -141,6 +147,7 @@ def known_views(
     kept: Mapping[str, bytes],
     namespace: tuple[str, ...] | None,
     properties_of: PropertiesOf,
+    wanted: Collection[Key] | None = None,
 ) -> Known:
     """Compare the pointers of a catalog with those of the summaries in the cache.
 
@@ -150,6 +157,7 @@ def known_views(
         kept: The summaries.
         namespace: Only the views of this namespace.
         properties_of: Returns the properties of another catalog that base tables are in; ``None`` if it has none.
+        wanted: Only these views; by default all, and the tables.
     """
     lists: dict[str, PointerList | None] = {name: pointers}
 
@@ -161,7 +169,7 @@ def known_views(
 
     space = None if namespace is None else ".".join(namespace)
     found = Known()
-    for key in (*pointers.views, *pointers.tables):
+    for key in (*pointers.views, *pointers.tables) if wanted is None else wanted:
         if space is not None and key[0] != space:
             continue
         summary = _summary(kept.get(key_text(key)))
@@ -189,6 +197,8 @@ def look_at(
     namespace: tuple[str, ...] | None,
     cache: FactCache,
     properties_of: PropertiesOf,
+    *,
+    wanted: Collection[Key] | None = None,
 ) -> Look:
     """Compare the cache with a catalog's pointers. For a catalog without a list of pointers nothing is known.
 
@@ -198,11 +208,15 @@ def look_at(
         namespace: Only the views of this namespace.
         cache: The cache.
         properties_of: Returns the properties of another catalog that base tables are in.
+        wanted: Only these views.
     """
     pointers = list_pointers(name, properties) if cache.path is not None else None
     if pointers is None:
         return Look()
     kind = kind_of(name, properties)
+    if wanted is not None:
+        kept = cache.get(kind, map(key_text, wanted))
+        return Look(kind, known_views(name, pointers, kept, namespace, properties_of, wanted), whole=True)
     kept = cache.all(kind)
     cache.used(kind)
     present = {key_text(key) for key in (*pointers.views, *pointers.tables)}

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.catalog.pointer_list import Key
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
-from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_text, look_at
+from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_of, key_text, look_at
 from airflow_mv.freshness.observe import ItemResult, Observation, for_each, observe, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.summary import Summary, encoded, summary_of, summary_of_plain, summary_of_table
@@ -97,12 +98,40 @@ def observe_catalogs(
             _observe_all(found, *result.get(), cache)
 
 
+def observe_named(
+    catalog: MaterializedViewCatalog, views: Sequence[Identifier], seen: Look, cache: FactCache
+) -> list[dict[str, Any]]:
+    """Return the documents of named views, those that the cache knows from there, and keep the others in it.
+
+    Args:
+        catalog: Where they are.
+        views: Their names.
+        seen: What the cache knows of them.
+        cache: The cache.
+
+    Raises:
+        MaterializedViewError: One of them cannot be read.
+    """
+    new: dict[Identifier, Summary] = {}
+    known = seen.known.documents
+    results = observe_each(catalog, [view for view in views if key_of(view) not in known], partial(_judged, new))
+    documents = [known.get(key_of(view)) or next(results).get() for view in views]
+    if seen.kind and catalog.locates_at_once:
+        cache.put(seen.kind, {key_text(key_of(name)): encoded(item) for name, item in new.items()})
+    return documents
+
+
+def _judged(new: dict[Identifier, Summary], observation: Observation) -> dict[str, Any]:
+    """Return a view's document, and add its summary to ``new``."""
+    document = ViewStatus(observation).to_dict()
+    summary = summary_of(observation, document)
+    if summary is not None:
+        new[observation.view.identifier] = summary
+    return document
+
+
 def _identifier(catalog: str, key: Key) -> Identifier:
     return Identifier(catalog, tuple(key[0].split(".")), key[1])
-
-
-def _key(name: Identifier) -> Key:
-    return ".".join(name.namespace), name.name
 
 
 def _observe_all(
@@ -110,16 +139,16 @@ def _observe_all(
 ) -> None:
     """Add the documents of a catalog's views, those that the cache knows from there."""
     new: dict[Identifier, Summary] = {}
-    results = _observed(catalog, [view for view in views if not seen.known.has(_key(view))], new)
+    results = _observed(catalog, [view for view in views if not seen.known.has(key_of(view))], new)
     for view in views:
-        if seen.known.has(_key(view)):
-            found.add(seen.known.documents.get(_key(view)))
+        if seen.known.has(key_of(view)):
+            found.add(seen.known.documents.get(key_of(view)))
         elif not _add_result(found, catalog, next(results)):
             return
     if seen.kind and catalog.locates_at_once:
         ordinary, known = catalog.ordinary_tables, seen.known.ordinary
-        new |= {name: summary_of_table(name, at) for name, at in ordinary.items() if known.get(_key(name)) != at}
-        cache.put(seen.kind, {key_text(_key(name)): encoded(item) for name, item in new.items()}, gone=seen.gone)
+        new |= {name: summary_of_table(name, at) for name, at in ordinary.items() if known.get(key_of(name)) != at}
+        cache.put(seen.kind, {key_text(key_of(name)): encoded(item) for name, item in new.items()}, gone=seen.gone)
 
 
 def _observed(
@@ -128,11 +157,7 @@ def _observed(
     """Observe views; their summaries are added to ``new``."""
 
     def judge(observation: Observation) -> dict[str, Any] | None:
-        document = ViewStatus(observation).to_dict()
-        summary = summary_of(observation, document)
-        if summary is not None:
-            new[observation.view.identifier] = summary
-        return document
+        return _judged(new, observation)
 
     def leave_out(view: LoadedView) -> None:
         new[view.identifier] = summary_of_plain(view)
