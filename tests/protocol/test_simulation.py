@@ -25,6 +25,7 @@ from tests.protocol.simulation.actors import (
     comment,
     compact,
     rolling_back,
+    start_adopting,
     start_converting,
     start_creating,
     turn_time_travel,
@@ -32,10 +33,15 @@ from tests.protocol.simulation.actors import (
 from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS, CONVERSION_MUTANTS
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
-from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, TABLE_MUTANTS, rollback_is_repeated
+from tests.protocol.simulation.registered_mutants import (
+    REGISTERED_MUTANTS,
+    TABLE_MUTANTS,
+    an_adoption_ignores_the_writes_of_others,
+    rollback_is_repeated,
+)
 from tests.protocol.simulation.schedule import Conditions, new_world, settle, simulate
 from tests.protocol.simulation.workers import Process, refresher
-from tests.protocol.simulation.world import BASES, VIEW, Violation, World
+from tests.protocol.simulation.world import BASES, SECOND, VIEW, Violation, World
 
 #: The minimum number of schedules; more are run until all required events have occurred. The long run has other seeds.
 SCHEDULES: dict[Layout, range] = {"pointed": range(340, 410), "registered": range(80, 120), "table": range(40)}
@@ -56,6 +62,7 @@ MET: dict[tuple[Layout, str], int] = {
     ("registered", "new_columns_are_added_after_any_snapshot"): 40,
     ("table", "landed_refresh_is_not_detected"): 149,
     ("table", "main_and_tag_are_not_required"): 28,
+    ("table", "an_adoption_ignores_the_writes_of_others"): 45,
     ("registered", "refused_commit_is_a_success"): 17,
 }
 #: Of the planted faults, one in so many is searched for in the normal run, and all of them in the long one.
@@ -194,15 +201,30 @@ def test_no_schedule_loses_or_mixes_refreshes_while_the_view_is_converted(layout
     _require_events(range(15), wanted, lambda seed: simulate_conversions(seed, layout).events)
 
 
+def simulate_adoptions(seed: int, prepare: Callable[[World], object] | None = None) -> World:
+    """A schedule in which tables of others often become the view, while others write to them."""
+    conditions = Conditions.of(Random(seed))
+    actors = (*conditions.actors, (start_adopting, 10))
+    conditions = replace(conditions, actors=actors, pace=2 * SECOND)  # so that most adoptions end
+    return simulate(seed, layout="table", prepare=prepare, conditions=conditions)
+
+
+def test_no_schedule_adopts_a_table_twice_or_takes_rows_of_others_for_the_view_s() -> None:
+    """Two adoptions, a creation and a writer race; files from before the adoption are never deleted."""
+    ends = ("AlreadyExistsError", "CommitStateUnknownError", "killed")
+    wanted = ("view adopted", "commit refused", "ended: refreshed", "files collected")
+    _require_events(
+        range(15), (*wanted, *(f"adopt failed: {end}" for end in ends)), lambda seed: simulate_adoptions(seed).events
+    )
+
+
+def test_a_planted_fault_of_an_adoption_is_detected() -> None:
+    _require_violation(an_adoption_ignores_the_writes_of_others, simulate_adoptions, layout="table")
+
+
 @pytest.mark.parametrize("mutant", planted(CONVERSION_MUTANTS))
 def test_a_planted_fault_of_a_conversion_is_detected(mutant: Callable[[World, Patch], None]) -> None:
-    for seed in range(SEARCH):
-        with pytest.MonkeyPatch.context() as patch:
-            try:
-                simulate_conversions(seed, "registered", lambda world: mutant(world, patch))
-            except Violation:
-                return
-    pytest.fail(f"not found within {SEARCH} schedules")
+    _require_violation(mutant, lambda seed, prepare: simulate_conversions(seed, "registered", prepare))
 
 
 def create_twice(seed: int, prepare: Callable[[World], object] = lambda _: None) -> World:
@@ -260,12 +282,25 @@ def _require_found(
     mutant: Callable[[World, Patch], None], favoured: tuple[Actor, ...], *, layout: Layout = "pointed"
 ) -> None:
     """Run schedules with a planted fault until one violates an invariant."""
+
+    def run(seed: int, prepare: Callable[[World], object]) -> World:
+        return simulate(seed, prepare=prepare, conditions=Conditions.of(Random(seed), favoured), layout=layout)
+
+    _require_violation(mutant, run, layout=layout)
+
+
+def _require_violation(
+    mutant: Callable[[World, Patch], None],
+    run: Callable[[int, Callable[[World], object]], World],
+    *,
+    layout: Layout = "registered",
+) -> None:
+    """The same with schedules of a kind."""
     first = MET.get((layout, mutant.__name__), 0)
     for seed in range(first, first + SEARCH):
-        conditions = Conditions.of(Random(seed), favoured)
         with pytest.MonkeyPatch.context() as patch:
             try:
-                simulate(seed, prepare=lambda world: mutant(world, patch), conditions=conditions, layout=layout)
+                run(seed, lambda world, patch=patch: mutant(world, patch))  # type: ignore[misc]
             except Violation:
                 return
     pytest.fail(f"not found within {SEARCH} schedules")

@@ -14,6 +14,7 @@ from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.view_change import CreateView, ViewChange
+from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.create import _NewDefinition as NewDefinition
 from airflow_mv.refresh.create import _NewProperties as NewProperties
@@ -29,7 +30,7 @@ from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_v
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import creation_of, files_of, past_files
 from tests.protocol.simulation.queries import columns, query
-from tests.protocol.simulation.tables import empty_table
+from tests.protocol.simulation.tables import empty_table, put_table_of_others, with_rows_of_others
 from tests.protocol.simulation.workers import Analyser, Process
 from tests.protocol.simulation.world import BASES, GRACE, MINUTE, OWNER, STORAGE, VIEW, Row, World
 
@@ -86,7 +87,7 @@ def forget_base_files(world: World) -> bool:
 
 def replace_view(world: World) -> bool:
     """Give the view another definition, with other columns."""
-    if VIEW not in world.rows:
+    if not world.has_view:
         return False
     loaded = world.catalog.load(VIEW)
     number = max(version.version_id for version in loaded.metadata.versions) + 1
@@ -105,14 +106,14 @@ def comment(world: World) -> bool:
 
 def turn_time_travel(world: World) -> bool:
     """Turn time travel on or off."""
-    if VIEW not in world.rows:
+    if not world.has_view:
         return False
     on = world.catalog.load(VIEW).metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
     return _set(world, TIME_TRAVEL_PROPERTY, "false" if on else "true")
 
 
 def _set(world: World, key: str, value: str) -> bool:
-    if VIEW not in world.rows:
+    if not world.has_view:
         return False
     loaded = world.catalog.load(VIEW)
     return world.catalog.replace(loaded, with_view_properties(loaded.metadata, {key: value}))
@@ -272,13 +273,7 @@ def _creating_both(process: Process) -> None:
     """Create a storage table and a view that names it. Another creation may have other columns."""
     world = process.world
     sql = query(20_000 + world.next_snapshot(), wider=world.pick((True, False)))
-    mark = creation_of(sql)
-    try:
-        create_by_command(process, sql)
-    except MaterializedViewError as error:
-        world.ledger.change_ended(mark, error)
-        raise
-    world.ledger.change_ended(mark, None)
+    _noted(process, lambda: create_by_command(process, sql), creation_of(sql))
 
 
 def create_by_command(process: Process, sql: str, *, replace: bool = False) -> None:
@@ -303,9 +298,34 @@ def repairing(process: Process) -> None:
     world.events["view repaired"] += 1
 
 
+def adopting(process: Process) -> None:
+    """Make the table of the view's name the view."""
+    world = process.world
+    sql = query(30_000 + world.next_snapshot(), wider=False)
+    definition = Definition(sql, time_travel=world.pick((True, False)))
+    _noted(
+        process,
+        lambda: adopt(world.catalog, VIEW, definition, stager=Analyser(world), effects=process.effects),
+        creation_of(sql),
+    )
+
+
+def writing(process: Process) -> None:
+    """Append to the table of the view's name, as long as it is not a view."""
+    world = process.world
+    for _ in range(world.random.randint(1, 4)):
+        if world.catalog.tables.change(VIEW, lambda table: with_rows_of_others(world, table)) is None:
+            return
+
+
 def _publish(process: Process, change: ViewChange | CreateView, mark: str) -> None:
+    _noted(process, change.publish, mark)
+
+
+def _noted(process: Process, make: Callable[[], object], mark: str) -> None:
+    """Make a change of the view, and note its reported outcome."""
     try:
-        change.publish()
+        make()
     except MaterializedViewError as error:
         process.world.ledger.change_ended(mark, error)
         raise
@@ -336,6 +356,18 @@ def start_creating(world: World) -> bool:
     if drop_view(world) and left is not None and world.random.random() < 0.5:
         world.rows[STORAGE] = left
     world.processes += [Process(world, "create", creating, world.some_skew()) for _ in range(2)]
+    return True
+
+
+def start_adopting(world: World) -> bool:
+    """Put a table of others in the view's place, and start processes that write to it, adopt it and create a view."""
+    if not world.is_table:
+        return False
+    drop_view(world)
+    put_table_of_others(world, VIEW)
+    roles: dict[str, Callable[[Process], None]] = {"write": writing, "adopt": adopting, "create": creating}
+    for role in ("write", "adopt", "adopt", *(("create",) if world.random.random() < 0.5 else ())):
+        world.processes.append(Process(world, role, roles[role], world.some_skew()))
     return True
 
 

@@ -23,7 +23,7 @@ from airflow_mv.errors import (
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
+from airflow_mv.spec.materialized_view import ADOPTED_TAG, RefreshRecord, parse_storage_state
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, parse_table
 from tests.builders import State
@@ -51,6 +51,7 @@ class Ledger:
         versions: The view's version that each running process has read last.
         changed: The definitions, properties and creations of the view that have landed.
         impossible: Those that were reported as never to land.
+        foreign: The files of adopted tables from before their adoption.
     """
 
     world: World
@@ -65,6 +66,7 @@ class Ledger:
     versions: dict[greenlet.greenlet, int] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     impossible: set[str] = field(default_factory=set)
+    foreign: set[str] = field(default_factory=set)
     _reach: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def view_created(self) -> None:
@@ -94,9 +96,9 @@ class Ledger:
     # -- the pointer -------------------------------------------------------------------------------
 
     def view(self) -> LoadedView | None:
-        """Return the view, or ``None`` if it is dropped."""
+        """Return the view, or ``None`` if there is none."""
         with self.world.at_once():
-            return self.world.catalog.load(VIEW) if VIEW in self.world.rows else None
+            return self.world.catalog.load(VIEW) if self.world.has_view else None
 
     def state(self) -> State | None:
         """Return the state that the pointer leads to, or ``None`` if the view is dropped.
@@ -139,6 +141,8 @@ class Ledger:
         earlier, before = found
         if earlier is not None and view is not None:
             self._view_changed(earlier, view)
+        elif view is not None and after is not None:
+            self._adopted(view, after)
         if before is None or after is None:
             self.storage_created()
             return
@@ -150,7 +154,22 @@ class Ledger:
             finally:  # clean-up after a violation plans on this state
                 self.landed_before[after.storage.location] = len(self.records)
 
+    def _adopted(self, view: LoadedView, state: State) -> None:
+        """Check that the adoption started from the rows that the table had, and has all of them as those of others."""
+        table, adopted_at = state.storage.table, view.adopted_at
+        if adopted_at is None or any(item.sequence_number > adopted_at for item in table.snapshots):
+            raise Violation("I11: rows that others have written before an adoption count as the view's")
+        if table.refs[ADOPTED_TAG].snapshot_id != table.head:
+            raise Violation("I1: an adoption did not start from the table's current rows")
+        with self.world.at_once():
+            own = files_of(self.world.catalog, state.storage)
+        self.foreign |= {*own, *(entry.metadata_file for entry in table.metadata_log)}
+        self.view_created()
+        self.world.events["view adopted"] += 1
+
     def _view_changed(self, before: LoadedView, after: LoadedView) -> None:
+        if after.metadata.view_uuid != before.metadata.view_uuid:
+            raise Violation("I1: another view took the place of a view that was not dropped")
         if after.metadata.current_version_id != before.metadata.current_version_id:
             self._note(f"{after.metadata.view_uuid}: {_sql(after, after.metadata.current_version_id)}")
         owner = after.metadata.properties.get(OWNER)
@@ -173,7 +192,8 @@ class Ledger:
         if error is None and mark not in self.changed:
             raise Violation(f"I4: success was reported for a change of the view that has not landed: {mark}")
         if isinstance(error, (CommitConflictError, AlreadyExistsError)):
-            if mark in (self._present() if isinstance(error, AlreadyExistsError) else self.changed):
+            created = isinstance(error, AlreadyExistsError) or mark.startswith(creation_of(""))
+            if mark in (self._present() if created else self.changed):
                 raise Violation(f"I5: a change of the view has landed, and was called impossible: {mark}")
             self.impossible.add(mark)
         self.world.events[f"view change: {type(error).__name__ if error else 'done'}"] += 1
@@ -274,6 +294,8 @@ class Ledger:
         """Check that a deleted file is not a live one."""
         if location in self.live():
             raise Violation(f"I2: a live file was deleted: {location}")
+        if location in self.foreign:
+            raise Violation(f"I11: a file from before the adoption was deleted: {location}")
         if not location.startswith(("s3://w/v", "s3://w/s/v")):
             raise Violation(f"I11: a foreign file was deleted: {location}")
 
@@ -281,6 +303,8 @@ class Ledger:
 
     def view_was_seen(self, location: str) -> None:
         """Note which version of the view the running process has read."""
+        if not self.world.has_view:
+            return
         with self.world.at_once():
             view = self.world.catalog.load(VIEW) if self.world.is_table else self.world.catalog.load_at(VIEW, location)
         self.versions[greenlet.getcurrent()] = view.metadata.current_version_id

@@ -14,7 +14,7 @@ from airflow_mv.publish import staged_file
 from airflow_mv.publish.registered import RegisteredAttempt
 from airflow_mv.publish.table import TableAttempt
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, StorageState
+from airflow_mv.spec.materialized_view import ADOPTED_TAG, DEFINITION_PROPERTY, StorageState
 from airflow_mv.spec.new_columns import NewColumns, new_columns
 from tests.protocol.simulation.actors import Actor, append, replace_view, start_redefining, start_setting
 from tests.protocol.simulation.mutants import (
@@ -130,6 +130,18 @@ def a_definition_replaces_any_other(world: World, patch: Patch) -> None:
     def commit(name: Identifier, uuid: str, change: TableChange) -> str | None:
         anything = DEFINITION_PROPERTY in change.properties
         return original(name, uuid, replace(change, requires={}) if anything else change)  # type: ignore[no-any-return]
+
+    patch.setattr(tables, "commit", commit)
+
+
+def an_adoption_ignores_the_writes_of_others(world: World, patch: Patch) -> None:
+    """An adoption does not require the rows that the table had when it was loaded."""
+    tables: Any = world.catalog.tables
+    original = tables.commit
+
+    def commit(name: Identifier, uuid: str, change: TableChange) -> str | None:
+        wanted = {ref: item for ref, item in change.requires.items() if ref != "main" or ADOPTED_TAG not in change.tags}
+        return original(name, uuid, replace(change, requires=wanted))  # type: ignore[no-any-return]
 
     patch.setattr(tables, "commit", commit)
 

@@ -10,7 +10,15 @@ from random import Random
 from airflow_mv.catalog import Layout
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.spec.reasons import Mode
-from tests.protocol.simulation.actors import ACTORS, VIEW_CHANGES, Actor, collecting, create_view, replacing
+from tests.protocol.simulation.actors import (
+    ACTORS,
+    VIEW_CHANGES,
+    Actor,
+    collecting,
+    create_view,
+    drop_view,
+    replacing,
+)
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.workers import Process, Task, refresher
 from tests.protocol.simulation.world import BASES, GRACE, LATE, SECOND, TRY_LIMIT, VIEW, Violation, World
@@ -131,6 +139,8 @@ def settle(world: World, running: list[Process]) -> None:
         process.kill()
     world.pass_time(LATE + TRY_LIMIT)
     world.fate, world.down_until = (lambda *_: "done"), 0
+    if not world.has_view:
+        drop_view(world)  # an ordinary table: nobody has adopted it
     create_view(world)
     if world.ledger.state() is None:
         _replace_view(world)

@@ -258,6 +258,41 @@ def empty_table(location: str, now_ms: int) -> Document:
     }  # fmt: skip
 
 
+def put_table_of_others(world: World, name: Identifier) -> None:
+    """Add a table that somebody else has made and written, with the view's columns."""
+    world.views += 1
+    folder = f"s3://w/v-{world.views}"
+    table = with_rows_of_others(world, {**empty_table(folder, world.now), "properties": {}})
+    first = f"{folder}/metadata/00000-others.metadata.json"
+    world.put(first, json.dumps({**table, "current-snapshot-id": table["refs"]["main"]["snapshot-id"]}).encode())
+    world.rows[name] = Row(first, "TABLE")
+
+
+def with_rows_of_others(world: World, table: Document) -> Document | None:
+    """Return a table with one more snapshot on ``main``; ``None`` if it is a view by now."""
+    if DEFINITION_PROPERTY in table["properties"]:
+        return None
+    snapshot, number = world.next_snapshot(), table["last-sequence-number"] + 1
+    data, listing = (
+        f"{table['location']}/{name}" for name in (f"data/{snapshot}.parquet", f"metadata/snap-{snapshot}")
+    )
+    world.put(data, b"rows of others")
+    world.put(listing, json.dumps([data]).encode())
+    added = {
+        "snapshot-id": snapshot,
+        "sequence-number": number,
+        "timestamp-ms": world.now,
+        **({"parent-snapshot-id": table["current-snapshot-id"]} if table["snapshots"] else {}),
+        "summary": {"operation": "append", "files": listing},
+    }
+    return {
+        **table,
+        "last-sequence-number": number,
+        "snapshots": [*table["snapshots"], added],
+        "refs": {**table["refs"], "main": {"snapshot-id": snapshot, "type": "branch"}},
+    }
+
+
 def stage_on_branch(
     world: World, script: Script, content: str, base: int | None, write: Callable[[str], str]
 ) -> Outcome:

@@ -16,6 +16,7 @@ import greenlet
 from airflow_mv.catalog import Layout
 from airflow_mv.errors import AlreadyExistsError, NotFoundError
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY
 from tests.protocol.simulation.bases import BaseTable
 
 if TYPE_CHECKING:
@@ -146,6 +147,15 @@ class World:
     def is_table(self) -> bool:
         """Whether the view itself is a table."""
         return self.layout == "table"
+
+    @property
+    def has_view(self) -> bool:
+        """Whether the name is a view's: it may be free, or an ordinary table's."""
+        row = self.rows.get(VIEW)
+        if row is None or row.kind != "TABLE":
+            return row is not None
+        file = self.files.get(row.location)
+        return file is None or DEFINITION_PROPERTY in json.loads(file.data)["properties"]
 
     @property
     def storage_name(self) -> Identifier:
