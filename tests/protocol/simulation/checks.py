@@ -98,7 +98,10 @@ class Ledger:
     def view(self) -> LoadedView | None:
         """Return the view, or ``None`` if there is none."""
         with self.world.at_once():
-            return self.world.catalog.load(VIEW) if self.world.has_view else None
+            try:
+                return self.world.catalog.load(VIEW) if self.world.has_view else None
+            except MetadataFileNotFoundError as error:
+                raise Violation(f"I2: the pointer leads to a missing file: {error}") from None
 
     def state(self) -> State | None:
         """Return the state that the pointer leads to, or ``None`` if the view is dropped.

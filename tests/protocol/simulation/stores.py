@@ -152,8 +152,9 @@ class SimulatedPointers:
                     self.world.rows[item.name] = Row(
                         item.after[1], item.after[0], earlier.location if earlier else None
                     )
-            with self.world.at_once():
-                self.world.layout = stored_layout(self.world.catalog.load(VIEW)).name
+            view = self.world.ledger.view()
+            if view is not None:
+                self.world.layout = stored_layout(view).name
             self.world.ledger.after_swap(before, role)
             return True
 
