@@ -512,6 +512,7 @@ class Outcome:
         metadata_location: The storage table's newest metadata file, or ``None`` after a failure.
         rows_written: Rows added by the job's snapshots.
         step_seconds: Wall-clock seconds of each step that ran.
+        executor_seconds: Seconds that Spark's executors worked for steps and checks; ``None`` if Spark does not tell.
         error: Spark's reason in one paragraph, or ``None``.
         error_class: Spark's error condition (e.g. ``UNRESOLVED_COLUMN.WITH_SUGGESTION``), if the error has one.
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
@@ -532,6 +533,7 @@ class Outcome:
     metadata_location: str | None
     rows_written: int = 0
     step_seconds: tuple[float, ...] = ()
+    executor_seconds: float | None = None
     error: str | None = None
     error_class: str | None = None
     query_error: bool = False

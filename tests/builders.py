@@ -408,7 +408,7 @@ class DuckStager:
                 rows += self._run(scratch, script, step.sql)
         location = self._table(scratch, script.table).metadata_location
         refused = {"fallback": "no-spark", "fallback_reason": _NO_STEPS} if script.incremental else {}
-        return Outcome(script.refresh_id, location, rows, branch=script.branch, **refused)
+        return Outcome(script.refresh_id, location, rows, executor_seconds=0.5, branch=script.branch, **refused)
 
     def _create(self, scratch: SqlCatalog, step: CreateStorageStep) -> None:
         schema = self._query(scratch, step.query).schema

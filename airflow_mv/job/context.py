@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.executors import ExecutorTime
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, Delta, TableRead
@@ -52,6 +53,8 @@ class JobContext:
         self.has_fallback = False
         #: Called before the script's last statement that writes.
         self.before_last: Callable[[], None] = lambda: None
+        #: What Spark's executors have worked for the run.
+        self.executors = ExecutorTime(None, "")
         self._views: set[str] = set()
         self._staged: list[tuple[Any, str]] = []
         self._held: list[DataFrame] = []

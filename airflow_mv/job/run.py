@@ -18,6 +18,7 @@ from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta_lake import require_delta
+from airflow_mv.job.executors import measured
 from airflow_mv.job.files import file_access, only_access
 from airflow_mv.job.session import CATALOG, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
@@ -94,6 +95,7 @@ def run(
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
             _tables(spark, script, name, None if access else settings),
             closing(work),
+            measured(spark) as work.executors,
         ):
             if _stages(script):
                 open_staging(spark, name, settings)
@@ -102,6 +104,7 @@ def run(
             return Outcome(
                 refresh_id=script.refresh_id,
                 step_seconds=tuple(seconds),
+                executor_seconds=work.executors.seconds(),
                 application_id=_application_id(spark),
                 branch=script.branch,
                 mode="full" if refused or not script.incremental else "incremental",

@@ -197,8 +197,9 @@ def _defaults(*, local: bool) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         # Spark keeps 1,000 queries and 100,000 tasks in memory for its UI, even if the UI is off.
-        "spark.ui.retainedJobs": "20",
-        "spark.ui.retainedStages": "20",
+        # A step's jobs and stages have to be there when it ends: see job/executors.py.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "200",
         "spark.sql.ui.retainedExecutions": "20",
     }

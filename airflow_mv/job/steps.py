@@ -134,6 +134,7 @@ def _run_each(
             _run_step(work, step)
         finally:
             seconds.append(round(time.monotonic() - started, 3))
+        work.executors.read()
         report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
 
 

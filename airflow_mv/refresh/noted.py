@@ -94,6 +94,7 @@ def _measured(
             "outcome": result.outcome,
             "seconds": round(result.seconds, 3),
             "job_seconds": round(sum(outcome.step_seconds), 3) if outcome else 0.0,
+            "executor_seconds": outcome.executor_seconds if outcome else 0.0,
             "full_seconds": full.seconds if full else None,
             "full_bytes": full.bytes_read if full else None,
             "lag_seconds": result.lag_seconds,

@@ -15,13 +15,17 @@ from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)
 
+#: What a refresh cost, in seconds: see the registry's columns of these names.
+COSTS = ("seconds", "job_seconds", "executor_seconds")
+
 
 def with_registry(
     catalog: MaterializedViewCatalog, view: Identifier, recorded: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the documents of a view's refreshes, oldest first, as ``airflow-mv history --json`` prints them.
 
-    A registry that cannot be read is only logged: the view's own records are returned.
+    Only the registry knows the :data:`COSTS` of a refresh; elsewhere they are ``None``. A registry that cannot be
+    read is only logged: the view's own records are returned.
 
     Args:
         catalog: Where the view is.
@@ -36,12 +40,17 @@ def with_registry(
         rows = [] if registry is None else _rows(registry, view)
     except MaterializedViewError as error:
         log.warning("The registry cannot be read, so only the refreshes that %s records are shown: %s", view, error)
-        return recorded
-    if not rows:
-        return recorded
-    uuid, known = catalog.load(view).metadata.view_uuid, {item["refresh_id"] for item in recorded}
-    earlier = {row.refresh_id: row for row in rows if row.view_uuid == uuid and row.refresh_id not in known}
-    return [*map(_document, sorted(earlier.values(), key=lambda row: row.refreshed_at)), *recorded]
+        rows = []
+    uuid = catalog.load(view).metadata.view_uuid if rows else None
+    known = {row.refresh_id: row for row in rows if row.view_uuid == uuid}
+    kept = {item["refresh_id"] for item in recorded}
+    earlier = sorted((row for row in known.values() if row.refresh_id not in kept), key=lambda row: row.refreshed_at)
+    documents = [*map(_document, earlier), *recorded]
+    return [{**item, **_costs(known.get(item["refresh_id"]))} for item in documents]
+
+
+def _costs(row: RefreshRow | None) -> dict[str, float | None]:
+    return {name: None if row is None else getattr(row, name) for name in COSTS}
 
 
 def _rows(registry: Registry, view: Identifier) -> list[RefreshRow]:

@@ -108,7 +108,7 @@ class RefreshRow(Row):
     outcome: str | None = Field(None, description="refreshed, or already-committed if a retry found it published")
     seconds: float | None = Field(None, description="wall-clock time of plan, job and publication")
     job_seconds: float | None = Field(None, description="wall-clock time of the job's statements")
-    executor_seconds: float | None = Field(None, description="time that Spark's executors worked; empty if unknown")
+    executor_seconds: float | None = Field(None, description="run time of Spark's tasks; empty if unknown")
     full_seconds: float | None = Field(None, description="the estimated job time of a full refresh")
     full_bytes: Long | None = Field(None, description="the estimated bytes that a full refresh reads")
     lag_seconds: float | None = Field(None, description="the lag that the refresh ended")

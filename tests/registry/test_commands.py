@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.registry.history import COSTS
 from airflow_mv.registry.model import KINDS
 from airflow_mv.registry.questions import QUESTIONS
 from airflow_mv.registry.settings import DEFAULTS, registry_settings
@@ -45,17 +46,19 @@ def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
     assert [item["rows_written"] for item in whole] == [2, 3]
     assert [item["current"] for item in whole] == [False, True]
     assert whole[0].keys() == whole[1].keys()
+    assert [item["executor_seconds"] for item in whole] == [0.5, 0.5]
     assert whole[0]["refresh_id"] in call("history", "lake.sales.daily").stdout
     assert "2 refreshes written, 1 views" in call("registry", "sync", "--catalog", "lake").stdout
     assert call("history", "lake.sales.daily", "--json").json == whole
     (cost,) = call("registry", "costs", "--json", "--catalog", "lake").json
-    assert (cost["view"], cost["refreshes"]) == ("lake.sales.daily", 2)
+    assert (cost["view"], cost["refreshes"], cost["cost_seconds"]) == ("lake.sales.daily", 2, 1.0)
     assert "lake.sales.daily" in call("registry", "costs", "--days", "1", "--catalog", "lake").stdout
     text = "SELECT mode, count(*) AS n FROM refreshes GROUP BY mode"
     assert call("registry", "query", text, "--catalog", "lake", "--json").json == [{"mode": "full", "n": 2}]
     refused = call("registry", "query", "DROP TABLE views", "--catalog", "lake")
     assert (refused.code, refused.error) == (1, "a query of the registry is one SELECT: nothing is changed by SQL")
     assert call("registry", "rebuild", "--purge", "--json", "--catalog", "lake").json["refreshes"] == 1
+    assert call("history", "lake.sales.daily", "--json").json == [{**whole[1], **dict.fromkeys(COSTS)}]
 
 
 def test_the_doctor_shows_each_setting_and_its_layer(configured: Lake) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +33,8 @@ PINNED = [("a", 10), ("b", 20)]
 CURRENT = [("a", 10), ("b", 25)]
 #: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+#: A condition whose evaluation takes some milliseconds of a task.
+WAITS = "reflect('java.lang.Thread', 'sleep', {}L)"
 STACK = re.compile(r"\bat [\w.$]+\(|JVM stacktrace|Traceback")
 
 
@@ -75,6 +78,25 @@ def test_each_of_two_runs_in_one_session_has_its_own_staging_catalog(spark: Spar
     pinned = run(spark, lake.refresh(created.metadata_location or "", lake.query(lake.first_snapshot)), report=silent)
     current = run(spark, lake.refresh(created.metadata_location or "", lake.query()), report=silent)
     assert (rows_of(pinned), rows_of(current)) == (PINNED, CURRENT)
+
+
+def test_executor_seconds_are_those_of_the_run_s_own_tasks(spark: SparkSession, lake: Lake) -> None:
+    """Not those of another thread in the same application: a driver may run the scripts of many tasks."""
+
+    def beside(line: str) -> None:
+        if line.startswith("statement 1/2: CREATE"):
+            with ThreadPoolExecutor(1) as other:
+                waiting = f"SELECT {WAITS.format(4000)} FROM range(0, 2, 1, 2)"
+                other.submit(lambda: spark.sql(waiting).collect()).result()
+
+    brief = run(spark, lake.whole(), report=beside).executor_seconds
+    slow = lake.whole(f"SELECT * FROM ({lake.query()}) WHERE {WAITS.format(600)} IS NOT NULL")
+    longer = run(spark, slow, report=silent).executor_seconds
+    assert brief is not None
+    assert longer is not None
+    assert 0 < brief < 8
+    assert longer > 1.2
+    assert not spark.sparkContext.getJobTags()
 
 
 def test_snapshots_have_the_refresh_id_and_the_session_is_restored(spark: SparkSession, lake: Lake) -> None:
@@ -434,5 +456,6 @@ def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started
     assert (failed.error_class, failed.query_error) == ("DIVIDE_BY_ZERO", False)
     assert "1 / (amount - 20)" in (failed.error or "")
     assert wrong.query_error
+    assert good.executor_seconds is None
     assert not STACK.search(message)
     assert lake.pointers() == [("sales", "orders")]
