@@ -55,9 +55,7 @@ _BRANCH = re.compile(r"ALTER TABLE (?P<table>.+) CREATE BRANCH `(?P<branch>\w+)`
 _WRITE = re.compile(
     r"(?:INSERT OVERWRITE (?P<insert>[^\n]+)\n|CREATE OR REPLACE TABLE .*?\nAS )(?P<query>.*)", re.DOTALL
 )
-_PINNED = re.compile(
-    r"(`delta`\.`/[^`]+`|(?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?VERSION AS OF (\d+))?"
-)
+_PINNED = re.compile(r"(`delta`\.`[^`]+`|(?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?VERSION AS OF (\d+))?")
 
 
 def orders(rows: Iterable[tuple[int, str, int]]) -> pa.Table:
@@ -468,7 +466,10 @@ class DuckStager:
         if name.startswith("`delta`."):
             from deltalake import DeltaTable
 
-            return DeltaTable(split(name)[1], int(snapshot_id or 0)).to_pyarrow_table()
+            from airflow_mv.catalog.delta_lake import storage_options
+
+            access = storage_options(self.catalog.properties)
+            return DeltaTable(split(name)[1], int(snapshot_id or 0), storage_options=access).to_pyarrow_table()
         table = self._table(scratch, name)
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
 

@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.delta_lake import storage_options
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     ConfigurationError,
@@ -33,6 +34,7 @@ from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.delta_log import parse_commit
 from airflow_mv.spec.table import TableMetadata
 from tests.builders import Lake, lake, orders
+from tests.protocol.foreign import BucketStore
 
 VIEW = "sales.daily"
 
@@ -258,3 +260,21 @@ def _check(seen: TableMetadata, old: int, new: int, before: Counter[str], after:
         assert (change.size.rows_added or 0) - (change.size.rows_deleted or 0) == after.total() - before.total()
     if new == seen.head:
         assert change.size.total_rows == after.total()
+
+
+def test_a_table_in_s3_is_read_with_the_catalog_s_access(sqlite_uri: str, warehouse: Path, s3_server: str) -> None:
+    """By delta-rs, with the catalog's `s3.*` properties and no others."""
+    bucket = BucketStore(s3_server, "delta")
+    path, allowed = "s3://delta/events", {"airflow-mv.allowed-locations": "s3://delta"}
+    options = storage_options(bucket.access)
+    write_deltalake(path, orders([(1, "north", 10), (2, "south", 20)]), storage_options=options)
+    with lake(sqlite_uri, warehouse, **allowed, **bucket.access) as home:
+        home.view(sql=f"SELECT id FROM delta.`{path}`")
+        home.refresh()
+        assert (ids(home), state(home)) == ([1, 2], State.FRESH)
+        write_deltalake(path, orders([(3, "east", 1)]), mode="append", storage_options=options)
+        assert state(home) == State.STALE
+        home.refresh()
+        assert (ids(home), state(home)) == ([1, 2, 3], State.FRESH)
+        with pytest.raises(BaseTableNotFoundError, match="s3://delta/nothing"):
+            home.view("other", "SELECT id FROM delta.`s3://delta/nothing`")
