@@ -50,6 +50,15 @@ _LONGEST_TRACE = 20_000
 
 log = logging.getLogger(__name__)
 
+#: Keys of snapshot ids, which are written as text: JavaScript and jq lose the last digits of numbers above 2^53. So is
+#: ``current`` beside ``recorded``.
+_SNAPSHOT_IDS = frozenset(
+    """
+    recorded snapshot snapshot_id snapshot-id snapshot_reference snapshot-reference parent-snapshot-id
+    current-snapshot-id snapshots expired_snapshots restored_snapshots lost_snapshots
+    """.split()  # noqa: SIM905
+)
+
 #: Unicode categories: control characters and halves of surrogate pairs.
 _CONTROL = ("Cc", "Cs")
 
@@ -112,6 +121,26 @@ def _print_error(error: Exception, message: str, *, as_json: bool, retryable: bo
     else:
         text = f"error: {text}"
     err.print(text, markup=False)
+
+
+class JsonErrors(click.Group):
+    """Commands whose errors of usage are JSON, too, where the call has ``--json``."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        """Run a command."""
+        given = list(sys.argv[1:] if args is None else args)
+        if "--json" not in given:
+            return super().main(given, *rest, **options)
+        try:
+            result = super().main(given, *rest, **{**options, "standalone_mode": False})
+        except click.UsageError as error:
+            usage = click.UsageError(error.format_message())
+            _print_error(usage, usage.message, as_json=True, retryable=False)
+            sys.exit(error.exit_code)
+        except click.Abort as error:
+            _print_error(error, "stopped", as_json=True, retryable=False)
+            sys.exit(1)
+        sys.exit(result if isinstance(result, int) else 0)
 
 
 def with_json(command: Command) -> Command:
@@ -377,16 +406,23 @@ def print_json(document: Any, *, plain: bool = False) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Return a value that strict JSON can hold: no NaN, no infinity, only string keys."""
+    """Return a value that strict JSON can hold: no NaN, no infinity, only string keys, snapshot ids as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        ids = _SNAPSHOT_IDS | ({"current"} if "recorded" in value else set())
+        return {str(key): _strict(_as_text(item) if key in ids else item) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, date | clock_time):
         return value.isoformat()
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_as_text(item) for item in value]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def visible(text: str) -> str:

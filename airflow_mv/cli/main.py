@@ -13,6 +13,7 @@ import click
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import (
     DIFFERENT,
+    JsonErrors,
     catalog_names,
     common,
     guarded,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 _STALE = 3
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=JsonErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
     """Keep Apache Iceberg materialized views fresh.

@@ -136,7 +136,7 @@ def test_status_has_the_documented_fields(shop: Lake) -> None:
     assert (table["identifier"], table["changed"], table["current"]) == (
         shop("changing"),
         True,
-        shop.snapshot("changing"),
+        str(shop.snapshot("changing")),
     )
 
 
