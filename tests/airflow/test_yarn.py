@@ -72,7 +72,7 @@ def test_drivers_run_in_yarn_and_a_killed_one_is_replaced(
     assert f"JobError: view {VIEW}: spark-submit failed: YARN application" in second.log
     assert "ended with state: KILLED" in second.log
     catalog = MaterializedViewCatalog(lake)
-    assert [record["mode"] for record in history(catalog, VIEW)] == ["full", "merge"]
+    assert [record["mode"] for record in history(catalog, VIEW)] == ["merge"]  # without time travel, the last one
     assert sorted(read_arrow(catalog, readable(catalog, VIEW)).rows()) == [["a", 2], ["b", 5]]
     password = str(make_url(lake.properties["uri"]).password)
     assert password not in first.log + second.log + yarn.logs()
