@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from airflow_mv.documents import json_object, json_objects, read
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.quoting import quote
+from airflow_mv.quoting import quote, string_literal
 from airflow_mv.version import __version__
 
 #: The name of the staged rows in the statements of a check.
@@ -39,6 +39,15 @@ MAX_AHEAD_MS = 30_000
 REFRESH_ID_KEY = "airflow-mv.refresh-id"
 COMPLETE_KEY = "airflow-mv.complete"
 FALLBACK_KEY = "airflow-mv.fallback"
+#: A script must depend on its input only, not on a session. With these settings INSERT OVERWRITE replaces the whole
+#: table, `${…}` in a quoted name is not a variable, and the time zone and the meaning of a backslash in a literal are
+#: the same everywhere (keys are written as literals).
+SESSION_CONFS = (
+    ("spark.sql.sources.partitionOverwriteMode", "static"),
+    ("spark.sql.variable.substitute", "false"),
+    ("spark.sql.session.timeZone", "UTC"),
+    ("spark.sql.parser.escapedStringLiterals", "false"),
+)
 #: Spark writes the settings below this prefix into the summary of each snapshot that a session makes.
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
@@ -176,6 +185,8 @@ BRANCH = f"airflow_mv_branch_{secrets.token_hex(16)}"
 _NAMES = {STAGING: "staging", BRANCH: "branch"}
 _PLACEHOLDERS = {name: placeholder for placeholder, name in _NAMES.items()}
 _PLACEHOLDER = re.compile(f"({STAGING}|{BRANCH})")
+#: The first part of a quoted name.
+_FIRST_PART = re.compile(r"`(?:[^`]|``)+`")
 STAGING_NAMESPACE = "staged"
 #: The storage table's name in the staging catalog.
 STORAGE = "storage"
@@ -377,7 +388,32 @@ class MergeAdditiveStep:
         return f"{written} FROM (\nWITH `__stored` AS ({stored}), `__delta` AS (\n{self.changes}\n)\n{self.combine}\n)"
 
 
-Step = SqlStep | CreateStorageStep | DeterminismStep | DeltaStep | ReplaceKeysStep | MergeAdditiveStep
+@dataclass(frozen=True, slots=True)
+class RewriteStep:
+    """Write the rows of small data files, and those of files with deleted rows, into new data files.
+
+    Args:
+        table: Quoted Spark name of the table, with its catalog.
+        branch: The branch of the table that is rewritten; empty for its current rows.
+        options: Options of Iceberg's procedure ``rewrite_data_files``.
+    """
+
+    table: str
+    branch: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    def describe(self) -> str:
+        """Return the statement."""
+        catalog = _FIRST_PART.match(self.table)
+        branch = f", branch => {string_literal(self.branch)}" if self.branch else ""
+        options = ", ".join(string_literal(text) for option in self.options for text in option)
+        return (
+            f"CALL {catalog[0] if catalog else ''}.system.rewrite_data_files(table => {string_literal(self.table)}"
+            f"{branch}, options => map({options}))"
+        )
+
+
+Step = SqlStep | CreateStorageStep | DeterminismStep | DeltaStep | ReplaceKeysStep | MergeAdditiveStep | RewriteStep
 _STEPS: dict[str, type[Any]] = {
     "sql": SqlStep,
     "create-storage": CreateStorageStep,
@@ -385,6 +421,7 @@ _STEPS: dict[str, type[Any]] = {
     "delta": DeltaStep,
     "replace-keys": ReplaceKeysStep,
     "merge-additive": MergeAdditiveStep,
+    "rewrite": RewriteStep,
 }
 _KINDS = {cls: kind for kind, cls in _STEPS.items()}
 
@@ -518,7 +555,8 @@ class Outcome:
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
         mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
-        way: How rows were written: ``statement`` (plain SQL), ``merge``, ``delete``, ``overwrite``, or ``none``.
+        way: How rows were written: ``statement`` (plain SQL), ``merge``, ``delete``, ``overwrite``, ``rewrite`` (the
+            same rows in other files), or ``none``.
         fallback: The reason code of a fallback (see ``job/delta.py``), or ``None``.
         fallback_reason: The same in a sentence.
         rows_deleted: Rows that the job's snapshots removed, by rewritten files or by delete files.
@@ -608,6 +646,27 @@ class Target:
     registers: str = ""
     branch: bool = False
     start: int | None = None
+
+    @property
+    def opening(self) -> tuple[SqlStep, ...]:
+        """The steps before the first statement that reads or writes the table."""
+        if self.registers:
+            return (register(STORAGE, self.registers),)
+        if self.branch:
+            start = f" AS OF VERSION {self.start}" if self.start is not None else ""
+            return (SqlStep(f"ALTER TABLE {self.table} CREATE BRANCH {quote(BRANCH)}{start}"),)
+        return ()
+
+
+def register(name: str, location: str) -> SqlStep:
+    """Return the step that registers a metadata file in the staging catalog.
+
+    Args:
+        name: The table's name there.
+        location: The metadata file.
+    """
+    table, file = string_literal(f"{STAGING_NAMESPACE}.{name}"), string_literal(location)
+    return SqlStep(f"CALL {quote(STAGING)}.system.register_table(table => {table}, metadata_file => {file})")
 
 
 _Value = TypeVar("_Value")

@@ -13,9 +13,17 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, RESTError
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
 
 #: How long a writer tries to commit beside others.
 _LONGEST_SECONDS = 100.0
@@ -43,6 +51,30 @@ def overwrite_branch(table: Table, branch: str, rows: pa.Table, summary: dict[st
         return transaction._updates
 
     _commit(table, change)
+
+
+def replace_files(table: Table, branch: str) -> None:
+    """Write the rows of a branch into one new file, as Spark's ``rewrite_data_files`` does."""
+
+    def change(now: Table) -> Iterable[TableUpdate]:
+        transaction, scan = now.transaction(), now.scan().use_ref(branch)
+        rows, files = scan.to_arrow(), [task.file for task in scan.plan_files()]
+        with transaction.update_snapshot(branch=branch).overwrite() as update:
+            for file in files:
+                update.delete_data_file(file)
+            for file in _dataframe_to_data_files(transaction.table_metadata, rows, now.io):
+                update.append_data_file(file)
+        return [_as_replace(item) for item in transaction._updates]
+
+    _commit(table, change)
+
+
+def _as_replace(update: TableUpdate) -> TableUpdate:
+    """Give a new snapshot the operation of a compaction, which pyiceberg does not write."""
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.summary is None:
+        return update
+    summary = Summary(Operation.REPLACE, **update.snapshot.summary.additional_properties)
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"summary": summary}))
 
 
 def drop_branch(table: Table, branch: str) -> None:

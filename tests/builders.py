@@ -38,11 +38,20 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
 from airflow_mv.refresh.run import refresh, stage
-from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
+from airflow_mv.script import (
+    COMPLETE_KEY,
+    REFRESH_ID_KEY,
+    STAGING_CATALOG,
+    CreateStorageStep,
+    Outcome,
+    RewriteStep,
+    Script,
+    SqlStep,
+)
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version
-from tests.branches import create_branch, overwrite_branch
+from tests.branches import create_branch, overwrite_branch, replace_files
 
 #: All layouts, by name.
 LAYOUTS = sorted(STORED_LAYOUTS)
@@ -379,7 +388,7 @@ class DuckStager:
     @property
     def refreshes(self) -> list[Script]:
         """The scripts that were refreshes."""
-        return [script for script in self.calls if not isinstance(script.steps[-1], CreateStorageStep)]
+        return [script for script in self.calls if not isinstance(script.steps[-1], CreateStorageStep | RewriteStep)]
 
     def __call__(self, script: Script) -> Outcome:
         """Execute a script, on its own branch if the storage table is in the catalog."""
@@ -402,6 +411,8 @@ class DuckStager:
         for step in (*_before_work(script), *script.fallback) if script.incremental else script.steps:
             if isinstance(step, CreateStorageStep):
                 self._create(scratch, step)
+            elif isinstance(step, RewriteStep):
+                replace_files(self._table(scratch, step.table), step.branch or "main")
             else:
                 rows += self._run(scratch, script, step.sql)
         location = self._table(scratch, script.table).metadata_location

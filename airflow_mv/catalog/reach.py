@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import DataFile, ManifestFile
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
@@ -143,7 +143,27 @@ def _manifests(catalog: MaterializedViewCatalog, location: str) -> list[Manifest
     return _read(catalog, location, "manifest list", lambda io, at: read_manifests(io.new_input(at))[1])
 
 
+def files_at(catalog: MaterializedViewCatalog, snapshot: Snapshot) -> Iterator[DataFile]:
+    """Yield the data and delete files of one snapshot.
+
+    Args:
+        catalog: Its store has the files.
+        snapshot: The snapshot.
+
+    Raises:
+        MetadataFileNotFoundError: The manifest list or a manifest does not exist.
+        InvalidMetadataError: One of them does not follow the format.
+    """
+    if snapshot.manifest_list is not None:
+        for manifest in _manifests(catalog, snapshot.manifest_list):
+            yield from _data_files(catalog, manifest)
+
+
 def _files_of(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[str]:
+    return [file.file_path for file in _data_files(catalog, manifest)]
+
+
+def _data_files(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[DataFile]:
     location = manifest.manifest_path
     entries = _read(catalog, location, "manifest", lambda io, _: read_entries(manifest, io))
     added, existing = manifest.added_files_count, manifest.existing_files_count
@@ -151,7 +171,7 @@ def _files_of(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[
         # A file that was truncated between two blocks reads like a complete one.
         wanted = added + existing
         raise InvalidMetadataError(f"manifest: {location} holds {len(entries)} files, its list says {wanted}")
-    return [entry.data_file.file_path for entry in entries]
+    return [entry.data_file for entry in entries]
 
 
 def _read(

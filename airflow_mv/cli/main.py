@@ -347,6 +347,7 @@ def refresh(
     conn_id: str | None,
 ) -> None:
     """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots."""
+    from airflow_mv.maintenance.upkeep import upkeep_after_refresh
     from airflow_mv.refresh.run import refresh as refresh_views
 
     catalog, identifiers = open_catalog(views, conn_id)
@@ -362,6 +363,9 @@ def refresh(
         on_plan=show_plan,
         asked_by=this_user(),
     )
+    for result in results:
+        if result.published:
+            upkeep_after_refresh(catalog, result.view, stager=stager, report=progress)
     documents = [result.to_dict() for result in results]
     if as_json:
         print_json(documents)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_mv.cli.context import DIFFERENT, chosen_views, common, open_catalog, out, print_json, progress, visible
+from airflow_mv.cli.context import (
+    DIFFERENT,
+    chosen_views,
+    common,
+    open_catalog,
+    out,
+    print_json,
+    progress,
+    sparked,
+    stager_for,
+    visible,
+)
 from airflow_mv.errors import (
     InvalidMetadataError,
     NotFoundError,
@@ -57,6 +68,12 @@ class Age(click.ParamType[timedelta]):
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be expired and deleted, with proofs; change nothing.")
 @click.option("--undo", is_flag=True, help="Restore expired snapshots whose files still exist; unmark all files.")
+@click.option(
+    "--compact",
+    is_flag=True,
+    help="First rewrite small files, and files with deleted rows. Starts Spark if there are many.",
+)
+@sparked
 @common
 def maintain(
     *,
@@ -65,6 +82,9 @@ def maintain(
     older_than: timedelta,
     dry_run: bool,
     undo: bool,
+    compact: bool,
+    master: str | None,
+    remote: str | None,
     as_json: bool,
     conn_id: str | None,
 ) -> None:
@@ -72,18 +92,19 @@ def maintain(
 
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
-    from airflow_mv.maintenance.orphans import maintain as maintain_view
     from airflow_mv.maintenance.undo import undo as undo_view
+    from airflow_mv.maintenance.upkeep import upkeep
 
-    if undo and dry_run:
-        raise click.UsageError("--undo and --dry-run exclude each other")
+    if undo and (dry_run or compact):
+        raise click.UsageError(f"--undo and {'--dry-run' if dry_run else '--compact'} exclude each other")
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     if undo:
         _each(identifiers, lambda view: undo_view(catalog, view).to_dict(), _show_undone, as_json=as_json)
         return
+    stager = stager_for(catalog, master, remote) if compact else None
     _each(
         identifiers,
-        lambda view: maintain_view(catalog, view, older_than=older_than, dry_run=dry_run, report=progress).to_dict(),
+        lambda view: upkeep(catalog, view, older_than=older_than, dry_run=dry_run, stager=stager, report=progress),
         _show,
         as_json=as_json,
     )
@@ -232,6 +253,7 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
 def _show(document: dict[str, Any]) -> None:
     would = "would be " if document["dry_run"] else ""
     out.print(visible(document["view"]), style="bold", markup=False)
+    _show_compaction(document.get("compaction"))
     why = {"current": "current", "named": "with a tag or branch", "young": "too young", "adopted": "from before"}
     kept = ", ".join(f"{count} {why[reason]}" for reason, count in document["kept_snapshots"].items() if count)
     out.print(f"  snapshots {would}expired: {len(document['expired_snapshots'])}; kept: {kept or 'none'}")
@@ -243,6 +265,17 @@ def _show(document: dict[str, Any]) -> None:
     for location, proof in document["proofs"].items():
         out.print(f"    {visible(location)}  ({visible(proof)})", markup=False)
     _show_unproven(document["unproven"])
+
+
+def _show_compaction(document: Mapping[str, Any] | None) -> None:
+    if document is None:
+        return
+    said = {"compacted": "compacted", "would-compact": "would be compacted"}.get(document["outcome"], "not compacted")
+    out.print(f"  {said}: {visible(document['why'])}", markup=False)
+    if (after := document["after"]) is not None:
+        before = document["before"]["bytes"]
+        files = f"data files: {after['data_files']}, delete files: {after['delete_files']}"
+        out.print(f"  the same rows now: {files}, {after['bytes']:,} bytes instead of {before:,}", markup=False)
 
 
 def _show_unproven(unproven: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.operators.upkeep import MaintainMaterializedViewOperator
 
 _RETRIES = {"retries": 2}
@@ -22,8 +22,10 @@ def maintenance_dag(
     *,
     namespace: str | None = None,
     older_than: timedelta | float | str | None = None,
+    compact: bool = False,
     schedule: Any = "@daily",
     iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+    spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
     **kwargs: Any,
 ) -> DAG:
     """Make a DAG that expires old snapshots and deletes orphan files, with one mapped task for each view.
@@ -33,8 +35,10 @@ def maintenance_dag(
         views: Names of the views.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace`` at run time.
         older_than: See :class:`airflow_mv.operators.MaintainMaterializedViewOperator`.
+        compact: Whether to compact the views' files before, see the same operator.
         schedule: How often.
         iceberg_conn_id: Connection of the views' catalog.
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect``, for ``compact``.
         **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries, and the tag
             ``airflow-mv``.
 
@@ -60,6 +64,8 @@ def maintenance_dag(
         MaintainMaterializedViewOperator.partial(
             task_id="maintain",
             older_than=older_than,
+            compact=compact,
+            spark_conn_id=spark_conn_id,
             iceberg_conn_id=iceberg_conn_id,
             map_index_template="{{ task.view }}",
         ).expand(view=listed() if namespace else list(views))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
     from airflow_mv.maintenance.definition import VersionRolledBack
-    from airflow_mv.maintenance.orphans import Maintained
     from airflow_mv.maintenance.registry import Synced
     from airflow_mv.maintenance.rollback import RolledBack
     from airflow_mv.refresh import Pins, RefreshOptions
@@ -331,19 +330,34 @@ class MaterializedViewHook(BaseHook):
         name, inner = split_namespace(namespace)
         return [str(view) for view in materialized_views(self.catalog_named(name), inner)]
 
-    def maintain(self, view: str, *, older_than: timedelta | None = None, dry_run: bool = False) -> Maintained:
+    def maintain(
+        self, view: str, *, older_than: timedelta | None = None, dry_run: bool = False, compact: bool = False
+    ) -> dict[str, Any]:
         """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.
 
         Args:
             view: The view.
             older_than: Only what has been unneeded for this long; by default three days.
             dry_run: Whether to report only.
+            compact: Whether to rewrite small files before, and files with deleted rows. If there are many, a Spark job
+                runs in this process or over Connect.
+
+        Returns:
+            The document of ``airflow-mv maintain --json``.
         """
-        from airflow_mv.maintenance.orphans import maintain
+        from airflow_mv.maintenance.upkeep import upkeep
         from airflow_mv.publish.refresh import DEFAULT_GRACE
 
         catalog, grace = self.catalog_for(view), DEFAULT_GRACE if older_than is None else older_than
-        return maintain(catalog, self.identify(view), older_than=grace, dry_run=dry_run, report=self.log.info)
+        with closing(_Lazy(self, view)) as stager:
+            return upkeep(
+                catalog,
+                self.identify(view),
+                older_than=grace,
+                dry_run=dry_run,
+                stager=stager if compact else None,
+                report=self.log.info,
+            )
 
     def verify(self, view: str) -> dict[str, Any]:
         """Compare a view's stored rows with a recomputation at the recorded snapshots, in this process or over Connect.

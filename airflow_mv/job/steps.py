@@ -34,6 +34,7 @@ from airflow_mv.script import (
     DeterminismStep,
     MergeAdditiveStep,
     ReplaceKeysStep,
+    RewriteStep,
     Script,
     SqlStep,
     Step,
@@ -152,6 +153,9 @@ def _run_step(work: JobContext, step: Step) -> None:
             replace_keys(work, step)
         case MergeAdditiveStep():
             merge_additive(work, step)
+        case RewriteStep():
+            work.way = "rewrite"
+            work.run(step.describe())
 
 
 def _run_sql(work: JobContext, step: SqlStep) -> None:

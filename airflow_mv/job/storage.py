@@ -97,7 +97,8 @@ def written(work: JobContext, script: Script) -> dict[str, Any]:
         location, head, summaries = _by_statements(work, script)
     else:
         location, head, summaries = _by_metadata(work.table(script.table), script)
-    if work.way != "none" and head is not None and head.get(REFRESH_ID_KEY) != script.refresh_id:
+    # A rewrite is known by its operation: the procedure adds nothing to the summary.
+    if work.way not in ("none", "rewrite") and head is not None and head.get(REFRESH_ID_KEY) != script.refresh_id:
         raise JobError(
             f"Spark {work.spark.version} has not written the refresh id ({REFRESH_ID_KEY}) into the summary of the "
             "snapshot that it staged: nothing may be published. Does its Iceberg honour the setting "

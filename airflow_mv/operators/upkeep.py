@@ -65,6 +65,8 @@ class _UpkeepOperator(BaseOperator):
 class MaintainMaterializedViewOperator(_UpkeepOperator):
     """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.
 
+    With ``compact`` its files are compacted before.
+
     Returns (XCom) the counts of ``airflow-mv maintain --json``. The names of files are in the log.
 
     Args:
@@ -72,24 +74,39 @@ class MaintainMaterializedViewOperator(_UpkeepOperator):
         older_than: Only what has been unneeded for this long (templated): a ``timedelta``, seconds, or a text like
             ``3 d``. At least twice the longest refresh; by default three days.
         report_only: Whether to change nothing, and only log what would be done.
+        compact: Whether to rewrite small files before, and files with deleted rows. If there are many, a Spark job runs
+            in the worker: in a session on the connection's master, or over Spark Connect.
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated), for ``compact``.
         **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "older_than")
+    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "older_than", "spark_conn_id")
 
     def __init__(
-        self, *, older_than: timedelta | float | str | None = None, report_only: bool = False, **kwargs: Any
+        self,
+        *,
+        older_than: timedelta | float | str | None = None,
+        report_only: bool = False,
+        compact: bool = False,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.older_than = older_than
         self.report_only = report_only
+        self.compact = compact
+        self.spark_conn_id = spark_conn_id
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Maintain the view."""
-        done = hook.maintain(
-            self.view, older_than=duration(self.older_than, what="older_than"), dry_run=self.report_only
+        document = hook.maintain(
+            self.view,
+            older_than=duration(self.older_than, what="older_than"),
+            dry_run=self.report_only,
+            compact=self.compact,
         )
-        document = done.to_dict()
+        if (compaction := document.get("compaction")) is not None:
+            self.log.info("%s: compaction: %s (%s)", document["view"], compaction["outcome"], compaction["why"])
         for location in document.pop("files"):
             self.log.info("  %s %s", "would delete" if self.report_only else "deleted", location)
         for location, why in document.pop("unproven").items():

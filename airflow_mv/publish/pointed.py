@@ -45,6 +45,7 @@ from airflow_mv.publish.refresh import (
 )
 from airflow_mv.script import MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.snapshots import with_head
 from airflow_mv.spec.stored import decode, encode
@@ -124,7 +125,7 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
         require_inside(staged.where, storage, what=what)
     data = catalog.files.read(source, what=what)
     table = parse_table(data, source=f"{what} {source}")
-    check_staged(plan, storage, table, source)
+    check_staged(plan.view, plan.storage_table_location, storage, table, source)
     catalog.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
     snapshot = table.find(table.head) if table.head is not None else None
     if staged.where is not None:
@@ -244,19 +245,26 @@ def _write(catalog: MaterializedViewCatalog, folder: str, document: dict[str, An
     return location
 
 
-def check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMetadata, source: str) -> None:
-    """Refuse staged metadata that was not computed on the storage state that the plan names."""
+def check_staged(view: Identifier, base: str, storage: LoadedStorage, staged: TableMetadata, source: str) -> None:
+    """Refuse staged metadata that was not computed on a storage state.
+
+    Args:
+        view: The view.
+        base: The storage metadata file that the job started from.
+        storage: The storage table now.
+        staged: The staged metadata.
+        source: Its file.
+
+    Raises:
+        InvalidMetadataError: It belongs to another table, does not follow from ``base``, or is outside of the folder.
+    """
     if staged.table_uuid != storage.table.table_uuid:
         raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} belongs to another table than the storage table"
+            f"view {view}: the staged file {source} belongs to another table than the storage table"
         )
-    earlier = {entry.metadata_file for entry in staged.metadata_log} | {source}
-    if plan.storage_table_location not in earlier:
-        raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: "
-            "stage again"
-        )
-    require_inside(staged.location, storage, what=f"view {plan.view}, staged file {source}, field 'location'")
+    if base not in {entry.metadata_file for entry in staged.metadata_log} | {source}:
+        raise InvalidMetadataError(f"view {view}: the staged file {source} does not follow from {base}: stage again")
+    require_inside(staged.location, storage, what=f"view {view}, staged file {source}, field 'location'")
 
 
 def staged_snapshot(plan: PlannedRefresh, staged: TableMetadata, source: str) -> Snapshot:

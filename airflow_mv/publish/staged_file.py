@@ -62,7 +62,7 @@ class StagedFile:
         require_inside(location, storage, what=what)
         data = self._files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}")
-        check_staged(plan, storage, table, location)
+        check_staged(plan.view, plan.storage_table_location, storage, table, location)
         head = staged_snapshot(plan, table, location)
         self._flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
         document = decode(data, source=f"{what} {location}")

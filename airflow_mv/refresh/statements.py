@@ -12,10 +12,8 @@ from typing import Any
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import (
-    BRANCH,
+    SESSION_CONFS,
     SNAPSHOT_PROPERTY,
-    STAGING,
-    STAGING_NAMESPACE,
     STORAGE,
     CreateStorageStep,
     Script,
@@ -23,6 +21,7 @@ from airflow_mv.script import (
     Step,
     TableRead,
     Target,
+    register,
     staged,
 )
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
@@ -39,15 +38,6 @@ STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
 #: A storage table in the catalog has concurrent writers: the branches of refreshes, and other engines.
 REGISTERED_PROPERTIES = (*STORAGE_PROPERTIES, ("commit.retry.num-retries", "10"))
 _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS, _SPARKS_PARTITIONS = 16 * 1024 * 1024, 4, 200
-#: A refresh must depend on its snapshots only, not on a session. With these settings INSERT OVERWRITE replaces the
-#: whole table, `${…}` in a quoted name is not a variable, and the time zone and the meaning of a backslash in a literal
-#: are the same everywhere (keys are written as literals).
-SESSION_CONFS = (
-    ("spark.sql.sources.partitionOverwriteMode", "static"),
-    ("spark.sql.variable.substitute", "false"),
-    ("spark.sql.session.timeZone", "UTC"),
-    ("spark.sql.parser.escapedStringLiterals", "false"),
-)
 _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
@@ -190,11 +180,7 @@ def refresh_script(  # noqa: PLR0913 (each is a part of the script)
         work: The steps that replace the recompute; only if the columns are the same.
     """
     query, nested = pinned.sql, pinned.nested
-    steps = [_register(STORAGE, target.registers)] if target.registers else []
-    steps += [_register(name, location) for name, location in sorted(nested.items())]
-    if target.branch:
-        start = f" AS OF VERSION {target.start}" if target.start is not None else ""
-        steps.append(SqlStep(f"ALTER TABLE {target.table} CREATE BRANCH {quote(BRANCH)}{start}"))
+    steps = [*target.opening, *(register(name, location) for name, location in sorted(nested.items()))]
     if replaces is None:
         wanted = {**properties, _KEEP_METADATA: "false"} if target.registers else properties
         if missing := missing_properties(wanted, storage):
@@ -278,7 +264,7 @@ def create_storage(
     name = table.sql() if table else staged(STORAGE)
     properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
     step = CreateStorageStep(name, source, location, tuple(partition_by), properties)
-    steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(pinned.nested.items())), step)
+    steps: tuple[Step, ...] = (*(register(name, file) for name, file in sorted(pinned.nested.items())), step)
     return Script(view, token, name, steps, None, SESSION_CONFS, len(pinned.nested), reads=pinned.reads)
 
 
@@ -364,8 +350,3 @@ def _replace_table(
 def _table_properties(properties: Mapping[str, str]) -> str:
     pairs = ", ".join(f"{string_literal(key)} = {string_literal(value)}" for key, value in properties.items())
     return f"TBLPROPERTIES ({pairs})"
-
-
-def _register(name: str, location: str) -> SqlStep:
-    table, file = string_literal(f"{STAGING_NAMESPACE}.{name}"), string_literal(location)
-    return SqlStep(f"CALL {quote(STAGING)}.system.register_table(table => {table}, metadata_file => {file})")

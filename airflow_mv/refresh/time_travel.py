@@ -92,13 +92,22 @@ def _of_snapshot(view: LoadedView, storage: LoadedStorage, state: StorageState, 
     if storage.table.find(snapshot_id) is None:
         return _missing(view, state, f"with snapshot {snapshot_id}: the storage table has no such snapshot")
     by_id = storage.snapshots_of(state.refreshes)
-    heads = {by_id[record.refresh_id]: record for record in state.refreshes}
-    for snapshot in ancestors(storage.table, snapshot_id):
-        if snapshot.snapshot_id in heads:
-            return heads[snapshot.snapshot_id]
-        if snapshot.operation != "replace":
-            break
+    # The records of compacted rows name the last compaction. What was compacted may be there, too.
+    heads = {
+        found: record for record in state.refreshes for found in _same_rows(storage.table, by_id[record.refresh_id])
+    }
+    for same in _same_rows(storage.table, snapshot_id):
+        if same in heads:
+            return heads[same]
     return _missing(view, state, f"with snapshot {snapshot_id}: another writer's commit, or a refresh that has expired")
+
+
+def _same_rows(table: TableMetadata, snapshot_id: int | None) -> Iterator[int]:
+    """Yield a snapshot, and the earlier ones that differ from it by compactions only."""
+    for snapshot in ancestors(table, snapshot_id):
+        yield snapshot.snapshot_id
+        if snapshot.operation != "replace":
+            return
 
 
 def _of_bases(

@@ -17,8 +17,8 @@ from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
 from airflow_mv.refresh.stagers import spark_errors, stored_rows
-from airflow_mv.refresh.statements import SESSION_CONFS, place_names, renamed
-from airflow_mv.script import STAGING
+from airflow_mv.refresh.statements import place_names, renamed
+from airflow_mv.script import SESSION_CONFS, STAGING
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord

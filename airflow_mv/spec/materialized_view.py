@@ -354,6 +354,18 @@ class StorageState(StoredModel):
         }
         return cls.read(document, source=PROPERTY)
 
+    def moved_to(self, sequence_number: int) -> StorageState:
+        """Return the state with the current refresh's rows, unchanged, in another snapshot.
+
+        Args:
+            sequence_number: The snapshot's.
+        """
+        document = self.document()
+        for record in document["refreshes"]:
+            if record["refresh-id"] == self.current_refresh_id:
+                record["sequence-number"] = sequence_number
+        return type(self).read(document, source=PROPERTY)
+
     def rolled_back(self, refresh_id: str, rollback_id: str, now_ms: int) -> StorageState:
         """Return the state with an earlier refresh as the current one.
 

@@ -20,7 +20,7 @@ def test_a_view_is_maintained_verified_converted_rolled_back_dropped_by_tasks(ai
     first = str(history(sales.catalog, VIEW)[0]["refresh_id"])
     run = airflow.run(f"""
         chain(
-            MaintainMaterializedViewOperator(task_id="maintain", view="{VIEW}", older_than="0 s"),
+            MaintainMaterializedViewOperator(task_id="maintain", view="{VIEW}", older_than="0 s", compact=True),
             VerifyMaterializedViewOperator(task_id="files", view="{VIEW}", files=True),
             ConvertMaterializedViewOperator(task_id="convert", view="{VIEW}", layout="{{{{ 'table' }}}}"),
             ConvertMaterializedViewOperator(task_id="converted", view="{VIEW}", layout="table"),
@@ -36,6 +36,7 @@ def test_a_view_is_maintained_verified_converted_rolled_back_dropped_by_tasks(ai
     )
     assert run.states == {**states, "too_late": "failed"}, run.log
     assert run.values["maintain"]["view"] == VIEW
+    assert run.values["maintain"]["compaction"]["outcome"] == "not-needed"
     assert run.values["files"]["intact"]
     assert run.values["convert"] == {"view": VIEW, "layout": "table", "before": "pointed"}
     assert run.values["converted"] == {"view": VIEW, "layout": "table", "before": "table"}

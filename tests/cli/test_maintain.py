@@ -255,3 +255,13 @@ def test_a_drop_without_purge_leaves_the_files(home: Lake) -> None:
     own = files(folder)
     assert call("drop", VIEW, "--yes").stdout == f"dropped {VIEW}\n"
     assert files(folder) == own
+
+
+def test_a_compaction_that_is_not_worth_a_job_says_why(home: Lake) -> None:
+    """Spark is not started. --json has the same."""
+    text = call("maintain", VIEW, "--compact").stdout
+    assert "not compacted: data files: 1, the most small ones in a partition: 1, delete files: 0" in text
+    (document,) = call("maintain", VIEW, "--compact", "--json").json
+    assert set(document) == {*KEYS, "compaction"}
+    assert (document["compaction"]["outcome"], document["compaction"]["after"]) == ("not-needed", None)
+    assert call("maintain", VIEW, "--compact", "--undo").code == 2

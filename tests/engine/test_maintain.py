@@ -8,10 +8,13 @@ from datetime import timedelta
 import pytest
 
 from airflow_mv.catalog.reach import snapshot_files
+from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
-from tests.engine.support import Lake
+from airflow_mv.refresh import candidates
+from tests.engine.support import Lake, multiset, no_spark, recomputed
 
 TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"
 NOW = timedelta(0)
@@ -92,3 +95,36 @@ def test_i11_spark_s_files_of_other_tables_are_kept_and_those_of_the_view_are_pr
     assert all(any(place in location for place in theirs) for location in left)
     for name in ("inside", "writes"):
         assert len(lake.files.load_table((lake.namespace, name)).scan().to_arrow()) == 3
+
+
+@pytest.mark.parametrize("layout", ["pointed", "registered", pytest.param("table", marks=pytest.mark.slow)])
+def test_a_view_with_many_small_and_delete_files_is_compacted_and_stays_incremental(
+    lake: Lake, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, time travel and the next incremental refresh are as before. A second compaction starts no job."""
+    monkeypatch.setattr(candidates, "SMALL_STORAGE", -1)  # else so few rows are written anew by each refresh
+    monkeypatch.setattr(small_files, "MIN_FILES", 3)
+    lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2), ('east', 3)")
+    modes = {f"airflow-mv.storage.write.{item}.mode": "merge-on-read" for item in ("merge", "delete", "update")}
+    properties = {"airflow-mv.incremental-up-to": "1000", **modes}
+    lake.create(
+        "totals", TOTALS, layout=layout, refresh_strategy="incremental", time_travel=True, properties=properties
+    )
+    for number in range(3):
+        lake.insert("orders", f"('north', {number}), ('new {number}', 1)")
+        last = lake.refresh("totals")
+    rows = lake.rows("totals")
+    done = compact(lake.catalog, lake("totals"), stager=lake.stager).to_dict()
+    assert done["outcome"] == "compacted", done
+    assert (done["after"]["data_files"], done["after"]["delete_files"]) == (1, 0)
+    assert done["before"]["data_files"] >= 3
+    assert done["before"]["delete_files"] >= 2
+    assert lake.rows("totals") == rows
+    assert multiset(lake.stored("totals")) == recomputed(lake, "totals", TOTALS.replace("{ns}.", ""))
+    assert lake.status("totals").to_dict()["state"] == "fresh"
+    assert compact(lake.catalog, lake("totals"), stager=no_spark).outcome == "not-needed"
+    maintain(lake.catalog, lake("totals"), older_than=NOW)
+    lake.insert("orders", "('south', 5)")
+    assert str(lake.refresh("totals").mode) == "merge"
+    assert multiset(lake.stored("totals")) == recomputed(lake, "totals", TOTALS.replace("{ns}.", ""))
+    assert lake.rows("totals", refresh_id=last.refresh_id) == rows

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compaction in all catalogs and layouts: other files, the same rows, the same refresh; a refresh goes first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.freshness.status import history, status
+from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance.compact import compact
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.repair import repair
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.maintenance.upkeep import COMPACT_PROPERTY, EXPIRE_PROPERTY, upkeep_after_refresh
+from airflow_mv.publish import publish
+from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.time_travel import TimeTravel
+from airflow_mv.refresh.verify import verify_files
+from airflow_mv.script import Outcome, RewriteStep, Script, SqlStep
+from airflow_mv.spec.table import ancestors
+from tests.builders import Lake
+from tests.contract.support import VIEW, left_over, staged, where
+from tests.faults import Clock, Fault, FaultyCatalog, arrive_late, lose_answer_after, lose_answer_before
+from tests.protocol.maintenance import NOW, refreshed, snapshot_ids
+
+
+@pytest.fixture
+def home(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake in which one file is worth a compaction."""
+    every_home.table()
+    monkeypatch.setattr(small_files, "MIN_FILES", 1)
+    return every_home
+
+
+def rows_of(home: Lake, **which: Any) -> list[dict[str, Any]]:
+    found = readable(home.catalog, VIEW, TimeTravel(**which), stager=None)
+    return sorted(read_arrow(home.catalog, found).batches.read_all().to_pylist(), key=str)
+
+
+def test_i06_a_compaction_changes_files_and_nothing_that_a_reader_sees(home: Lake) -> None:
+    """Rows, history, freshness, time travel and the next refresh are as before; what was compacted can expire."""
+    first, second = refreshed(home, 2, time_travel=True)
+    rows, before, told = home.read(), home.storage(), history(home.catalog, VIEW)
+    done = compact(home.catalog, VIEW, stager=home.stager)
+    after = home.storage()
+    assert (done.outcome, done.snapshot_id) == ("compacted", after.rows_snapshot)
+    assert after.rows_snapshot != before.rows_snapshot
+    assert next(iter(ancestors(after.table, after.rows_snapshot))).operation == "replace"
+    assert home.read() == rows
+    keys = ("refresh_id", "current", "mode", "refreshed_at", "base_tables", "rows_written")
+    assert [[item.get(key) for key in keys] for item in history(home.catalog, VIEW)] == [
+        [item.get(key) for key in keys] for item in told
+    ]
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+    for which in (
+        {"refresh_id": second},
+        {"snapshot_id": before.rows_snapshot},
+        {"snapshot_id": after.rows_snapshot},
+        {"as_of": datetime.now(UTC) + timedelta(minutes=1)},
+    ):
+        assert rows_of(home, **which) == rows
+    assert len(rows_of(home, refresh_id=first)) < len(rows)
+    assert left_over(home) == [f"refresh-{item}" for item in (first, second)]
+    assert repair(home.catalog, VIEW, act=False, accept_older=False).to_dict()["healthy"]
+    maintain(home.catalog, VIEW, older_than=NOW)
+    assert before.rows_snapshot not in snapshot_ids(home)
+    assert verify_files(home.catalog, VIEW).intact
+    assert (home.refresh().outcome, rows_of(home, refresh_id=second)) == ("fresh", rows)
+    home.append((77, "west", 1))
+    assert home.refresh().outcome == "refreshed"
+    assert rows_of(home, refresh_id=second) == rows
+    assert rollback(home.catalog, VIEW, second).changed
+    assert home.read() == rows
+
+
+def test_a_compaction_is_decided_from_metadata(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few files, no rows, a dry run, another writer's rows: no job is started, and nothing changes."""
+
+    def no_job(script: Script) -> Outcome:
+        raise AssertionError(script)
+
+    home.view()
+    assert compact(home.catalog, VIEW, stager=no_job).why == "the view has no rows yet"
+    home.refresh()
+    before = home.storage()
+    would = compact(home.catalog, VIEW, stager=no_job, dry_run=True).to_dict()
+    assert (would["outcome"], would["before"]["data_files"], would["after"]) == ("would-compact", 1, None)
+    monkeypatch.setattr(small_files, "MIN_FILES", 2)
+    few = compact(home.catalog, VIEW, stager=no_job)
+    assert (few.outcome, few.why) == (
+        "not-needed",
+        "data files: 1, the most small ones in a partition: 1, delete files: 0",
+    )
+    assert home.storage() == before
+    if before.name is not None:
+        theirs = home.iceberg.load_table((*before.name.namespace, before.name.name))
+        theirs.append(theirs.scan().to_arrow())
+        assert "another writer has changed" in compact(home.catalog, VIEW, stager=no_job).why
+
+
+@pytest.mark.parametrize("fault", [lose_answer_after(), lose_answer_before(), arrive_late])
+def test_a_compaction_with_a_lost_answer_is_applied_once(home: Lake, clock: Clock, fault: Fault) -> None:
+    refreshed(home, 1)
+    rows = home.read()
+    catalog = FaultyCatalog(home.iceberg, fault)
+    assert compact(catalog, VIEW, stager=home.stager, effects=clock.effects).outcome == "compacted"
+    done = home.storage()
+    catalog.arrive()
+    assert home.storage() == done
+    assert (home.read(), left_over(home)) == (rows, [])
+    assert [item.operation for item in ancestors(done.table, done.table.head)].count("replace") == 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_refresh_that_is_published_while_the_job_runs_wins(home: Lake, rounds: int) -> None:
+    """The compaction begins again, and gives up after three rounds. Nothing is left of the lost ones."""
+    refreshed(home, 1)
+    ran = []
+
+    def beside(script: Script) -> Outcome:
+        outcome = home.stager(script)
+        ran.append(script)
+        if len(ran) <= rounds:
+            home.append((100 + len(ran), f"new {len(ran)}", 1))
+            home.refresh()
+        return outcome
+
+    done = compact(home.catalog, VIEW, stager=beside)
+    assert (done.outcome, len(ran)) == (("compacted", rounds + 1) if rounds < 3 else ("superseded", 3))
+    assert {f"new {number}" for number in range(1, rounds + 1)} <= {row["region"] for row in home.read()}
+    assert left_over(home) == []
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+
+
+def test_a_refresh_that_was_staged_before_a_compaction_is_planned_again(home: Lake) -> None:
+    """Its rows were computed from the files before: nothing of either is lost."""
+    refreshed(home, 1)
+    home.append((77, "west", 1))
+    plan, outcome = staged(home)
+    compact(home.catalog, VIEW, stager=home.stager)
+    assert publish(home.catalog, plan, where(outcome)).outcome == "replan"
+    assert home.refresh().outcome == "refreshed"
+    assert "west" in {row["region"] for row in home.read()}
+
+
+def test_files_with_other_rows_are_not_published(home: Lake) -> None:
+    """A job that did anything but rewriting files: its snapshot says so."""
+    refreshed(home, 1)
+    rows, before = home.read(), home.storage()
+
+    def other(script: Script) -> Outcome:
+        (*opening, rewrite) = script.steps
+        assert isinstance(rewrite, RewriteStep)
+        table = f"{rewrite.table}.`branch_{rewrite.branch}`" if rewrite.branch else rewrite.table
+        insert = SqlStep(f"INSERT OVERWRITE {table}\nSELECT 'x' AS region, 1 AS orders, 1 AS amount")
+        return home.stager(replace(script, steps=(*opening, insert)))
+
+    with pytest.raises(InvalidMetadataError, match="does not hold the view's rows"):
+        compact(home.catalog, VIEW, stager=other)
+    assert (home.read(), home.storage().base, left_over(home)) == (rows, before.base, [])
+
+
+def test_a_view_asks_for_upkeep_after_a_refresh(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Above its bounds. The rows are published already: whatever fails is a warning."""
+    lines: list[str] = []
+
+    def failing(script: Script) -> Outcome:
+        return Outcome(script.refresh_id, None, error="no executors")
+
+    bounds = {COMPACT_PROPERTY: "1", EXPIRE_PROPERTY: "5"}
+    home.view(partition_by=["region"], properties=bounds)
+    home.refresh()
+    upkeep_after_refresh(home.catalog, VIEW, stager=failing, report=lines.append)
+    assert lines == []
+    assert "is refreshed, but its upkeep failed" in caplog.text
+    assert "the Spark job of the compaction failed, nothing was published: no executors" in caplog.text
+    rows, before = home.read(), home.storage()
+    upkeep_after_refresh(home.catalog, VIEW, stager=home.stager, report=lines.append)
+    assert [line.partition("(")[0] for line in lines] == [f"lake.{VIEW}: compaction after the refresh: compacted "]
+    assert home.read() == rows
+    assert home.storage().rows_snapshot != before.rows_snapshot
+    home.view("unasked", partition_by=["region"])
+    home.refresh("sales.unasked")
+    upkeep_after_refresh(home.catalog, "sales.unasked", stager=failing, report=lines.append)
+    home.view("wrong", properties={COMPACT_PROPERTY: "many"})
+    upkeep_after_refresh(home.catalog, "sales.wrong", stager=failing, report=lines.append)
+    assert f"property {COMPACT_PROPERTY}: 'many' is not a whole number of at least 1" in caplog.text
+    assert len(lines) == 1
