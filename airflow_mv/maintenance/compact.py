@@ -28,7 +28,7 @@ from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.pointed import check_staged, require_inside
 from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Current, load_current
-from airflow_mv.publish.registered import DropBranch
+from airflow_mv.publish.registered import drop_branch, holds_files
 from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script
 from airflow_mv.spec.identifiers import Identifier
@@ -185,10 +185,10 @@ def _rewritten(
     try:
         found = _staged(catalog, planned, outcome)
     except MaterializedViewError:
-        _drop(catalog, storage, outcome.branch, effects)
+        drop_branch(catalog, storage.name, outcome.branch, effects)
         raise
     if found is None:
-        _drop(catalog, storage, outcome.branch, effects)
+        drop_branch(catalog, storage.name, outcome.branch, effects)
     return found
 
 
@@ -231,25 +231,10 @@ def _staged(catalog: MaterializedViewCatalog, planned: Current, outcome: Outcome
         raise InvalidMetadataError(f"view {view}: what the compaction has staged does not hold the view's rows")
     if not added:
         return None
-    _require_files(catalog, storage, added[-1])
+    if not holds_files(catalog, storage, added[-1]):
+        raise JobError(f"view {view}: the staged snapshot {added[-1].snapshot_id} has lost its files: compact it again")
     catalog.flush(planned.view, added)
     return _Rewritten(table, added, outcome.branch, document)
-
-
-def _require_files(catalog: MaterializedViewCatalog, storage: LoadedStorage, snapshot: Snapshot) -> None:
-    """Java's JdbcCatalog deletes the files of a commit whose answer was lost, even if it has landed."""
-    name, location = storage.name, snapshot.manifest_list
-    if name is not None and location is not None and not catalog.tables.has_file(name, location):
-        raise JobError(f"table {name}: the staged snapshot {snapshot.snapshot_id} has lost its files: compact it again")
-
-
-def _drop(catalog: MaterializedViewCatalog, storage: LoadedStorage, branch: str | None, effects: Effects) -> None:
-    if branch is None or storage.name is None:
-        return
-    try:
-        commit(DropBranch(catalog, storage.name, branch, effects))
-    except MaterializedViewError as error:
-        log.warning("The unneeded branch %s could not be dropped: %s", branch, error)
 
 
 # --------------------------------------------------------------------------------- the publication
@@ -333,7 +318,7 @@ class _Compaction(StorageChange):
     def clean_up(self) -> None:
         """Drop the branch, or delete the metadata file. The staged files are left as orphans."""
         super().clean_up()
-        _drop(self._catalog, self._now.storage, self._rewritten.branch, self.effects)
+        drop_branch(self._catalog, self._now.storage.name, self._rewritten.branch, self.effects)
 
     def _record(self, storage: LoadedStorage) -> str:
         """Return the refresh history: the current refresh's rows are in the staged snapshot."""

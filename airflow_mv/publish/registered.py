@@ -180,10 +180,9 @@ class RegisteredAttempt:
                 f"view {plan.view}: the branch {branch!r} of {storage.name} was not written by refresh "
                 f"{plan.refresh_id}: drop it, and run the refresh again"
             )
-        if self._checked or snapshot.manifest_list is None or storage.name is None:
+        if self._checked:
             return
-        # Java's JdbcCatalog deletes the files of a commit whose answer was lost, even if it has landed.
-        if not self._catalog.tables.has_file(storage.name, snapshot.manifest_list):
+        if not holds_files(self._catalog, storage, snapshot):
             self.clean_up()
             raise JobError(
                 f"view {plan.view}: the staged snapshot {snapshot.snapshot_id} of {storage.name} has lost its files "
@@ -210,13 +209,41 @@ class RegisteredAttempt:
 
     def clean_up(self) -> None:
         """Drop the branch. After that no copy of the commit that is still in flight can be applied."""
-        branch, table = self._branch, self._staged.plan.storage_table
-        if branch is None or table is None:
-            return
-        try:
-            commit(DropBranch(self._catalog, table, branch, self._staged.effects))
-        except MaterializedViewError as error:
-            log.warning("The unneeded branch %s could not be dropped: %s", branch, error)
+        drop_branch(self._catalog, self._staged.plan.storage_table, self._branch, self._staged.effects)
+
+
+def holds_files(catalog: MaterializedViewCatalog, storage: LoadedStorage, snapshot: Snapshot) -> bool:
+    """Whether the files of a staged snapshot exist.
+
+    Java's JdbcCatalog deletes the files of a commit whose answer was lost, even if it has landed.
+
+    Args:
+        catalog: Where the view is.
+        storage: Its storage table. Only if the catalog holds it, a snapshot may have lost its files.
+        snapshot: The snapshot.
+    """
+    if snapshot.manifest_list is None or storage.name is None:
+        return True
+    return catalog.tables.has_file(storage.name, snapshot.manifest_list)
+
+
+def drop_branch(
+    catalog: MaterializedViewCatalog, table: Identifier | None, branch: str | None, effects: Effects
+) -> None:
+    """Drop a branch that is not needed any more; a failure is logged.
+
+    Args:
+        catalog: Where the table is.
+        table: The storage table, if the catalog holds it.
+        branch: The branch, if there is one.
+        effects: Clock, sleep and jitter.
+    """
+    if branch is None or table is None:
+        return
+    try:
+        commit(DropBranch(catalog, table, branch, effects))
+    except MaterializedViewError as error:
+        log.warning("The unneeded branch %s could not be dropped: %s", branch, error)
 
 
 class DropBranch(Change[TableMetadata | None]):
