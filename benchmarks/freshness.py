@@ -61,6 +61,28 @@ done = time.perf_counter()
 print(json.dumps([imported - started, opened - imported, first - opened, done - first]))
 """
 
+#: Reads one base table, and prints the peak of the memory that was added to that of the imports, MiB.
+_READER = """
+import json, sys
+from pathlib import Path
+import pyiceberg.io.pyarrow
+from pyiceberg.catalog import load_catalog
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.spec.identifiers import Identifier
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
+catalog = load_catalog("lake", **json.loads(sys.argv[1]))
+ours = MaterializedViewCatalog(catalog)
+catalog.list_tables("bench")
+before = peak()
+if sys.argv[2] == "ours":
+    name = Identifier("lake", ("bench",), "t0")
+    ours.table_metadata(name, ours.locate([name])[name])
+else:
+    catalog.load_table(("bench", "t0"))
+print(peak() - before)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, default=100, metavar="N", help="views")
@@ -231,7 +253,15 @@ def _measure(lake: Lake, repeat: int) -> dict[str, list[float]]:
         lake.commit(pointers, table, lake.snapshots + 1)
     _statuses(lake, repeat, "each table has a new snapshot", State.STALE, runs)
     _readers(lake, repeat, runs)
+    for reader in ("ours", "pyiceberg's load_table"):
+        runs[f"peak memory of one base table: {reader}"] = [_peak(lake, reader) for _ in range(repeat)]
     return runs
+
+
+def _peak(lake: Lake, reader: str) -> float:
+    """Return the memory that reading a base table adds to a new process, MiB."""
+    command = [sys.executable, "-c", _READER, json.dumps(lake.properties), reader]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def _statuses(lake: Lake, repeat: int, title: str, expected: State, runs: dict[str, list[float]]) -> None:
@@ -286,9 +316,17 @@ def _table(results: dict[int, dict[str, list[float]]], sizes: dict[int, int]) ->
 
     names = list(next(iter(results.values())))
     rows = [row("metadata file of a base table", (f"{size / 1e6:.2f} MB" for size in sizes.values()))]
-    rows += [row(f"{name}, ms", (_ms(runs[name]) for runs in results.values())) for name in names]
+    rows += [row(f"{name}, {_unit(name)}", (_cell(name, runs[name]) for runs in results.values())) for name in names]
     rows.append(row("ratio of the two", (_ratio(runs) for runs in results.values())))
     return report.table(["", *(f"{snapshots:,} snapshots" for snapshots in results)], rows)
+
+
+def _unit(name: str) -> str:
+    return "MiB" if name.startswith("peak") else "ms"
+
+
+def _cell(name: str, numbers: list[float]) -> str:
+    return report.spread(numbers, digits=0) if _unit(name) == "MiB" else _ms(numbers)
 
 
 def _ms(seconds: list[float]) -> str:
