@@ -239,6 +239,7 @@ class CreateStorageStep:
         location: The storage table's directory; ``None`` leaves it to the catalog.
         partition_by: Quoted partition transforms, e.g. ``days(`day`)``.
         properties: Table properties.
+        comments: The comment of each column that has another one than the query's.
     """
 
     table: str
@@ -246,6 +247,7 @@ class CreateStorageStep:
     location: str | None
     partition_by: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
+    comments: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
         """Return the statement with the columns left to Spark."""

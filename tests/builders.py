@@ -420,7 +420,10 @@ class DuckStager:
         return Outcome(script.refresh_id, location, rows, executor_seconds=0.5, branch=script.branch, **refused)
 
     def _create(self, scratch: SqlCatalog, step: CreateStorageStep) -> None:
-        schema = self._query(scratch, step.query).schema
+        schema, comments = self._query(scratch, step.query).schema, dict(step.comments)
+        schema = pa.schema(
+            [item.with_metadata({"doc": text}) if (text := comments.get(item.name)) else item for item in schema]
+        )
         catalog, *rest = split(step.table)
         home = scratch if catalog == STAGING_CATALOG else self.iceberg
         table = home.create_table(tuple(rest), schema=schema, location=step.location, properties=dict(step.properties))

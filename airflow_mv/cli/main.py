@@ -119,6 +119,14 @@ def main() -> None:
     metavar="NAME",
     help="The name of a column, in the order of the query's columns; by default the query's own.",
 )
+@click.option("--comment", metavar="TEXT", help="The view's comment.")
+@click.option(
+    "--column-comment",
+    "column_comments",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="The comment of a column; by default that of the base column.",
+)
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option(
     "--replace",
@@ -165,6 +173,7 @@ def create(
     text = sql_file.read_text(encoding="utf-8") if sql_file else sql
     definition |= {name: definition[name] or None for name in ("checks", "columns")}
     definition["requirements"] = tuple(Requirement.read(item) for item in requirements)
+    definition["column_comments"] = dict(_pair(item, "--column-comment") for item in definition["column_comments"])
     wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
@@ -519,8 +528,8 @@ for _command in (explain, maintain, rollback, convert, drop, pin, repair, regist
     main.add_command(_command)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, option: str = "--property") -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise click.UsageError(f"--property {text!r}: write KEY=VALUE")
+        raise click.UsageError(f"{option} {text!r}: write KEY=VALUE")
     return key, value

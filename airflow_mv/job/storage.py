@@ -44,15 +44,14 @@ def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) 
     properties = f" TBLPROPERTIES ({pairs})" if pairs else ""
     partitioning = f" PARTITIONED BY ({', '.join(step.partition_by)})" if step.partition_by else ""
     location = f" LOCATION {string_literal(step.location)}" if step.location else ""
-    return (
-        f"CREATE TABLE {step.table} ({', '.join(_column(field, ' ') for field in schema.fields)}) USING iceberg"
-        f"{partitioning}{location}{properties}"
-    )
+    comments = dict(step.comments)
+    columns = (_column(field, " ", comments.get(field.name)) for field in schema.fields)
+    return f"CREATE TABLE {step.table} ({', '.join(columns)}) USING iceberg{partitioning}{location}{properties}"
 
 
-def _column(field: StructField, separator: str) -> str:
+def _column(field: StructField, separator: str, comment: str | None = None) -> str:
     """Return the SQL of a column or a struct field. It is nullable, like a view's columns."""
-    comment = field.metadata.get("comment")
+    comment = field.metadata.get("comment") if comment is None else comment
     text = f" COMMENT {string_literal(str(comment))}" if comment else ""
     return f"{quote(field.name)}{separator}{_type(field.dataType)}{text}"
 

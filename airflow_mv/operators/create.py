@@ -47,6 +47,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         dialects: Further SQL dialects in which the query is stored, such as ``trino``; sqlglot writes it. Without
             any, a view keeps those that it has.
         columns: The names of the view's columns (templated), in the order of the query's; by default the query's own.
+        comment: The view's comment (templated).
+        column_comments: Comments of the view's columns (templated), by column; by default those of the base columns.
         storage_name: With the layout ``registered``: the storage table's name in the view's namespace (templated); by
             default the view's name and ``__storage``. An existing view keeps its storage table's name: another one is
             refused.
@@ -69,6 +71,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         "properties",
         "checks",
         "columns",
+        "comment",
+        "column_comments",
         "storage_name",
         "require",
     )
@@ -90,6 +94,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         layout: Layout | None = None,
         dialects: Sequence[str] = (),
         columns: Sequence[str] | None = None,
+        comment: str | None = None,
+        column_comments: Mapping[str, str] | None = None,
         storage_name: str | None = None,
         transpile: bool = False,
         on_change: OnChange = "apply",
@@ -108,6 +114,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.layout = layout
         self.dialects = list(dialects)
         self.columns = None if columns is None else list(columns)
+        self.comment = comment
+        self.column_comments = dict(column_comments or {})
         self.storage_name = storage_name
         self.transpile = transpile
         self.on_change = on_change
@@ -143,6 +151,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 layout=self.layout,
                 dialects=self.dialects,
                 columns=self.columns,
+                comment=self.comment,
+                column_comments=self.column_comments,
                 storage_name=self.storage_name,
                 transpile=self.transpile,
                 requirements=[Requirement.read(item) for item in self.require],

@@ -61,6 +61,7 @@ from airflow_mv.spec.storage_settings import STORAGE_PREFIX, storage_properties
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
     CHANGE_ID,
+    COMMENT_PROPERTY,
     DIALECT,
     DIALECTS_PROPERTY,
     TRANSPILE_PROPERTY,
@@ -95,6 +96,8 @@ class Definition:
             catalog, which any engine reads by the view's name. ``None``: the catalog's preferred layout.
         columns: The names of the view's columns, in the order of the query's; ``None``: the query's own, or those of a
             view whose query stays.
+        comment: The view's comment; ``None``: that of the view, if it has one.
+        column_comments: Comments of columns, by column. In a new version the others have those of the base columns.
         dialects: The SQL dialects in which the query is stored beside Spark's, as sqlglot writes it. Without any, a
             view keeps those that it has.
         transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
@@ -117,6 +120,8 @@ class Definition:
     transpile: bool = False
     storage_name: str | None = None
     requirements: Sequence[Requirement] = ()
+    comment: str | None = None
+    column_comments: Mapping[str, str] = field(default_factory=dict)
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""
@@ -142,7 +147,9 @@ class Definition:
         """The requested properties, including the checks."""
         checks = self.given_checks
         dialects = {DIALECTS_PROPERTY: ",".join(known_dialects(self.dialects))} if self.dialects else {}
-        return {**self.properties, **({} if checks is None else {CHECKS_PROPERTY: property_of(checks)}), **dialects}
+        comment = {} if self.comment is None else {COMMENT_PROPERTY: self.comment}
+        own = {} if checks is None else {CHECKS_PROPERTY: property_of(checks)}
+        return {**self.properties, **comment, **own, **dialects}
 
     @property
     def given_checks(self) -> tuple[Check, ...] | None:
@@ -233,6 +240,11 @@ def create(
             raise UnsupportedError(
                 f"{identifier} is a view, and in the layout {definition.layout!r} a materialized view is a table of "
                 "its name: drop the view first and give its query with --sql, or choose another layout"
+            )
+        if definition.column_comments:
+            raise UnsupportedError(
+                f"{identifier} is a view, whose columns keep their comments: make it materialized first, then comment "
+                "on its columns with --replace --column-comment"
             )
         if definition.dialects:
             raise UnsupportedError(
@@ -452,6 +464,7 @@ def _redefine(
     )
     columns = query_columns(catalog, view, definition, sql, names, location, stager, view)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
+    same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()
     if same:
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
 
@@ -466,6 +479,15 @@ def _redefine(
     drop_storage(catalog, existing)  # it cannot be used any more, and has the new one's name
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         return change(definition, storage).publish()
+
+
+def comments_of(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the comment of each column, by column; an empty one if it has none.
+
+    Args:
+        fields: The fields of a schema.
+    """
+    return {str(item["name"]): str(item.get("doc") or "") for item in fields}
 
 
 def _has_texts(view: LoadedView, wanted: Mapping[str, str]) -> bool:
@@ -703,6 +725,7 @@ def query_columns(
         token=token,
         table=name,
         owner=view.within_catalog,
+        comments=definition.column_comments,
     )
     outcome = stager(script)
     if outcome.error is not None or outcome.metadata_location is None:
@@ -722,10 +745,23 @@ def query_columns(
         if catalog.chooses_locations:
             catalog.flush_new(storage.location)
         require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
+        _require_columns(view, definition.column_comments, storage.columns)
     except MaterializedViewError:
         discard_unneeded(catalog, storage)
         raise
     return storage
+
+
+def _require_columns(view: Identifier, comments: Mapping[str, str], columns: Sequence[str]) -> None:
+    """Check that each comment is that of a column.
+
+    Raises:
+        ConfigurationError: There is no such column.
+    """
+    if unknown := [name for name in comments if name not in columns]:
+        raise ConfigurationError(
+            f"view {view}, comments of its columns: there is no column {unknown[0]!r}; there are: {', '.join(columns)}"
+        )
 
 
 def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> None:

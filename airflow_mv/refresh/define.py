@@ -13,14 +13,14 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
 from airflow_mv.refresh.adopt import adopt as adopt_table
-from airflow_mv.refresh.create import Definition, change_settings, create, possible
+from airflow_mv.refresh.create import Definition, change_settings, comments_of, create, possible
 from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
 from airflow_mv.spec.stored import shown
-from airflow_mv.spec.view import DIALECTS_PROPERTY, TRANSPILE_PROPERTY
+from airflow_mv.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
 from airflow_mv.sql.query import partition_transform
 from airflow_mv.sql.translation import known_dialects, spark_sql
 
@@ -189,6 +189,7 @@ def differences(
     """
     return (
         *_of_query(existing, definition),
+        *_of_comments(existing, definition),
         *_of_partitioning(catalog, existing, definition),
         *_of_settings(existing, definition),
         *_of_checks(existing, definition),
@@ -213,6 +214,19 @@ def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Differen
         yield Difference("dialects", has or "none", ",".join(dialects), Effect.REBUILD)
     elif has and not dialects:
         yield Difference("dialects", has, None, Effect.KEPT)
+
+
+def _of_comments(existing: LoadedView, definition: Definition) -> Iterator[Difference]:
+    """A version of a view has its columns with their comments: another comment of one is another version."""
+    stored = comments_of(existing.metadata.schema_.fields)
+    for column, text in definition.column_comments.items():
+        if (before := stored.get(column, "")) != text:
+            yield Difference(f"comment of column {column}", repr(shown(before)), repr(shown(text)), Effect.REBUILD)
+    has, wanted = existing.metadata.properties.get(COMMENT_PROPERTY), definition.comment
+    if wanted is not None and wanted != has:
+        yield Difference("comment", "none" if has is None else repr(shown(has)), repr(shown(wanted)), Effect.METADATA)
+    elif wanted is None and has is not None and COMMENT_PROPERTY not in definition.properties:
+        yield Difference("comment", repr(shown(has)), None, Effect.KEPT)
 
 
 def _of_partitioning(

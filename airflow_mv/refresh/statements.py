@@ -247,6 +247,7 @@ def create_storage(
     token: str,
     table: Identifier | None = None,
     owner: str = "",
+    comments: Mapping[str, str] | None = None,
 ) -> Script:
     """Return the script that makes an empty storage table with the columns of a query.
 
@@ -259,11 +260,13 @@ def create_storage(
         token: Used in place of a refresh id.
         table: Its name in the catalog; by default it is in no catalog.
         owner: The view's namespace and name, for a table in the catalog.
+        comments: The comments of columns that have another one than the query's, by column.
     """
     source = renamed(pinned.sql, columns) if columns else pinned.sql
     name = table.sql() if table else staged(STORAGE)
     properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
-    step = CreateStorageStep(name, source, location, tuple(partition_by), properties)
+    documented = tuple((comments or {}).items())
+    step = CreateStorageStep(name, source, location, tuple(partition_by), properties, documented)
     steps: tuple[Step, ...] = (*(register(name, file) for name, file in sorted(pinned.nested.items())), step)
     return Script(view, token, name, steps, None, SESSION_CONFS, len(pinned.nested), reads=pinned.reads)
 

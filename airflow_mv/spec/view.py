@@ -30,6 +30,8 @@ from airflow_mv.spec.stored import (
 
 FORMAT_VERSION = 1
 DIALECT = "spark"
+#: View property: the view's comment, as Spark and other engines show it.
+COMMENT_PROPERTY = "comment"
 #: View property: the SQL dialects in which a definition is stored beside Spark's, separated by commas.
 DIALECTS_PROPERTY = "airflow-mv.dialects"
 #: View property: the dialect of the text from which the SQL for Spark is translated, if the view has none.
@@ -410,9 +412,10 @@ def _history_size(view: ViewMetadata) -> int:
     return max(whole_number(view.properties.get(_HISTORY_SIZE, ""), 10), 1)
 
 
-def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Names and types, without field ids, which differ between analyses and mean nothing in a view."""
-    return [(field.get("name"), _without_ids(field.get("type"))) for field in schema.get("fields", [])]
+def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any, Any]]:
+    """Names, types and comments, without field ids, which differ between analyses and mean nothing in a view."""
+    fields = schema.get("fields", [])
+    return [(field.get("name"), _without_ids(field.get("type")), field.get("doc") or None) for field in fields]
 
 
 def _without_ids(value: Any) -> Any:

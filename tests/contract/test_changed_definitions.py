@@ -25,6 +25,8 @@ METADATA: dict[str, dict[str, Any]] = {
     "time travel: false → true": {"time_travel": True},
     "property team: not set → 'sales'": {"properties": {"team": "sales"}},
     "property team: 'sales' → 'north'": {"properties": {"team": "north"}},
+    "comment: none → 'of each day'": {"comment": "of each day"},
+    "comment: 'of each day' → ''": {"comment": ""},
     "checks: none → orders > 0": {"checks": CHECKS},
     "checks: orders > 0 → none": {"checks": ()},
 }
@@ -34,6 +36,11 @@ REBUILDS: dict[str, dict[str, Any]] = {
     "…, count(*) AS orders FROM lake.sales.orders GROUP BY region": {"sql": SHORTER},
     "dialects: none → trino": {"sql": SHORTER, "dialects": ["trino"]},
     "columns: region, orders → Area, n": {"sql": SHORTER, "columns": ["Area", "n"]},
+    "comment of column Area: '' → 'of the order'": {
+        "sql": SHORTER,
+        "columns": ["Area", "n"],
+        "column_comments": {"Area": "of the order"},
+    },
 }
 
 
@@ -87,7 +94,10 @@ def test_a_change_that_needs_a_recompute_must_be_asked_for(home: Lake) -> None:
         assert defined(home, "fail", **change).action == "unchanged"
     home.refresh()
     assert home.read() == [{"Area": "north", "n": 2}, {"Area": "south", "n": 1}]
-    assert [item["name"] for item in versions(home.catalog, VIEW)[-1]["columns"]] == ["Area", "n"]
+    shown = versions(home.catalog, VIEW)[-1]["columns"]
+    assert [(item["name"], item["comment"]) for item in shown] == [("Area", "of the order"), ("n", None)]
+    with pytest.raises(ConfigurationError, match="there is no column 'area'; there are: Area, n"):
+        defined(home, "rebuild", sql=SHORTER, columns=["Area", "n"], column_comments={"area": "x"})
     with pytest.raises(ConfigurationError, match="two names are equal: 'a', 'A'"):
         defined(home, "rebuild", sql=SHORTER, columns=["a", "A"])
 

@@ -289,18 +289,25 @@ def test_engines_read_a_view_that_is_a_table_by_its_name_before_and_after_a_chan
     assert lake.rows("daily") == sorted(second[0][1])
 
 
-def test_spark_shows_the_names_of_a_view_s_columns_and_the_comments_of_base_columns(lake: Lake) -> None:
-    """The names are by position, also in an incremental refresh and in the storage table."""
+def test_spark_shows_the_names_and_the_comments_of_a_view_s_columns(lake: Lake) -> None:
+    """Names are by position, also in an incremental refresh and in the storage table. Base columns have comments."""
     lake.run("CREATE TABLE {ns}.orders (day int COMMENT 'of the order', amount int) USING iceberg")
     lake.insert("orders", "(1, 10), (1, 20), (2, 30)")
     grouped = "SELECT day, count(*), sum(amount) FROM {ns}.orders GROUP BY day"
     names = ["date", "orders", "Total €"]
     cheap = {"refresh_strategy": "incremental", "properties": {"airflow-mv.incremental-up-to": "1000"}}
     for layout in ("registered", "table"):
-        lake.create(layout, grouped, layout=layout, columns=names, **cheap)
+        comments = {"Total €": "it's in €"}
+        lake.create(
+            layout, grouped, layout=layout, columns=names, comment="each day", column_comments=comments, **cheap
+        )
         lake.refresh(layout)
+        shown = ("date", "of the order"), ("orders", None), ("Total €", "it's in €")
         described = [(row[0], row[2] or None) for row in lake.sql(f"DESCRIBE {{ns}}.{layout}").collect()[:3]]
-        assert described == [("date", "of the order"), ("orders", None), ("Total €", None)]
+        assert described == list(shown)
+        table = lake.catalog.load_storage(lake.view(layout)).table
+        assert [(item["name"], item.get("doc")) for item in table.current_schema["fields"]] == list(shown)
+        assert lake.view(layout).metadata.properties["comment"] == "each day"
     lake.insert("orders", "(2, 5)")
     for layout in ("registered", "table"):
         assert lake.refresh(layout).mode == "merge"
