@@ -280,9 +280,9 @@ def named_views(views: Sequence[str]) -> list[Identifier]:
 
 
 def chosen_views(
-    views: Sequence[str], namespace: str | None, conn_id: str | None
+    views: Sequence[str], namespace: str | None, conn_id: str | None, *, whole: str | None = None
 ) -> tuple[MaterializedViewCatalog, list[Identifier]]:
-    """Open the catalog of the named views, or of all materialized views of a namespace.
+    """Open the catalog of the named views, or of all materialized views of a namespace or of a whole catalog.
 
     Raises:
         ConfigurationError: The views are in several catalogs.
@@ -290,6 +290,9 @@ def chosen_views(
     """
     from airflow_mv.refresh.pins import materialized_views
 
+    if whole is not None:
+        catalog = open_named(whole, conn_id)
+        return catalog, materialized_views(catalog, None)
     if bool(views) == (namespace is not None):
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE")
     if namespace is None:

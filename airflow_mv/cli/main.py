@@ -15,6 +15,7 @@ from airflow_mv.cli.context import (
     DIFFERENT,
     JsonErrors,
     catalog_names,
+    chosen_views,
     common,
     guarded,
     how,
@@ -39,6 +40,7 @@ from airflow_mv.cli.context import (
 )
 from airflow_mv.cli.explain import explain, with_requirements
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
+from airflow_mv.cli.refresh_each import refresh_each
 from airflow_mv.cli.registry import registry
 from airflow_mv.cli.versions import versions
 from airflow_mv.errors import ConfigurationError
@@ -340,7 +342,9 @@ def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool
 
 
 @main.command()
-@click.argument("views", nargs=-1, required=True)
+@click.argument("views", nargs=-1)
+@click.option("--namespace", help="All materialized views of catalog.namespace.")
+@click.option("--all", "whole", metavar="CATALOG", help="All materialized views of a catalog.")
 @with_pins
 @sparked
 @common
@@ -348,6 +352,8 @@ def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool
 def refresh(
     *,
     views: tuple[str, ...],
+    namespace: str | None,
+    whole: str | None,
     options: RefreshOptions,
     pins: Path | None,
     master: str | None,
@@ -355,10 +361,23 @@ def refresh(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots."""
+    """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots.
+
+    With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
+    with its exit code.
+    """
     from airflow_mv.maintenance.upkeep import upkeep_after_refresh
     from airflow_mv.refresh.run import refresh as refresh_views
 
+    if sum((bool(views), namespace is not None, whole is not None)) != 1:
+        raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
+    if not views:
+        if pins is not None:
+            raise click.UsageError("--pins needs named views")
+        catalog, identifiers = chosen_views((), namespace, conn_id, whole=whole)
+        stager = stager_for(catalog, master, remote)
+        refresh_each(catalog, identifiers, options, stager, as_json=as_json)
+        return
     catalog, identifiers = open_catalog(views, conn_id)
     stager = stager_for(catalog, master, remote)
     show_plan = None if as_json else render.plan_line

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow-mv refresh --namespace`` and ``--all``: every view on its own, in the order of their dependencies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_mv.cli import show as render
+from airflow_mv.cli.context import print_json, progress, this_user
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.errors import MaterializedViewError
+    from airflow_mv.refresh import RefreshOptions
+    from airflow_mv.refresh.plan import RefreshResult
+    from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.spec.identifiers import Identifier
+
+
+def refresh_each(
+    catalog: MaterializedViewCatalog,
+    views: Sequence[Identifier],
+    options: RefreshOptions,
+    stager: InProcessStager,
+    *,
+    as_json: bool,
+) -> None:
+    """Refresh views of one Spark application and one set of base snapshots; a failure does not stop the others.
+
+    Raises:
+        MaterializedViewError: The first failure, after all views.
+    """
+    from airflow_mv.freshness.observe import for_each
+    from airflow_mv.freshness.state import Pins
+    from airflow_mv.maintenance.upkeep import upkeep_after_refresh
+    from airflow_mv.refresh.pins import pin_base_tables
+    from airflow_mv.refresh.run import refresh
+
+    pins = Pins()
+    place = {str(view): number for number, view in enumerate(pin_base_tables(catalog, views).views if views else ())}
+    ordered = sorted(views, key=lambda view: place.get(str(view), len(place)))
+
+    def one(view: Identifier) -> RefreshResult:
+        (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, asked_by=this_user())
+        if result.published:
+            upkeep_after_refresh(catalog, result.view, stager=stager, report=progress)
+        return result
+
+    errors: list[MaterializedViewError] = []
+    documents = []
+    for number, found in enumerate(for_each(ordered, one), 1):
+        progress(f"{number} of {len(ordered)}: {found.item} {found.error or found.get().outcome}")
+        if found.error is not None:
+            errors.append(found.error)
+            continue
+        documents.append(found.get().to_dict())
+        if not as_json:
+            render.result(documents[-1])
+    if as_json:
+        print_json(documents)
+    counts = Counter(str(document["outcome"]) for document in documents) + Counter(failed=len(errors))
+    summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    progress(f"{len(ordered)} views: {summary or 'none to refresh'}")
+    if errors:
+        raise errors[0]
