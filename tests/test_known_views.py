@@ -143,6 +143,23 @@ def test_a_catalog_of_base_tables_that_moved_is_looked_at_too(
         assert [state(), state()] == ["stale", "stale"]
 
 
+@pytest.mark.postgres
+def test_a_look_at_postgresql_opens_no_file_either(
+    postgres_uri: str, warehouse: Path, tmp_path: Path, reads: list[str]
+) -> None:
+    """The pointers are listed through another driver, with its own settings."""
+    with lake(postgres_uri, warehouse) as home:
+        home.table()
+        home.refresh(home.view())
+        cache = FactCache(tmp_path / "cache")
+        assert seen(home, cache) == seen(home, None)
+        reads.clear()
+        assert [document["state"] for document in seen(home, cache)] == ["fresh"]
+        assert reads == []
+        home.append()
+        assert [document["state"] for document in seen(home, cache)] == ["stale"]
+
+
 def test_an_unreadable_file_is_not_remembered(home: Lake, tmp_path: Path) -> None:
     """A store that fails for a minute must not be reported as failing afterwards."""
     cache = FactCache(tmp_path / "cache")
