@@ -7,6 +7,8 @@ imported by the first request for it.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from typing import Any
@@ -28,7 +30,14 @@ class PageApp:
         send: Callable[[_Message], Awaitable[None]],
     ) -> None:
         """Answer a request."""
-        await _page_app()(scope, receive, send)
+        # Not in the event loop, in which Airflow's own requests would wait for the import.
+        app = await asyncio.to_thread(_loaded_app)
+        await app(scope, receive, send)
+
+
+def _loaded_app() -> Any:
+    with _importing:
+        return _page_app()
 
 
 @cache
@@ -36,6 +45,10 @@ def _page_app() -> Any:
     from airflow_mv.plugin.app import create_app
 
     return create_app()
+
+
+#: Requests that come during the import wait for it.
+_importing = threading.Lock()
 
 
 class AirflowMvPlugin(AirflowPlugin):

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
 import airflow_mv.plugin
-from airflow_mv.plugin import _page_app
+from airflow_mv.plugin import PageApp, _page_app
 from tests.plugin.conftest import ROLES, Server
 
 pytestmark = pytest.mark.airflow
@@ -51,6 +53,22 @@ def test_i22_anonymous_gets_401_a_user_without_a_role_403_and_a_viewer_the_page(
     answered = 422 if "coverage" in path else 200  # the view has no interval column
     for role in ROLES:
         assert server.client(role).get(f"/airflow-mv{path}").status_code == answered
+
+
+def test_the_application_is_imported_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import takes seconds, in which Airflow's own requests would wait."""
+    loops = []
+
+    async def answer(*_: Any) -> None: ...
+
+    def load() -> Any:
+        with suppress(RuntimeError):
+            loops.append(asyncio.get_running_loop())
+        return answer
+
+    monkeypatch.setattr(airflow_mv.plugin, "_page_app", load)
+    asyncio.run(PageApp()({}, lambda: None, lambda _: None))  # type: ignore[arg-type, return-value]
+    assert loops == []
 
 
 def test_a_forged_session_is_refused(server: Server) -> None:
