@@ -14,17 +14,23 @@ by the files that it added and removed:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from airflow_mv.documents import MAX_TEXT_BYTES, check_marks
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.stored import shown
+from airflow_mv.spec.stored import MAX_BYTES, check_size, shown
 from airflow_mv.spec.table import LogEntry, Long, Snapshot, TableMetadata
 
+#: The most actions of one commit, one for each added or removed file.
+MOST_ACTIONS = 250_000
+#: The most marks in one action and in a schema, see :data:`airflow_mv.documents.MAX_MARKS`.
+_MOST_MARKS = 250_000
 _MAX_DEPTH = 64
 _MILLISECONDS = re.compile(rb"[0-9]{1,15}")
 _COLUMN_ID = "delta.columnMapping.id"
@@ -79,6 +85,24 @@ class _Line(msgspec.Struct, rename="camel"):
     commit_info: _Info | None = None
 
 
+class _Changed(NamedTuple):
+    """What is kept of an ``add`` or ``remove``: most of a commit's text is paths and statistics.
+
+    Args:
+        path: A digest of the file's path.
+        partition: A digest of its partition's values.
+        size: Its bytes; ``None`` if not recorded.
+        rows: Its rows without the deleted ones; ``None`` if not known.
+        deleted: The rows that its deletion vector marks.
+    """
+
+    path: bytes
+    partition: bytes
+    size: int | None
+    rows: int | None
+    deleted: int
+
+
 class _Stats(msgspec.Struct, rename="camel"):
     num_records: Long | None = None
 
@@ -115,20 +139,39 @@ def parse_commit(data: bytes, version: int, *, source: str) -> Commit:
     Raises:
         InvalidMetadataError: Names ``source``.
     """
-    try:
-        # One at a time: most are of files, of which little is kept.
-        lines = [_LINE.decode(line) for line in BytesIO(data) if line.strip()]
-    except (ValueError, RecursionError) as error:
-        raise InvalidMetadataError(f"{source}: not a commit of a Delta table: {shown(str(error))}") from None
-    info = next((line.commit_info for line in lines if line.commit_info is not None), _Info())
+    info: _Info | None = None
+    table: _Table | None = None
+    added: list[_Changed] = []
+    removed: list[_Changed] = []
+    for line in _lines(data, source):
+        for file, known in ((line.add, added), (line.remove, removed)):
+            if file is not None and file.data_change:
+                known.append(_changed(file))
+        info, table = info or line.commit_info, table or line.meta_data
+    info = info or _Info()
     times = (int(bytes(raw)) for raw in (info.in_commit_timestamp, info.timestamp) if _MILLISECONDS.fullmatch(raw))
-    table = next((line.meta_data for line in lines if line.meta_data is not None), None)
-    summary = _summary(
-        [line.add for line in lines if line.add is not None and line.add.data_change],
-        [line.remove for line in lines if line.remove is not None and line.remove.data_change],
-    )
     schema = None if table is None else read_schema(table.schema_string, source=source)
-    return Commit(version, next(times, None), summary, schema)
+    return Commit(version, next(times, None), _summary(added, removed), schema)
+
+
+def _lines(data: bytes, source: str) -> Iterator[_Line]:
+    """Decode the actions one at a time: little is kept of each.
+
+    Raises:
+        InvalidMetadataError: One is broken, or there are too many, or too large ones.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidMetadataError(f"{source}: larger than {MAX_BYTES} bytes")
+    texts = (text for text in BytesIO(data) if text.strip())
+    for number, text in enumerate(texts, start=1):
+        if number > MOST_ACTIONS:
+            raise InvalidMetadataError(f"{source}: more than {MOST_ACTIONS} actions in one commit of a Delta table")
+        check_size(text, source, MAX_TEXT_BYTES)
+        try:
+            check_marks(text, _MOST_MARKS)
+            yield _LINE.decode(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidMetadataError(f"{source}: not a commit of a Delta table: {shown(str(error))}") from None
 
 
 def history(
@@ -191,25 +234,36 @@ def _snapshot(commit: Commit, before_ms: int, schema_id: int) -> Snapshot:
 
 
 # ------------------------------------------------------------------------------------------ summary
-def _summary(added: Sequence[_File], removed: Sequence[_File]) -> dict[str, str]:
+def _changed(file: _File) -> _Changed:
+    partition = repr(sorted((file.partition_values or {}).items()))
+    deleted = file.deletion_vector.cardinality if file.deletion_vector else 0
+    return _Changed(_digest(file.path), _digest(partition), file.size, _rows(file, deleted), deleted)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _summary(added: Sequence[_Changed], removed: Sequence[_Changed]) -> dict[str, str]:
     """Return the operation and the sizes of a commit that changes rows by these files."""
     before = {file.path: file for file in removed}
-    deleting = {file.path for file in added if file.path in before and _deletes_more(before[file.path], file)}
+    # A commit that only marks more rows of a file as deleted. ``RESTORE`` may mark fewer.
+    vectors = [(old, new) for new in added if (old := before.get(new.path)) is not None and new.deleted > old.deleted]
+    deleting = {new.path for _, new in vectors}
     come = [file for file in added if file.path not in deleting]
     gone = [file for file in removed if file.path not in deleting]
-    vectors = [(before[file.path], file) for file in added if file.path in deleting]
     found: dict[str, int | None] = {
         "added-data-files": len(come),
         "deleted-data-files": len(gone),
         "added-files-size": _total(file.size for file in come),
         "removed-files-size": _total(file.size for file in gone),
-        "added-records": _total(map(_rows, come)),
-        "deleted-records": _total(map(_rows, gone)),
-        "changed-partition-count": len({_partition(file) for file in (*added, *removed)}),
+        "added-records": _total(file.rows for file in come),
+        "deleted-records": _total(file.rows for file in gone),
+        "changed-partition-count": len({file.partition for file in (*added, *removed)}),
     }
     if vectors:
         found["added-dvs"] = found["added-delete-files"] = len(vectors)
-        found["added-position-deletes"] = sum(_deleted(new) - _deleted(old) for old, new in vectors)
+        found["added-position-deletes"] = sum(new.deleted - old.deleted for old, new in vectors)
     operation = _operation(bool(come), bool(gone), bool(vectors))
     return {"operation": operation, **{key: str(value) for key, value in found.items() if value is not None}}
 
@@ -222,26 +276,13 @@ def _operation(adds: bool, removes: bool, marks: bool) -> str:  # noqa: FBT001 -
     return "delete" if not adds else "overwrite"
 
 
-def _deletes_more(old: _File, new: _File) -> bool:
-    """Whether a commit only marked more rows of a file as deleted. ``RESTORE`` may mark fewer."""
-    return _deleted(new) > _deleted(old)
-
-
-def _deleted(file: _File) -> int:
-    return file.deletion_vector.cardinality if file.deletion_vector else 0
-
-
-def _partition(file: _File) -> str:
-    return repr(sorted((file.partition_values or {}).items()))
-
-
-def _rows(file: _File) -> int | None:
+def _rows(file: _File, deleted: int) -> int | None:
     """Return the rows of a file without the deleted ones; ``None`` if its statistics do not tell."""
     try:
         stored = _STATS.decode(file.stats).num_records if file.stats else None
     except (ValueError, RecursionError):
         return None
-    return None if stored is None or stored < _deleted(file) else stored - _deleted(file)
+    return None if stored is None or stored < deleted else stored - deleted
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:
@@ -263,6 +304,7 @@ def read_schema(text: str, *, source: str) -> dict[str, Any]:
         InvalidMetadataError: Names ``source``.
     """
     try:
+        check_marks(text, _MOST_MARKS)
         return {"type": "struct", "fields": _fields(msgspec.json.decode(text), 0)}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {shown(str(error))}"

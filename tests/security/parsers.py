@@ -34,6 +34,7 @@ from airflow_mv.script import (
     StagedChecks,
     TableRead,
 )
+from airflow_mv.spec.delta_log import MOST_ACTIONS, parse_commit
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
 from airflow_mv.spec.stored import MAX_BYTES, MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, MAX_VIEW_BYTES, MAX_VIEW_MARKS
@@ -97,6 +98,8 @@ PLAN = {
     "statements": [],
     "script": json.loads(SCRIPT.to_json()),
 }
+DELTA_FIELD = {"name": "n", "type": "long", "nullable": True, "metadata": {"delta.columnMapping.id": 1}}
+DELTA_LIST = {"name": "l", "type": {"type": "array", "elementType": "integer"}, "metadata": {"__COLLATIONS": {}}}
 SETTINGS = {"storage-table-location": "file:///w/s/metadata/1.json", "allow-stale-data": True, "x-other": [1, {}]}
 TABLE = {
     "format-version": 2,
@@ -118,6 +121,16 @@ TABLE = {
     "metadata-log": [{"metadata-file": "file:///w/s/0.json", "timestamp-ms": 100}],
     "refs": {"main": {"snapshot-id": 4, "type": "branch"}, "month": {"snapshot-id": 2, "type": "tag"}},
 }
+
+
+#: The actions of a commit of a Delta table: one document in each line.
+COMMIT = [
+    {"commitInfo": {"timestamp": 1700000000000, "inCommitTimestamp": 1700000000001, "operation": "WRITE"}},
+    {"metaData": {"id": "t-1", "schemaString": json.dumps({"type": "struct", "fields": [DELTA_FIELD, DELTA_LIST]})}},
+    {"remove": {"path": "a=1/0.parquet", "dataChange": True, "size": 9, "partitionValues": {"a": "1"}}},
+    {"add": {"path": "a=1/1.parquet", "dataChange": True, "size": 9, "stats": '{"numRecords": 3}'}},
+    {"add": {"path": "a=1/0.parquet", "deletionVector": {"storageType": "u", "cardinality": 2}}},
+]
 
 
 def _view(data: bytes) -> None:
@@ -188,6 +201,11 @@ def _plan(data: bytes) -> None:
     assert RefreshPlan.from_dict(json.loads(json.dumps(read.to_dict()))).refresh_id == read.refresh_id
 
 
+def _delta(data: bytes) -> None:
+    read = parse_commit(data, 7, source="base table delta.`/t`, commit file:///t/_delta_log/7.json")
+    assert read.summary["operation"] in ("append", "delete", "overwrite", "replace")
+
+
 def _documents(name: str) -> list[Any]:
     file = {"view": ("view_java", "view_draft_1", "view_draft_2"), "state": ("storage_state",)}
     files = [json.loads((DATA / f"{item}.json").read_text()) for item in file.get(name, ())]
@@ -201,6 +219,7 @@ def _documents(name: str) -> list[Any]:
         "script": [json.loads(SCRIPT.to_json())],
         "outcome": [json.loads(OUTCOME.to_json())],
         "plan": [PLAN],
+        "delta": COMMIT,
     }[name]
 
 
@@ -214,6 +233,7 @@ PARSERS: dict[str, Callable[[bytes], None]] = {
     "script": _script,
     "outcome": _outcome,
     "plan": _plan,
+    "delta": _delta,
 }
 
 
@@ -238,6 +258,28 @@ def _names(mutator: Mutator, count: int) -> Iterator[bytes]:
     for _ in range(count):
         text = "".join(mutator.random.choices(pieces, k=mutator.random.randint(1, 9)))
         yield text.encode("utf-8", "surrogatepass")
+
+
+def _commits(mutator: Mutator, count: int) -> Iterator[bytes]:
+    """Commits of a Delta table: a real one, large ones, and variants of one action, which is broken more often."""
+    lines = [json.dumps(action).encode() for action in COMMIT]
+    yield b"\n".join(lines)
+    add, size = COMMIT[3]["add"], MAX_TEXT_BYTES - LARGE
+    for filling in _fillings(size, 500_000):
+        yield b'{"comment": ' + filling + b"}"
+        yield b'{"add": {"path": "p", "partitionValues": ' + filling + b"}}"
+        yield b'{"add": {"path": "p", "stats": ' + json.dumps(filling.decode()).encode() + b"}}"
+        yield b'{"metaData": {"schemaString": ' + json.dumps(filling.decode()).encode() + b"}}"
+    fields = json.dumps({"fields": [{"name": str(number), "type": "long"} for number in range(60_000)]})
+    yield json.dumps({"metaData": {"schemaString": fields}}).encode()
+    yield b"\n".join(b'{"add":{"path":"%d"}}' % number for number in range(MOST_ACTIONS))
+    yield b'{"add":{"path":""}}\n' * (MAX_BYTES // 20)
+    wide = json.dumps({"add": {**add, "path": "x" * LARGE + "\N{PILE OF POO}"}}, ensure_ascii=False).encode()
+    yield b"\n".join([wide] * 100)
+    for number in range(count):
+        place = number % len(lines)
+        changed = [*lines[:place], mutator.variant(COMMIT[place]), *lines[place + 1 :]]
+        yield b"\n".join(changed)
 
 
 def _heavy(name: str) -> Iterator[bytes]:
@@ -338,6 +380,9 @@ def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
     mutator = Mutator(seed)
     if name == "identifier":
         yield from (b"lake.sales.daily", *_heavy(name), *_names(mutator, count))
+        return
+    if name == "delta":
+        yield from _commits(mutator, count)
         return
     documents = _documents(name)
     yield from (json.dumps(document).encode() for document in documents)
