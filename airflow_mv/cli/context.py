@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as clock_time
 from pathlib import Path
@@ -420,6 +420,16 @@ def _strict(value: Any) -> Any:
     if isinstance(value, date | clock_time):
         return value.isoformat()
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def with_text_ids(statuses: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the documents of ``status`` with snapshot ids as text, for ``print_json(…, plain=True)``."""
+    found = []
+    for item in statuses:
+        tables = item.get("base_tables") or ()
+        texts = [{**table, **{key: _as_text(table[key]) for key in ("recorded", "current")}} for table in tables]
+        found.append({**item, "base_tables": texts})
+    return found
 
 
 def _as_text(value: Any) -> Any:

@@ -36,6 +36,7 @@ from airflow_mv.cli.context import (
     with_checks,
     with_interval,
     with_pins,
+    with_text_ids,
     with_time_travel,
 )
 from airflow_mv.cli.explain import explain, with_requirements
@@ -265,7 +266,7 @@ def status(
         return
     found = _looked(views, namespace, whole, interval, conn_id)
     if as_json:
-        print_json(found.documents, plain=True)
+        print_json(with_text_ids(found.documents), plain=True)
     else:
         render.statuses(found.documents)
     found.require_complete()
