@@ -94,6 +94,11 @@ def sqlite_s3(sqlite_uri: str, bucket: BucketStore) -> dict[str, str]:
 
 
 @pytest.fixture
+def postgres_s3(postgres_uri: str, bucket: BucketStore) -> dict[str, str]:
+    return {"type": "sql", "uri": postgres_uri, "warehouse": bucket.warehouse, **bucket.access}
+
+
+@pytest.fixture
 def sqlite_versity(sqlite_uri: str, versity: str) -> dict[str, str]:
     bucket = BucketStore(versity, f"matrix-{uuid.uuid4().hex[:8]}")
     return {"type": "sql", "uri": sqlite_uri, "warehouse": bucket.warehouse, **bucket.access}
@@ -142,7 +147,7 @@ LIFE: dict[str, Any] = {
     "maintain": [_OTHERS, ["a", 2, 1], ["b", 2, 3]],
 }
 CELLS = [
-    *product(("sqlite_local", "postgres_local", "sqlite_s3"), ("pointed", "registered", "table")),
+    *product(("sqlite_local", "postgres_local", "sqlite_s3", "postgres_s3"), ("pointed", "registered", "table")),
     *product(("sqlite_versity",), ("pointed", "table")),
     *product(("rest_local",), ("registered", "table")),
     ("glue_s3", "table"),
