@@ -147,8 +147,10 @@ LIFE: dict[str, Any] = {
     "maintain": [_OTHERS, ["a", 2, 1], ["b", 2, 3]],
 }
 CELLS = [
-    *product(("sqlite_local", "postgres_local", "sqlite_s3", "postgres_s3"), ("pointed", "registered", "table")),
-    *product(("sqlite_versity",), ("pointed", "table")),
+    *product(
+        ("sqlite_local", "postgres_local", "sqlite_s3", "postgres_s3", "sqlite_versity"),
+        ("pointed", "registered", "table"),
+    ),
     *product(("rest_local",), ("registered", "table")),
     ("glue_s3", "table"),
     ("hive_local", "table"),
