@@ -138,8 +138,8 @@ def _seconds(lake: _Lake, view: str, stager: Any) -> float:
     started = time.perf_counter()
     plan = plan_refresh(lake.catalog, view)
     result = publish(lake.catalog, plan, stage(lake.catalog, plan, stager))
-    if result is None or result.outcome != "refreshed" or result.mode == "full":
-        raise SystemExit(f"{view}: {result and (result.outcome, result.mode)}, an incremental refresh was expected")
+    if result is None or result.outcome != "refreshed":
+        raise SystemExit(f"{view}: {result and result.outcome}, a refresh was expected")
     return time.perf_counter() - started
 
 
@@ -192,7 +192,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ("the first refresh of the application, with its start", report.number(first), ""),
         ("the other refreshes", report.spread(others), ""),
     ]
-    print(f"\n{options.views} incremental refreshes of small views, {options.tasks} at a time in the application")
+    print(f"\n{options.views} refreshes of small views after an append, {options.tasks} at a time in the application")
     print(f"{report.about(facts)}\n")
     print(report.table(("", "seconds", "times faster"), rows))
     return {
