@@ -76,13 +76,13 @@ def _key(row: ViewRow, sort: str, now: datetime) -> Any:
         "view": str(row.view),
         "lag": lag or 0.0,
         "refreshed": row.refreshed_at or "",
-        "rows": row.rows_written or 0,
+        "rows": row.rows or 0,
         "mode": row.mode or "",
     }[sort]
 
 
 def _is_missing(row: ViewRow, sort: str, now: datetime) -> bool:
-    values = {"lag": row.lag(now)["seconds"], "refreshed": row.refreshed_at, "rows": row.rows_written, "mode": row.mode}
+    values = {"lag": row.lag(now)["seconds"], "refreshed": row.refreshed_at, "rows": row.rows, "mode": row.mode}
     return sort in values and values[sort] is None
 
 

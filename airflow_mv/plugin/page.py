@@ -71,10 +71,13 @@ class Page:
         """Return one page of the list."""
         fitting = listing.matching(rows, query)
         shown, total = listing.cut(fitting, query)
-        last = runs.last_refreshes([str(row.view) for row in shown], reader, session)
+        names = [str(row.view) for row in shown]
+        last, running = runs.last_refreshes(names, reader, session), runs.at_work(names, reader, session)
         now = datetime.now(UTC)
         return {
-            "views": [_line(row, last.get(str(row.view)), now) for row in shown],
+            "views": [
+                {**_line(row, last.get(str(row.view)), now), "running": str(row.view) in running} for row in shown
+            ],
             "total": total,
             "counts": listing.counts(fitting),
             "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),
@@ -167,7 +170,7 @@ def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict
 def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
     if item is None:
         return {}
-    keys = ("refresh_id", "mode", "rows_written", "base_tables", "version_id", "current")
+    keys = ("refresh_id", "mode", "rows_written", "base_tables", "version_id", "current", "bytes")
     recorded = {key: item[key] for key in keys if key in item}
     return recorded | {key: value for key, value in said(item).items() if value}
 

@@ -95,11 +95,14 @@ async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
     """Return the graph around one view, or of all views of the list."""
 
     def answer(session: Session) -> dict[str, Any]:
-        query = asked.query(_views_of(asked.dag_id, Reader(user), session))
+        reader = Reader(user)
+        query = asked.query(_views_of(asked.dag_id, reader, session))
         rows, _ = page.rows(runs.catalog_names(session))
         fitting = listing.matching(rows, query)
         shown = [str(row.view) for row in fitting if not query.states or row.state in query.states]
-        return listing.graph(rows, [asked.view] if asked.view else shown)
+        found = listing.graph(rows, [asked.view] if asked.view else shown)
+        running = runs.at_work([node["id"] for node in found["nodes"] if node["kind"] == "view"], reader, session)
+        return {**found, "nodes": [{**node, "running": node["id"] in running} for node in found["nodes"]]}
 
     return await _from_database(answer)
 

@@ -48,6 +48,7 @@ class ViewRow:
         refreshed_at: When that was published, ISO 8601.
         mode: Its mode.
         rows_written: Rows that it wrote.
+        rows: Rows that the view has; ``None`` if its storage table's metadata does not say.
         last: The reasons, interval and checks of the refresh, see :func:`airflow_mv.plugin.messages.said`.
         strategy: ``full`` or ``incremental``.
         tables: Its base tables, each with whether rows of it have changed since.
@@ -62,6 +63,7 @@ class ViewRow:
     refreshed_at: str | None = None
     mode: str | None = None
     rows_written: int | None = None
+    rows: int | None = None
     last: Mapping[str, Any] | None = None
     strategy: str | None = None
     tables: tuple[tuple[str, bool], ...] = ()
@@ -89,6 +91,7 @@ class ViewRow:
             "refreshed_at": self.refreshed_at,
             "mode": self.mode,
             "rows_written": self.rows_written,
+            "rows": self.rows,
             "last": self.last,
             "strategy": self.strategy,
             "tables": len(self.tables),
@@ -129,6 +132,7 @@ def row_of(observation: Observation) -> ViewRow:
         refreshed_at=timestamp(record.refreshed_at_ms) if record else None,
         mode=record.mode if record else None,
         rows_written=record.rows_written if record else None,
+        rows=observation.storage.table.rows_at(observation.storage.rows_snapshot) if record else None,
         last=_last(record) if record else None,
         strategy=observation.view.materialized.refresh_strategy,
         tables=tuple((change.identifier, change.changed) for change in freshness.base_tables),

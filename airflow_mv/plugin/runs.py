@@ -31,7 +31,8 @@ from airflow_mv.plugin.messages import said
 _EVENTS = 100
 _TASKS = 50
 #: Task states that a timeline shows in addition to published refreshes.
-_SHOWN = ("failed", "up_for_retry", "running", "deferred", "queued", "scheduled")
+_AT_WORK = ("running", "deferred", "queued", "scheduled")
+_SHOWN = ("failed", "up_for_retry", *_AT_WORK)
 _UNFINISHED = ("queued", "running")
 
 
@@ -156,6 +157,24 @@ def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> di
     return {uris[row.uri]: _event(row) for row in rows if row.AssetEvent.source_dag_id in allowed}
 
 
+def at_work(views: Iterable[str], reader: Reader, session: Session) -> set[str]:
+    """Return those of the views that a running or waiting task refreshes, as far as it is declared by its outlets."""
+    uris = {_uri(view): view for view in views}
+    reference = TaskOutletAssetReference
+    query = (
+        select(AssetModel.uri, TaskInstance.dag_id)
+        .join(reference, reference.asset_id == AssetModel.id)
+        .join(TaskInstance, and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id))
+        .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
+        .where(AssetModel.uri.in_(uris), DagRun.state.in_(_UNFINISHED))
+        .where(or_(TaskInstance.state.in_(_AT_WORK), TaskInstance.state.is_(None)))
+        .distinct()
+    )
+    rows = session.execute(query).all()
+    allowed = reader.readable({row.dag_id for row in rows}, session)
+    return {uris[row.uri] for row in rows if row.dag_id in allowed}
+
+
 def timeline(view: str, reader: Reader, session: Session, kind: str | None = None) -> list[dict[str, Any]]:
     """Return a view's events in Airflow, newest first: published refreshes, failures and running tasks.
 
@@ -246,6 +265,7 @@ def _task(row: Any, known: Runs, kind: str | None) -> dict[str, Any]:
         "run_id": task.run_id,
         "task_id": task.task_id,
         "map_index": task.map_index,
+        "try_number": task.try_number,
     }
 
 

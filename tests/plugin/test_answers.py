@@ -73,6 +73,7 @@ def test_a_row_has_the_lag_and_the_last_refresh(server: Server) -> None:
     assert daily["lag"]["seconds"] > 0
     assert daily["lag"]["exact"]
     assert (daily["mode"], daily["rows_written"], daily["tables"], daily["changed_tables"]) == ("full", 2, 1, 1)
+    assert (daily["rows"], daily["running"]) == (2, False)
     assert (daily["seconds"], daily["dag_id"]) == (12.5, "publishing")
     assert daily["by"]
 

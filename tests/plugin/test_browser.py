@@ -221,6 +221,7 @@ def test_a_user_refreshes_a_view_by_running_its_dag_with_their_own_permissions(s
     runs = server.call("GET", "/api/v2/dags/sales_morning/dagRuns?order_by=-run_after", user="admin")["dag_runs"]
     assert (runs[0]["state"], runs[0]["triggering_user_name"]) == ("queued", "user")
     expect(frame(user).locator(".mode.running").first).to_have_text("waiting")
+    expect(frame(user).locator(".title .at-work")).to_have_text("▸ running")
     dialog.get_by_role("link").click()
     expect(user).to_have_url(re.compile("/dags/sales_morning/runs/manual"))
 
@@ -277,6 +278,11 @@ def test_days_are_chosen_on_a_strip_and_refreshed_in_one_run_or_backfilled(serve
     (made,) = server.call("GET", "/api/v2/backfills?dag_id=by_day", user="admin")["backfills"]
     assert (made["from_date"][:10], made["to_date"][:10], made["max_active_runs"]) == ("2024-06-16", "2024-06-16", 4)
     expect(view.locator(".strip .cell.running")).to_have_count(5)
+    user.goto(f"{server.url}{ALONE}")
+    line = view.locator("tr", has=view.get_by_role("link", name="daily", exact=True))
+    expect(line.locator(".at-work")).to_have_text("▸ running")
+    view.get_by_role("button", name="Graph").click()
+    expect(view.locator("g.node.at-work", has_text="daily").first).to_be_visible()
 
 
 @pytest.mark.slow
@@ -303,6 +309,12 @@ def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -
     expect(of_a_day).to_contain_text("the rows of that day are recomputed")
     expect(refreshes.locator(".timeline .unexpected")).to_have_count(1)
     expect(refreshes.locator(".timeline title").first).to_contain_text("replace-interval 1 Jun 2024")
+    refreshes.locator(".plot .point").last.focus()
+    reader.keyboard.press("Home")
+    expect(refreshes.locator(".told-bar")).to_contain_text("replace-interval 1 Jun 2024")
+    refreshes.get_by_role("button", name="Rows written").press("Enter")
+    expect(refreshes.locator(".plot text").last).to_have_text("31")
+    expect(refreshes.locator(".legend")).to_contain_text("incremental, or of an interval")
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
     expect(frame(reader).locator("tr", has_text=UNEXPECTED).locator(".mark")).to_have_text("unexpected")

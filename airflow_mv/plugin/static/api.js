@@ -33,6 +33,14 @@ export function backfill(body, { dry }) {
   return post(dry ? "backfills/dry_run" : "backfills", body);
 }
 
+export async function logOf({ dag_id, run_id, task_id, map_index, try_number }) {
+  const path = ["dags", dag_id, "dagRuns", run_id, "taskInstances", task_id, "logs", String(try_number)];
+  const url = new URL(`api/v2/${path.map(encodeURIComponent).join("/")}`, AIRFLOW);
+  url.searchParams.set("full_content", "true");
+  url.searchParams.set("map_index", String(map_index ?? -1));
+  return answer(await send(url, {}));
+}
+
 async function post(path, body) {
   const headers = { "Content-Type": "application/json" };
   return answer(await send(new URL(`api/v2/${path}`, AIRFLOW), { method: "POST", headers, body: JSON.stringify(body) }));

@@ -32,6 +32,10 @@ export function pill(state) {
   return h("span", { class: `pill ${state}` }, LABELS[state] ?? state);
 }
 
+export function running(isRunning) {
+  return isRunning ? h("span", { class: "pill at-work" }, "▸ running") : null;
+}
+
 export const LABELS = {
   fresh: "fresh",
   stale: "stale",

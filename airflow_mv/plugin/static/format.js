@@ -73,10 +73,14 @@ function shortId(text) {
   return `…${text.slice(-6)}`;
 }
 
+export function shortIds(text) {
+  return text.replace(/\b\d{12,}\b/g, shortId);
+}
+
 // Why a refresh did what it did, where there is little room: what nobody has expected, else all reasons.
 export function whyOf({ reasons = [], fallback }) {
   const all = reasons.map((reason) => reason.message);
-  const text = (fallback ?? all.join("; ")).replace(/\b\d{12,}\b/g, shortId);
+  const text = shortIds(fallback ?? all.join("; "));
   return { text, title: all.join("\n") || fallback };
 }
 

@@ -33,11 +33,12 @@ function box(node, { x, y }, isCurrent, linkTo) {
   const text = node.name.length > LONGEST ? `${node.name.slice(0, LONGEST - 1)}…` : node.name;
   const drawn = svg(
     "g",
-    { class: `node ${state}${isCurrent ? " current" : ""}`, transform: `translate(${x},${y})` },
-    svg("title", null, node.kind === "view" ? `${node.id}: ${node.state}` : `${node.id} (table)`),
+    { class: `node ${state}${isCurrent ? " current" : ""}${node.running ? " at-work" : ""}`, transform: `translate(${x},${y})` },
+    svg("title", null, node.kind === "view" ? `${node.id}: ${node.state}${node.running ? ", running" : ""}` : `${node.id} (table)`),
     svg("rect", { width: WIDTH, height: HEIGHT, rx: node.kind === "view" ? 8 : 2 }),
     svg("circle", { cx: 14, cy: HEIGHT / 2, r: 4.5 }),
     svg("text", { x: 26, y: HEIGHT / 2 + 4.5 }, text),
+    node.running && svg("text", { class: "sign", x: WIDTH - 20, y: HEIGHT / 2 + 4.5, "aria-hidden": "true" }, "▸"),
   );
   return node.kind === "view" && !isCurrent ? svg("a", { href: linkTo(node.id), "data-key": `node ${node.id}` }, drawn) : drawn;
 }

@@ -3,8 +3,8 @@
 
 import { address } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { h, LABELS, pill, problem, show } from "./dom.js";
-import { ago, count, duration, lag, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
+import { h, LABELS, pill, problem, running, show } from "./dom.js";
+import { ago, count, duration, lag, shortIds, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
 
 const PAGE = 100;
@@ -18,7 +18,8 @@ const COLUMNS = [
   { name: "Lag", sort: "lag", number: true, title: "Since the first base commit that the view lacks" },
   { name: "Refreshed", sort: "refreshed" },
   { name: "Mode", sort: "mode", title: "What the last refresh did, and why" },
-  { name: "Rows", sort: "rows", number: true, title: "Rows that the last refresh wrote" },
+  { name: "Rows", sort: "rows", number: true, title: "Rows that the view has" },
+  { name: "Written", number: true, title: "Rows that the last refresh wrote" },
   { name: "Took", number: true },
   { name: "By" },
   { name: "Base tables", number: true, title: "Changed since the last refresh, of all" },
@@ -169,17 +170,18 @@ class List {
     return h(
       "tr",
       null,
-      h("td", { title: why }, pill(view.state)),
+      h("td", { title: why }, pill(view.state), " ", running(view.running)),
       h(
         "td",
         { class: "name" },
         h("span", { class: "quiet" }, `${view.namespace}.`),
         h("a", { href: this.linkTo(view.view), "data-key": view.view }, view.name),
-        view.state === "unknown" && h("div", { class: "why", title: why }, view.reasons[0]?.message),
+        view.state !== "fresh" && why && h("div", { class: view.state === "unknown" ? "why" : "why quiet" }, shortIds(view.reasons[0].message)),
       ),
       h("td", { class: "number" }, lag(view.lag)),
       h("td", null, ago(view.refreshed_at)),
       refreshed(view),
+      h("td", { class: "number" }, count(view.rows)),
       h("td", { class: "number" }, count(view.rows_written)),
       h("td", { class: "number" }, duration(view.seconds)),
       h("td", null, view.by),
@@ -230,7 +232,6 @@ function refreshed({ mode, last }) {
     mode,
     unexpected(last?.fallback),
     last?.interval && h("span", { class: "stretch", title: stretchTitle(last.interval) }, stretch(last.interval)),
-    why.text && h("span", { class: "quiet after" }, why.text),
   );
 }
 

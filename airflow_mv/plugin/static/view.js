@@ -3,16 +3,18 @@
 
 import { address, airflowLink, runPath } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { h, pill, problem, show } from "./dom.js";
+import { h, pill, problem, running, show } from "./dom.js";
+import { failure } from "./errors.js";
 import { ago, bytes, checksText, count, duration, lag, snapshot, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
 import { isCovered, Strip, summary } from "./intervals.js";
+import { drawPlot } from "./plot.js";
 import { actions } from "./run.js";
-import { drawTimeline } from "./timeline.js";
 
 const AGAIN_MS = 15000;
 const RUNNING_MS = 3000;
 const FIRST = 20;
+const MOST_ERRORS = 5; // the logs of older failures are in their runs
 
 export function showView(page, asked) {
   document.title = `${asked.view} · Materialized views`;
@@ -118,7 +120,9 @@ function state(facts, coverage) {
 }
 
 function heading(facts, coverage) {
+  const isRunning = facts.history.some((item) => item.kind === "running");
   const parts = [
+    facts.rows === null || facts.rows === undefined ? null : [h("span", { class: "quiet" }, "rows "), count(facts.rows)],
     facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), lag(facts.lag)] : null,
     facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), ago(facts.refreshed_at)] : null,
     [h("span", { class: "quiet" }, "strategy "), facts.strategy],
@@ -129,7 +133,7 @@ function heading(facts, coverage) {
   return h(
     "div",
     null,
-    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), state(facts, coverage)),
+    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), state(facts, coverage), running(isRunning)),
     h("p", { class: "facts" }, parts.filter(Boolean).map((part) => h("span", null, part))),
   );
 }
@@ -196,16 +200,16 @@ function refreshes(history, view) {
     view.draw(view.seen);
   };
   const checked = shown.some((item) => item.checks);
-  const head = [["When"], ["What"], ["Rows", 1], ["Took", 1], checked && ["Checks"], ["By"], ["Run"], ["Why"]].filter(Boolean);
+  const head = [["When"], ["What"], ["Written", 1], ["Took", 1], checked && ["Checks"], ["By"], ["Run"], ["Why"]].filter(Boolean);
   return card(
     "Refreshes",
-    history.length > 1 ? drawTimeline(history) : null,
-    grid(head, shown.map((item) => refreshLine(item, checked))),
+    history.length > 1 ? drawPlot(history, view) : null,
+    grid(head, shown.map((item) => refreshLine(item, checked, shown.filter((other) => other.kind === "failed").indexOf(item)))),
     more ? h("button", { type: "button", class: "plain", onclick: all }, `${more} more`) : null,
   );
 }
 
-function refreshLine(item, checked) {
+function refreshLine(item, checked, number) {
   const what = item.kind === "refreshed" ? h("span", { class: `mode mode-${item.mode}` }, item.mode ?? "refreshed") : h("span", { class: `mode ${item.kind}` }, item.state);
   const why = whyOf(item);
   return h(
@@ -220,7 +224,7 @@ function refreshLine(item, checked) {
     checked && h("td", { title: item.checks?.lines.join("\n") }, checksText(item.checks)),
     h("td", null, item.by ?? h("span", { class: "quiet" }, item.dag_id ? "" : "not by this Airflow")),
     h("td", { class: "run", title: item.dag_id }, item.dag_id && airflowLink(runPath(item), item.dag_id)),
-    h("td", { class: "long" }, why.text && h("div", { class: "clamp", title: why.title }, why.text)),
+    h("td", { class: "long" }, item.kind === "failed" && number < MOST_ERRORS ? failure(item) : null, why.text && h("div", { class: "clamp", tabindex: 0, title: why.title }, why.text)),
   );
 }
 
