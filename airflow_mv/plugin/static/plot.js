@@ -53,7 +53,7 @@ function picture(shown, measure, told) {
   const y = (value) => TOP + HEIGHT * (1 - value / most);
   const ticks = [0, most / 2, most].map((value) => [
     svg("line", { class: "grid", x1: LEFT - 4, x2: width, y1: y(value), y2: y(value) }),
-    svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, measure.text(value < 10 && measure.text === count ? Math.round(value * 10) / 10 : Math.round(value * 10) / 10)),
+    svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, measure.text(measure.text === count ? Math.round(value) : value)),
   ]);
   const tell = (item) => (told.textContent = describe(item).join(" · "));
   const bars = shown.map((item, index) => bar(item, index, values[index], { most, tell, last: index === shown.length - 1 }));
