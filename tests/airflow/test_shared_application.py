@@ -76,7 +76,7 @@ def deployment(shared_airflow: Shared) -> Iterator[Views]:
         for name, sql in VIEWS.items():
             found.view(name, sql)
         found.append((1, "north", 10), (2, "south", 20), (3, "north", 30))
-        found.append(*((number, "north", number) for number in range(1000)), name="many")
+        found.append(*((number, "north", number) for number in range(600)), name="many")
         running = shared_airflow.with_dags("shared_application.py", DAGS, "shared", "killed")
         yield Views(running.airflow, running.home, running.iceberg, running.catalog, found)
 
@@ -101,14 +101,13 @@ def test_the_views_of_a_run_are_refreshed_in_one_application(deployment: Views, 
     for name in ("daily", "total"):
         log = deployment.log("shared", "first", f"refresh_{name}")
         assert IN_APPLICATION in log
-        assert any(line.startswith("statement 2/2: INSERT OVERWRITE") for line in log), log
+        assert any(line.startswith("statement ") and "INSERT OVERWRITE" in line for line in log), log
         assert not any("Spark-Submit cmd" in line for line in log)
-    wrong = "\n".join(deployment.log("shared", "first", "refresh_wrong"))
-    assert IN_APPLICATION in wrong
-    assert "by zero" in wrong
+    assert IN_APPLICATION in deployment.log("shared", "first", "refresh_wrong")
     assert {*deployment.events("shared", "first")} == {"refresh_daily", "refresh_total"}
     application = deployment.log("shared", "first", "spark_application")
     assert sum("Spark-Submit cmd" in line for line in application) == 1
+    assert any(line.startswith("lake.sales.wrong: ") and "by zero" in line for line in application)
     assert not deployment.applications()
     assert not [*deployment.home.folder.rglob("*.request.json")], "the folder was left behind"
 
