@@ -476,15 +476,28 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 @main.command()
 @click.argument("view")
 @click.option("--files", is_flag=True, help="Check the stored files instead: existence, sizes, counts. Needs no Spark.")
+@click.option("--sample", type=float, metavar="PERCENT", help="Only this percentage of the rows, the same in each run.")
+@with_interval
 @sparked
 @common
 def verify(
-    *, view: str, files: bool, master: str | None, remote: str | None, as_json: bool, conn_id: str | None
+    *,
+    view: str,
+    files: bool,
+    sample: float | None,
+    interval: Span | None,
+    master: str | None,
+    remote: str | None,
+    as_json: bool,
+    conn_id: str | None,
 ) -> None:
     """Compare the stored rows with a recomputation at the recorded snapshots. Ends with 4 if they differ."""
+    from airflow_mv.refresh.verify import Part, verify_files
     from airflow_mv.refresh.verify import verify as verify_view
-    from airflow_mv.refresh.verify import verify_files
 
+    if files and (sample is not None or interval is not None):
+        raise click.UsageError("--files checks all files: it takes neither --sample nor --interval")
+    part = Part(interval, sample)
     catalog, (identifier,) = open_catalog([view], conn_id)
     if files:
         found = verify_files(catalog, identifier, report=progress)
@@ -496,7 +509,7 @@ def verify(
             sys.exit(DIFFERENT)
         return
     stager = stager_for(catalog, master, remote)
-    verification = verify_view(catalog, identifier, session=lambda: stager.session)
+    verification = verify_view(catalog, identifier, session=lambda: stager.session, part=part)
     if as_json:
         print_json(verification.to_dict())
     else:

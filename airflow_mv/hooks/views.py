@@ -359,16 +359,22 @@ class MaterializedViewHook(BaseHook):
                 report=self.log.info,
             )
 
-    def verify(self, view: str) -> dict[str, Any]:
+    def verify(self, view: str, *, interval: Span | None = None, sample: float | None = None) -> dict[str, Any]:
         """Compare a view's stored rows with a recomputation at the recorded snapshots, in this process or over Connect.
+
+        Args:
+            view: The view.
+            interval: Only the rows of this interval.
+            sample: Only this percentage of the rows.
 
         Raises:
             VerificationError: They differ. The message has a row.
         """
-        from airflow_mv.refresh.verify import verify
+        from airflow_mv.refresh.verify import Part, verify
 
+        part = Part(interval, sample)
         with closing(self.stager(view)) as stager:
-            found = verify(self.catalog_for(view), self.identify(view), session=lambda: stager.session)
+            found = verify(self.catalog_for(view), self.identify(view), session=lambda: stager.session, part=part)
         found.require_equal()
         return found.to_dict()
 

@@ -14,10 +14,14 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Mat
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import count
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
-from airflow_mv.spec.times import duration
+from airflow_mv.spec.interval import Span
+from airflow_mv.spec.times import duration, parse_time
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import Layout
+
+#: What a template that is not set renders to.
+_UNSET = (None, "", "None")
 
 
 class _UpkeepOperator(BaseOperator):
@@ -131,15 +135,36 @@ class VerifyMaterializedViewOperator(_UpkeepOperator):
         view: ``catalog.namespace.name`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
         files: Whether to check the files instead: existence, sizes and counts.
+        sample: Only this percentage of the rows (templated), the same rows in each run.
+        interval_start: Only the rows of an interval: its start (templated), included, ISO 8601.
+        interval_end: Its end (templated), excluded.
         **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "spark_conn_id")
+    template_fields: Sequence[str] = (
+        *_UpkeepOperator.template_fields,
+        "spark_conn_id",
+        "sample",
+        "interval_start",
+        "interval_end",
+    )
 
-    def __init__(self, *, spark_conn_id: str = DEFAULT_SPARK_CONN_ID, files: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        files: bool = False,
+        sample: float | str | None = None,
+        interval_start: Any = None,
+        interval_end: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.spark_conn_id = spark_conn_id
         self.files = files
+        self.sample = sample
+        self.interval_start = interval_start
+        self.interval_end = interval_end
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Verify the view.
@@ -147,9 +172,21 @@ class VerifyMaterializedViewOperator(_UpkeepOperator):
         Raises:
             VerificationError: The rows differ, or a file is missing or broken.
         """
-        document = hook.verify_files(self.view) if self.files else hook.verify(self.view)
+        document = hook.verify_files(self.view) if self.files else self._compared(hook)
         self.log.info("%s: %s", self.view, "the files are complete" if self.files else "the stored rows are right")
         return document
+
+    def _compared(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        given = [None if item in _UNSET else item for item in (self.interval_start, self.interval_end, self.sample)]
+        start, end, sample = given
+        if (start is None) != (end is None):
+            raise ConfigurationError(f"task {self.task_id}: give both interval_start and interval_end, or neither")
+        try:
+            percent = None if sample is None else float(str(sample))
+        except ValueError:
+            raise ConfigurationError(f"task {self.task_id}: sample is {sample!r}, which is not a percentage") from None
+        interval = None if start is None else Span(parse_time(start), parse_time(end))
+        return hook.verify(self.view, interval=interval, sample=percent)
 
 
 class RollbackMaterializedViewOperator(_UpkeepOperator):

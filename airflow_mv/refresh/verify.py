@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
-from airflow_mv.errors import StaleViewError, UnsupportedError, VerificationError
+from airflow_mv.errors import (
+    ConfigurationError,
+    SnapshotNotFoundError,
+    StaleViewError,
+    UnsupportedError,
+    VerificationError,
+)
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.state import State
 from airflow_mv.quoting import quote
@@ -20,9 +26,11 @@ from airflow_mv.refresh.stagers import spark_errors, stored_rows
 from airflow_mv.refresh.statements import place_names, renamed
 from airflow_mv.script import SESSION_CONFS, STAGING
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
 from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.column_names import grouping_columns
 from airflow_mv.sql.intervals import condition
 from airflow_mv.sql.query import pin_query
 
@@ -33,6 +41,28 @@ log = logging.getLogger(__name__)
 
 #: The most differing rows that are shown, on each side.
 MAX_ROWS = 20
+#: Of 100 percent; and into how many shares the rows are divided for a sample.
+_ALL, _SHARES = 100, 1_000_000
+#: Types of columns whose values are the same in each computation, and that have a hash.
+_EXACT = frozenset({"boolean", "int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of a view that are compared. By default all.
+
+    Args:
+        interval: Only the rows of this interval.
+        sample: Only this percentage of the rows. The values of some columns decide which ones: the same rows are taken
+            of the stored and of the recomputed ones, in each run.
+    """
+
+    interval: Span | None = None
+    sample: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sample is not None and not 0 < self.sample <= _ALL:
+            raise ConfigurationError(f"a sample of {self.sample:g} percent is not possible: more than 0, at most 100")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +75,8 @@ class Verification:
         rows: How many rows are stored.
         only_stored: Stored rows that are missing in the recomputed ones, at most :data:`MAX_ROWS`.
         only_recomputed: Recomputed rows that are missing in the stored ones, at most :data:`MAX_ROWS`.
+        interval: Only the rows of this interval were compared.
+        sample: Only this percentage of the rows was compared.
     """
 
     view: Identifier
@@ -52,6 +84,8 @@ class Verification:
     rows: int
     only_stored: tuple[tuple[Any, ...], ...]
     only_recomputed: tuple[tuple[Any, ...], ...]
+    interval: Interval | None = None
+    sample: float | None = None
 
     @property
     def equal(self) -> bool:
@@ -80,6 +114,8 @@ class Verification:
             "refresh_id": self.refresh_id,
             "equal": self.equal,
             "rows": self.rows,
+            **({} if self.interval is None else {"interval": self.interval.to_dict()}),
+            **({} if self.sample is None else {"sample": self.sample}),
             "only_stored": [list(row) for row in self.only_stored],
             "only_recomputed": [list(row) for row in self.only_recomputed],
         }
@@ -159,7 +195,11 @@ def verify_files(
 
 
 def verify(
-    catalog: MaterializedViewCatalog, view: str | Identifier, *, session: Callable[[], SparkSession]
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    session: Callable[[], SparkSession],
+    part: Part | None = None,
 ) -> Verification:
     """Recompute a view at the snapshots that its current refresh recorded, and compare as multisets.
 
@@ -169,47 +209,102 @@ def verify(
         catalog: Where the view is.
         view: The view.
         session: Opens a session with the base tables' catalogs. It is called only when the session is needed.
+        part: Which rows are compared; by default all. Spark pushes the condition into the query where it can.
 
     Raises:
         StaleViewError: There is no refresh of the present definition to compare with.
-        UnsupportedError: A base table is itself a materialized view.
+        SnapshotNotFoundError: A base table is itself a materialized view, and the rows that were read have expired.
+        ConfigurationError: The view has no column for the interval.
+        UnsupportedError: The view has no column by which rows can be sampled.
     """
-    observation = observe(catalog, view)
+    part = part or Part()
+    observation = observe(catalog, view, span=part.interval)
     record = observation.record
     name = observation.view.identifier
     if record is None or observation.freshness.state == State.DEFINITION_CHANGED:
         raise StaleViewError(f"view {name} is {observation.freshness.state}: there are no rows to verify; refresh it")
-    views = [item for item in sorted(observation.places) if item.path is None and item.selects_from is None]
-    if views:
-        nested = ", ".join(map(str, views))
-        raise UnsupportedError(
-            f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
-        )
-    query = _recomputed(observation, load_tables(catalog, observation.tables), record)
-    return _compared(session(), observation, record, query)
+    tables = load_tables(catalog, observation.tables)
+    _require_rows_of_views(observation, tables, record)
+    return _compared(session(), observation, record, _recomputed(observation, tables, record), part)
 
 
-def _compared(spark: SparkSession, observation: Observation, record: RefreshRecord, query: str) -> Verification:
+def _require_rows_of_views(
+    observation: Observation, tables: Mapping[Identifier, TableMetadata], record: RefreshRecord
+) -> None:
+    """Check that the rows of materialized views that the view reads are still there.
+
+    Raises:
+        SnapshotNotFoundError: They have expired: maintenance of a view keeps its current rows only.
+    """
+    for recorded in (record.base_tables, *(item.base_tables for item in record.intervals)):
+        for table in recorded:
+            name, snapshot = Identifier.parse(table.identifier), table.snapshot_reference
+            if name in observation.places and snapshot != NO_SNAPSHOT and tables[name].find(snapshot) is None:
+                raise SnapshotNotFoundError(
+                    f"view {observation.view.identifier}: the rows of {name} that it was computed from (snapshot "
+                    f"{snapshot}) have expired: refresh the view, then verify it"
+                )
+
+
+def _compared(
+    spark: SparkSession, observation: Observation, record: RefreshRecord, query: str, part: Part
+) -> Verification:
     """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
     from airflow_mv.job.run import registered
     from airflow_mv.job.session import temporary_settings
 
     view, storage = observation.view.identifier, observation.storage
-    files = place_names(observation.places).files
+    files, where = place_names(observation.places).files, _condition(observation, part)
     with (
         spark_errors(f"verifying view {view}"),
         temporary_settings(spark, dict(SESSION_CONFS)),
         registered(spark, view.catalog, files) as staging,
     ):
-        stored = _comparable(stored_rows(spark, view, storage, storage.rows_snapshot))
-        recomputed = _comparable(spark.sql(query.replace(STAGING, staging)))
+        stored = _comparable(stored_rows(spark, view, storage, storage.rows_snapshot).where(where))
+        recomputed = _comparable(spark.sql(query.replace(STAGING, staging)).where(where))
         return Verification(
             view=view,
             refresh_id=record.refresh_id,
             rows=stored.count(),
             only_stored=_first(stored.exceptAll(recomputed)),
             only_recomputed=_first(recomputed.exceptAll(stored)),
+            interval=observation.interval,
+            sample=part.sample,
         )
+
+
+def _condition(observation: Observation, part: Part) -> str:
+    """Return the condition that the compared rows pass."""
+    fields, conditions = observation.view.metadata.schema_.fields, ["TRUE"]
+    if observation.interval is not None:
+        conditions.append(condition(observation.interval, fields))
+    if part.sample is not None:
+        columns = _sampled_by(observation)
+        conditions.append(
+            f"pmod(xxhash64({', '.join(map(quote, columns))}), {_SHARES}) < {part.sample * _SHARES / _ALL}"
+        )
+    return " AND ".join(conditions)
+
+
+def _sampled_by(observation: Observation) -> list[str]:
+    """Return the columns whose values decide whether a row is in a sample.
+
+    If the query is grouped by columns of the view, these: Spark reads the rows of the sampled groups only. Otherwise
+    all columns whose values are the same in each computation: not those of floating point, and none that has no hash.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    view = observation.view
+    exact = [
+        item["name"]
+        for item in view.metadata.schema_.fields
+        if item["type"] in _EXACT or str(item["type"]).startswith("decimal(")
+    ]
+    keys = grouping_columns(observation.query, view.metadata.schema_.names)
+    if not exact:
+        raise UnsupportedError(f"view {view.identifier}: none of its columns can decide which rows are in a sample")
+    return [name for name in exact if name in keys] or exact
 
 
 def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetadata], record: RefreshRecord) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a query names a column of a table, as far as its text shows without the schemas of all tables."""
+"""Whether a query names a column of a table, or groups by it, as far as its text shows without any schema."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from sqlglot import exp
 
@@ -64,3 +64,24 @@ def _covers(star: exp.Star, own: Collection[str]) -> bool:
     if isinstance(star.parent, exp.Column):
         return star.parent.table.casefold() in own
     return isinstance(star.parent, exp.Select)
+
+
+def grouping_columns(query: ParsedQuery, columns: Sequence[str]) -> frozenset[str]:
+    """Return the columns of a view that are keys of its query's GROUP BY, as far as the text shows it.
+
+    Args:
+        query: The view's query.
+        columns: The view's columns, in order.
+    """
+    tree = query.tree
+    group = tree.args.get("group") if isinstance(tree, exp.Select) else None
+    shown = tree.expressions if isinstance(tree, exp.Select) else []
+    if group is None or set(filter(group.args.get, group.args)) != {"expressions"} or len(shown) != len(columns):
+        return frozenset()
+    written = {item.sql().lower() for item in group.expressions}
+    return frozenset(
+        column
+        for number, (item, column) in enumerate(zip(shown, columns, strict=True), 1)
+        if not written.isdisjoint({item.unalias().sql().lower(), item.alias_or_name.lower(), str(number)})
+        and not item.find(exp.AggFunc, exp.Star)
+    )

@@ -58,6 +58,32 @@ def test_verify_shows_the_rows_that_differ_and_ends_with_four(
         verify(lake.catalog, lake("daily"), session=lambda: lake.spark).require_equal()
 
 
+def test_verify_compares_a_sample_or_an_interval_also_of_a_view_of_a_view(lake: Lake) -> None:
+    """A fault is found in exactly one of the samples that the rows are divided into, and in its interval."""
+    lake.table("orders", "day date, amount bigint", *(f"(DATE '2026-01-{day:02}', {day})" for day in (1, 2, 3, 4)))
+    lake.create("daily", DAILY, properties={"airflow-mv.interval-column": "day"})
+    lake.create("above", "SELECT day, amount FROM {ns}.daily WHERE amount > 1")
+    lake.refresh("daily", "above")
+    assert call("verify", lake("above"), "--sample", "100", "--json").json["rows"] == 3
+    tamper(
+        lake,
+        "daily",
+        "UPDATE {{storage}} SET amount = 9 WHERE day = DATE '2026-01-02'".replace("{{storage}}", "{storage}"),
+    )
+    whole = call("verify", lake("daily"), "--sample", "100", "--json")
+    assert (whole.code, whole.json["sample"], whole.json["rows"]) == (4, 100.0, 4)
+    codes = [call("verify", lake("daily"), "--sample", text, "--json") for text in ("30", "30", "70")]
+    assert codes[0] == codes[1]
+    assert codes[0].json["rows"] <= codes[2].json["rows"] < 5
+    inside, outside = ("2026-01-02", "2026-01-03"), ("2026-01-03", "2026-01-05")
+    found = call("verify", lake("daily"), "--interval", *inside, "--json")
+    assert (found.code, found.json["rows"], found.json["interval"]["column"]) == (4, 1, "day")
+    clean = call("verify", lake("daily"), "--interval", *outside, "--json")
+    assert (clean.code, clean.json["rows"], clean.json["equal"]) == (0, 2, True)
+    assert "a sample of 0 percent is not possible" in call("verify", lake("daily"), "--sample", "0").error
+    assert call("verify", lake("daily"), "--sample", "5", "--files").code == 2
+
+
 def test_verify_has_nothing_to_compare_before_the_first_refresh(lake: Lake) -> None:
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     lake.create("daily", DAILY)
