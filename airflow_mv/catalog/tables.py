@@ -80,6 +80,7 @@ class TableChange:
         requires: Required snapshot id by branch or tag; ``None`` for one that must not exist.
         branches: Snapshot id by branch to set.
         tags: Snapshot id by tag to set.
+        ages: Age in ms of a tag's snapshot after which an expiry removes the tag, by tag; by default it stays.
         removes: Branches and tags to remove.
         properties: Properties to set.
         unsets: Properties to remove.
@@ -90,6 +91,7 @@ class TableChange:
     requires: Mapping[str, int | None] = field(default_factory=dict)
     branches: Mapping[str, int] = field(default_factory=dict)
     tags: Mapping[str, int] = field(default_factory=dict)
+    ages: Mapping[str, int] = field(default_factory=dict)
     removes: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     unsets: tuple[str, ...] = ()
@@ -482,7 +484,7 @@ def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
     tags = ((name, SnapshotRefType.TAG, snapshot) for name, snapshot in change.tags.items())
     return (
         *(_adding(change.columns) if change.columns else ()),
-        *(_ref(*ref) for ref in (*branches, *tags)),
+        *(_ref(*ref, age_ms=change.ages.get(ref[0])) for ref in (*branches, *tags)),
         *((SetPropertiesUpdate(updates=dict(change.properties)),) if change.properties else ()),
         *((RemovePropertiesUpdate(removals=list(change.unsets)),) if change.unsets else ()),
         *(RemoveSnapshotRefUpdate(ref_name=name) for name in change.removes),
@@ -549,8 +551,9 @@ def _location_beside(like: Table, token: UUID) -> str | None:
     return f"{parent}/{last.rpartition('__columns_')[0]}-{token.hex[:12]}"
 
 
-def _ref(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
+def _ref(name: str, kind: SnapshotRefType, snapshot_id: int, *, age_ms: int | None = None) -> SetSnapshotRefUpdate:
+    document = {"ref-name": name, "type": kind, "snapshot-id": snapshot_id, "max-ref-age-ms": age_ms}
+    return SetSnapshotRefUpdate.model_validate(document)
 
 
 def _forget(snapshot_ids: tuple[int, ...]) -> RemoveSnapshotsUpdate:

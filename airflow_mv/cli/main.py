@@ -393,8 +393,7 @@ def refresh(
         asked_by=this_user(),
     )
     for result in results:
-        if result.published:
-            upkeep_after_refresh(catalog, result.view, stager=stager, report=progress)
+        upkeep_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
     documents = [result.to_dict() for result in results]
     if as_json:
         print_json(documents)

@@ -44,8 +44,7 @@ def refresh_each(
 
     def one(view: Identifier) -> RefreshResult:
         (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, asked_by=this_user())
-        if result.published:
-            upkeep_after_refresh(catalog, result.view, stager=stager, report=progress)
+        upkeep_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
         return result
 
     errors: list[MaterializedViewError] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -44,6 +45,8 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
         out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]{_scope(document)}")
         for reason in document["reasons"]:
             out.print(f"  {_reason(reason)}")
+        for line in _expiring(document):
+            out.print(f"  [yellow]{_escape(line)}[/yellow]")
 
 
 def _plain_status(document: Mapping[str, Any]) -> Iterator[str]:
@@ -52,6 +55,17 @@ def _plain_status(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"{visible(document['view'])}  {document['state']}{when}{_scope(document).replace(_OPENS, '[')}"
     for reason in document["reasons"]:
         yield f"  {visible(reason['message'])} ({reason['code']})"
+    for line in _expiring(document):
+        yield f"  {visible(line)}"
+
+
+def _expiring(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each base table whose recorded snapshot may expire soon."""
+    tables = {table["identifier"]: table["expires_at"] for table in document["base_tables"] if table["expires_at"]}
+    if tables:
+        from airflow_mv.freshness.expiry import warnings
+
+        yield from warnings({name: datetime.fromisoformat(text) for name, text in tables.items()})
 
 
 def coverage(document: Mapping[str, Any], summary: str) -> None:

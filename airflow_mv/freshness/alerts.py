@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.expiry import expiries, warnings
 from airflow_mv.freshness.lag import (
     MAX_STALENESS_PROPERTY,
     Readiness,
@@ -211,7 +212,7 @@ def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -
         lag_seconds=behind.seconds(now),
         since=since,
         tables=behind.tables,
-        reasons=tuple(reason.message for reason in seen.freshness.reasons),
+        reasons=(*(reason.message for reason in seen.freshness.reasons), *warnings(expiries(seen), now=now)),
         uuid=metadata.view_uuid,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
 
 
 class Kind(StrEnum):
@@ -50,6 +50,7 @@ DIFFERABLE = frozenset(
 )
 _SEVERITY = list(Kind)
 _CHANGES = ("added-", "deleted-", "removed-")
+_ADDED_FILES = "added-data-files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,9 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
     if old is None or table.find(old) is None:
         return Range(Kind.EXPIRED, size=unknown)
     left = snapshots_between(table, new, old)
-    if left is None:
+    if left is None and expired_between(table, old, new):
+        size = replace(unknown, bytes_touched=0, **_grown(table.bytes_at(old), totals.total_bytes))
+    elif left is None:
         # Two branches of one history: their changes since they diverged are not followed, so all rows may differ.
         size = replace(unknown, bytes_added=totals.total_bytes, bytes_removed=table.bytes_at(old), bytes_touched=0)
     else:
@@ -291,6 +294,30 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
             files_removed=undone.files_added,
         )
     return Range(Kind.ROLLED_BACK, size=size, schema_changed=_schema_of(table, old) != _schema_of(table, new))
+
+
+def expired_between(table: TableMetadata, old: int, new: int | None) -> bool:
+    """Whether a table's snapshots between two retained ones have expired, as far as the snapshots show.
+
+    Args:
+        table: The table.
+        old: A retained snapshot.
+        new: A snapshot that is not its descendant, as far as is known.
+    """
+    first, line = table.find(old), list(ancestors(table, new))
+    if first is None or not line:
+        return False
+    oldest = line[-1]
+    # An expiry may leave a child without its parent's id. A replaced table also begins with such a snapshot.
+    begins = oldest.parent_snapshot_id is None and oldest.number("total-data-files") == oldest.number(_ADDED_FILES)
+    return not begins and (first.sequence_number, first.timestamp_ms) < (oldest.sequence_number, oldest.timestamp_ms)
+
+
+def _grown(before: int | None, after: int | None) -> dict[str, int | None]:
+    """Return the least that was added and removed between two states of which only the sizes are known."""
+    if before is None or after is None:
+        return {"bytes_added": after, "bytes_removed": before}
+    return {"bytes_added": max(0, after - before), "bytes_removed": max(0, before - after)}
 
 
 def _sizes(chain: Sequence[_Commit], totals: Size) -> Size:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.documents import check_fields
-from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between
+from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between, expired_between
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
@@ -346,6 +346,8 @@ def _broken_range(name: str, old: int | None, new: int | None, table: TableMetad
         return Reason(Code.SNAPSHOT_EXPIRED, f"{name}: the recorded snapshot {old} has expired; it is at {new} now")
     if table is not None and new is not None and is_ancestor(table, new, old):
         return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
+    if table is not None and old is not None and expired_between(table, old, new):
+        return Reason(Code.ROLLED_BACK, f"{name} moved {old} → {new}: the snapshots in between have expired")
     return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is not an ancestor of {new}")
 
 

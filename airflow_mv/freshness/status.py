@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.catalog.pointer_list import Key
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
+from airflow_mv.freshness.expiry import expiries
 from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_of, key_text, look_at
 from airflow_mv.freshness.observe import ItemResult, Observation, for_each, observe, observe_each
 from airflow_mv.freshness.state import State
@@ -307,7 +309,7 @@ class ViewStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document."""
-        record = self.observation.record
+        record, expiring = self.observation.record, expiries(self.observation)
         return {
             "view": str(self.observation.view.identifier),
             "catalog": self.observation.view.identifier.catalog,
@@ -315,7 +317,10 @@ class ViewStatus:
             "refresh_id": record.refresh_id if record else None,
             "refreshed_at": timestamp(record.refreshed_at_ms) if record else None,
             "version_id": self.observation.view.metadata.current_version_id,
-            "base_tables": [change.to_dict() for change in self.observation.freshness.base_tables],
+            "base_tables": [
+                {**change.to_dict(), "expires_at": _text(expiring.get(change.identifier))}
+                for change in self.observation.freshness.base_tables
+            ],
             "reasons": [reason.to_dict() for reason in self.reasons],
             "interval": self.observation.interval.to_dict() if self.observation.interval else None,
             "intervals": [
@@ -329,6 +334,10 @@ class ViewStatus:
                 if item.part.interval is not None
             ],
         }
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def timestamp(milliseconds: int | None) -> str | None:

@@ -17,6 +17,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.maintenance.base_snapshots import release_base_snapshots
 from airflow_mv.maintenance.orphans import Collected, delete_all
 from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.new_storage import drop_storage
@@ -88,6 +89,7 @@ def drop(
     if loaded is None:
         drop_by_name(catalog, identifier, known=False)
         return Dropped(identifier)
+    release_base_snapshots(catalog, loaded)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
     layout = layout_of_view(loaded)
     (layout.purge_view if purges else layout.drop_view)(catalog, loaded, effects or Effects())

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.orphans import maintain
@@ -62,17 +63,22 @@ def upkeep_after_refresh(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
     *,
+    published: bool,
     stager: Callable[[Script], Outcome],
     report: Callable[[str], None] = log.info,
 ) -> None:
-    """Do what a view's properties ask for after a refresh that was published. It never fails the refresh.
+    """Do what a view's properties ask for after a refresh. It never fails the refresh.
 
     Args:
         catalog: Where the view is.
         view: The view.
+        published: Whether the refresh has published something. Otherwise only the tags in base tables are renewed.
         stager: Runs the job of a compaction.
         report: Receives a line for what was done.
     """
+    keep_base_snapshots(catalog, view)
+    if not published:
+        return
     try:
         _as_asked(catalog, catalog.identify(view), stager, report)
     except MaterializedViewError as error:

@@ -135,8 +135,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                     on_plan=planned,
                     asked_by=asked_by(context),
                 )
-                if result.published:
-                    upkeep_after_refresh(catalog, view, stager=stager, report=self.log.info)
+                upkeep_after_refresh(catalog, view, published=result.published, stager=stager, report=self.log.info)
         result = memory.settle(result)
         self.note_result(result)
         log_result(self.log, result)

@@ -181,6 +181,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
+        from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
         from airflow_mv.refresh.noted import note
         from airflow_mv.refresh.run import stage
 
@@ -202,6 +203,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
             raise AirflowFailException(
                 f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"
             )
+        keep_base_snapshots(catalog, plan.view)
         result = replace(result, seconds=time.monotonic() - started)
         note(catalog, plan, outcome, result, asked_by=asked_by(context))
         self.note_result(result)

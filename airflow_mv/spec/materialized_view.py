@@ -419,6 +419,11 @@ def definition_tag(definition_id: str) -> str:
     return f"airflow_mv_definition_{definition_id}"
 
 
+def keeping_tags(view_uuid: str) -> str:
+    """Return how the tags begin that keep the snapshots of base tables for a view. The snapshot's id follows."""
+    return f"{OWN_REFS}keep_{view_uuid.replace('-', '_')}_"
+
+
 def staging_branch(refresh_id: str) -> str:
     """Return the branch on which a refresh is staged (registered layout). Each run adds a suffix."""
     return f"airflow_mv_{refresh_id.replace('-', '_')}"

@@ -81,10 +81,13 @@ class MetadataLogEntry(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Ref(msgspec.Struct, frozen=True, rename="kebab"):
-    """A branch or a tag."""
+    """A branch or a tag, with the ages after which an expiry removes it, and the snapshots before a branch's last."""
 
     snapshot_id: Long
     type: str
+    max_ref_age_ms: Long | None = None
+    max_snapshot_age_ms: Long | None = None
+    min_snapshots_to_keep: int | None = None
 
 
 class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):

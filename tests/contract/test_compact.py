@@ -175,19 +175,19 @@ def test_a_view_asks_for_upkeep_after_a_refresh(home: Lake, caplog: pytest.LogCa
     bounds = {COMPACT_PROPERTY: "1", EXPIRE_PROPERTY: "5"}
     home.view(partition_by=["region"], properties=bounds)
     home.refresh()
-    upkeep_after_refresh(home.catalog, VIEW, stager=failing, report=lines.append)
+    upkeep_after_refresh(home.catalog, VIEW, published=True, stager=failing, report=lines.append)
     assert lines == []
     assert "is refreshed, but its upkeep failed" in caplog.text
     assert "the Spark job of the compaction failed, nothing was published: no executors" in caplog.text
     rows, before = home.read(), home.storage()
-    upkeep_after_refresh(home.catalog, VIEW, stager=home.stager, report=lines.append)
+    upkeep_after_refresh(home.catalog, VIEW, published=True, stager=home.stager, report=lines.append)
     assert [line.partition("(")[0] for line in lines] == [f"lake.{VIEW}: compaction after the refresh: compacted "]
     assert home.read() == rows
     assert home.storage().rows_snapshot != before.rows_snapshot
     home.view("unasked", partition_by=["region"])
     home.refresh("sales.unasked")
-    upkeep_after_refresh(home.catalog, "sales.unasked", stager=failing, report=lines.append)
+    upkeep_after_refresh(home.catalog, "sales.unasked", published=True, stager=failing, report=lines.append)
     home.view("wrong", properties={COMPACT_PROPERTY: "many"})
-    upkeep_after_refresh(home.catalog, "sales.wrong", stager=failing, report=lines.append)
+    upkeep_after_refresh(home.catalog, "sales.wrong", published=True, stager=failing, report=lines.append)
     assert f"property {COMPACT_PROPERTY}: 'many' is not a whole number of at least 1" in caplog.text
     assert len(lines) == 1

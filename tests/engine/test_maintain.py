@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
 
 from airflow_mv.catalog.reach import snapshot_files
+from airflow_mv.freshness.expiry import expires_ms
 from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance.base_snapshots import KEEP_PROPERTY, keep_base_snapshots
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import maintain
@@ -41,6 +44,38 @@ def test_spark_reads_what_expiry_and_rollback_wrote(lake: Lake) -> None:
     rollback(lake.catalog, lake("totals"), str(first))
     assert lake.refresh("totals").outcome == "refreshed"
     assert stored(lake, "totals") == [("north", 1), ("south", 2)]
+
+
+def test_a_view_keeps_the_base_snapshot_that_its_next_refresh_needs_when_spark_expires_the_others(lake: Lake) -> None:
+    """``expire_snapshots`` removes exactly what was predicted, and the refresh after it is incremental."""
+    lake.table("orders", "region varchar, amount bigint", "('north', 1)")
+    lake.run(
+        "ALTER TABLE {ns}.orders SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms'='1')",
+        "ALTER TABLE {ns}.orders CREATE TAG aged RETAIN 1 DAYS",
+    )
+    properties = {KEEP_PROPERTY: "2 days", "airflow-mv.incremental-up-to": "1000000"}
+    lake.insert("orders", "('south', 2)")
+    lake.create("totals", TOTALS, refresh_strategy="incremental", properties=properties)
+    lake.refresh("totals")
+    keep_base_snapshots(lake.catalog, lake("totals"))
+    for number, refs in enumerate(("BRANCH b RETAIN 1 DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS", "TAG kept", "", "")):
+        lake.insert("orders", f"('west', {number})")
+        if refs:
+            lake.run(f"ALTER TABLE {{ns}}.orders CREATE {refs}")
+    table = lake.files.load_table((lake.namespace, "orders"))
+    (unnamed,) = [item.snapshot_id for item in table.snapshots()][-2:-1]
+    table.manage_snapshots().create_tag(unnamed, "outdated", max_ref_age_ms=1).commit()
+    before = lake.catalog.load_table(lake.catalog.identify(lake("orders")), what="test")[1]
+    until = {item.snapshot_id: expires_ms(before, item.snapshot_id) for item in before.snapshots}
+    now_ms = time.time() * 1000
+    lake.run(f"CALL {lake.catalog.name}.system.expire_snapshots('{lake.namespace}.orders')")
+    after = lake.files.load_table((lake.namespace, "orders"))
+    assert {item.snapshot_id for item in after.snapshots()} == {
+        snapshot for snapshot, moment in until.items() if moment is None or moment > now_ms
+    }
+    assert set(until) - {item.snapshot_id for item in after.snapshots()} == {unnamed}
+    assert lake.refresh("totals").mode != "full"
+    assert multiset(lake.stored("totals")) == recomputed(lake, "totals", TOTALS.replace("{ns}.", ""))
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -176,6 +176,22 @@ def test_diverged_branches_may_have_changed_everything() -> None:
     assert (found.kind, found.size.bytes_added, found.size.bytes_removed) == (Kind.ROLLED_BACK, 200, 200)
 
 
+def test_of_expired_commits_between_two_snapshots_the_least_is_known() -> None:
+    """A tag has kept the first one. A table that only grows has at least grown by so much."""
+    grown = table(*[APPEND] * 4)
+    numbered = [structs.replace(item, sequence_number=item.snapshot_id) for item in grown.snapshots]
+    kept = structs.replace(grown, snapshots=[item for item in numbered if item.snapshot_id != 2])
+    shrunk = structs.replace(kept, snapshots=[*kept.snapshots[:-1], structs.replace(kept.snapshots[-1], summary={})])
+    found = between(kept, 1, 4)
+    assert (found.kind, found.size.rows_added) == (Kind.ROLLED_BACK, None)
+    assert (found.size.bytes_added, found.size.bytes_removed, found.size.bytes_touched) == (300, 0, 0)
+    unknown = between(shrunk, 1, 4).size
+    assert (unknown.bytes_added, unknown.bytes_removed) == (None, 100)
+    anew = structs.replace(numbered[3], parent_snapshot_id=None, summary=APPEND | {"total-data-files": "1"})
+    replaced = structs.replace(kept, snapshots=[numbered[0], anew])
+    assert between(replaced, 1, 4).size.bytes_removed == 100, "all rows are new"
+
+
 def test_an_expired_start_is_not_a_rollback() -> None:
     assert between(table(APPEND, APPEND, APPEND, gone=2), 1, 3).kind == Kind.EXPIRED
 
