@@ -182,8 +182,8 @@ def test_an_unchanged_look_imports_no_catalog(home: Lake, tmp_path: Path) -> Non
         "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
     }
     code = (
-        "import sys; from airflow_mv.cli import main; main(sys.argv[1:], standalone_mode=False); "
-        f"print(*(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)"
+        "import atexit, sys; from airflow_mv.cli import main; atexit.register(lambda: print("
+        f"*(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)); main(sys.argv[1:])"
     )
 
     def loaded(*arguments: str) -> tuple[str, list[str]]:
