@@ -19,11 +19,14 @@ from airflow_mv.freshness.status import how_to_read
 from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import define
 from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.registry.registry import Registry
+from airflow_mv.registry.settings import PLACE, registry_settings
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.stored import decode
 from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, multiset, texts
+from tests.registry.support import refresh_row
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 
@@ -70,6 +73,17 @@ def test_the_storage_table_has_the_same_rows_in_pyiceberg_and_in_spark(resting: 
 
     assert multiset(in_python) == multiset(in_spark)
     assert in_python.num_rows == 2
+
+
+def test_spark_reads_the_registry_by_the_names_of_its_tables(lake: Lake) -> None:
+    """Its rows have the same cells as in Python, the overwritten ones once."""
+    registry = Registry(lake.catalog, registry_settings({PLACE: lake.namespace}))
+    rows = [refresh_row(hour, reasons=("A", "B"), base_snapshots={"lake.s.t": hour + 1}) for hour in range(3)]
+    registry.refreshes.add(rows)
+    registry.refreshes.overwrite([refresh_row(1, rows_written=7)])
+    found = lake.sql("SELECT * FROM {ns}.refreshes WHERE month = '2025-01'").toArrow()
+    assert multiset(found) == multiset(registry.refreshes.read())
+    assert found.num_rows == len(rows)
 
 
 def test_the_staging_catalog_is_not_visible_in_the_lake(resting: Lake) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from airflow_mv.registry.filters import before_month, equal
 from airflow_mv.registry.registry import require_registry
 from airflow_mv.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
@@ -15,10 +17,21 @@ from tests.registry.support import files_of, refresh_row
 HOURLY = [refresh_row(number, rows_written=number) for number in range(4)]
 
 
-def test_rows_in_aws_glue_are_added_overwritten_read_deleted_and_expired(glue_uri: str, warehouse: Path) -> None:
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "glue_uri",
+        pytest.param("postgres_uri", marks=pytest.mark.postgres),
+        pytest.param("rest_uri", marks=pytest.mark.rest),
+        pytest.param("hive_uri", marks=pytest.mark.slow),
+    ],
+)
+def test_rows_are_added_overwritten_read_deleted_and_expired(
+    uri: str, request: pytest.FixtureRequest, warehouse: Path
+) -> None:
     """Of several writers at once none loses a row; and pyiceberg reads the table by its name."""
     settings = {PLACE: "airflow_mv", EXPIRE_AFTER: "1 s", MAX_FILES: "100"}
-    with lake(glue_uri, warehouse, **settings) as home:
+    with lake(str(request.getfixturevalue(uri)), warehouse, **settings) as home:
         registry = require_registry(home.catalog)
         refreshes = registry.refreshes
         with ThreadPoolExecutor(len(HOURLY)) as writers:
@@ -29,6 +42,7 @@ def test_rows_in_aws_glue_are_added_overwritten_read_deleted_and_expired(glue_ur
         assert refreshes.compact(before_month("2025-02")) == 0
         assert refreshes.delete(equal(refresh_id=HOURLY[3].refresh_id)) == 1
         assert sorted(row.rows_written for row in refreshes.rows()) == [1, 2, 100]
+        assert [row.rows_written for row in refreshes.rows(equal(refresh_id=HOURLY[1].refresh_id))] == [1]
         table = home.iceberg.load_table("airflow_mv.refreshes")
         assert sorted(table.scan().to_arrow()["rows_written"].to_pylist()) == [1, 2, 100]
         assert refreshes.purge() == 3
