@@ -23,6 +23,9 @@ RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_{SCALA}:{ICEBERG_VE
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK}_{SCALA}:{DELTA}"
+#: Delta's package names them, and Spark has them. Without them Ivy fetches less, and needs no package of theirs.
+_NOT_FETCHED = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
+_EXCLUDES_KEY = "spark.jars.excludes"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _EXTENSIONS_KEY = "spark.sql.extensions"
@@ -151,11 +154,13 @@ class SparkSettings:
                 Delta tables by Hadoop's file systems, not by Iceberg's.
         """
         extensions = self.confs.get(_EXTENSIONS_KEY, EXTENSIONS).split(",")
+        excluded = filter(None, self.confs.get(_EXCLUDES_KEY, "").split(","))
         confs = {
             **_hadoop_s3(properties),
             _SESSION_CATALOG: DELTA_CATALOG,
             **self.confs,
             _EXTENSIONS_KEY: ",".join(dict.fromkeys((*extensions, DELTA_EXTENSION))),
+            _EXCLUDES_KEY: ",".join(dict.fromkeys((*excluded, *_NOT_FETCHED))),
         }
         secrets = {key: value for key, value in confs.items() if is_secret(key, value)}
         plain = {key: value for key, value in confs.items() if key not in secrets}

@@ -199,6 +199,7 @@ def test_spark_gets_delta_only_for_views_that_read_it(home: Lake, events: str) -
         settings = settings_of(home.catalog).on(spark)
         assert [item for item in settings.packages if "delta" in item] == [f"io.delta:delta-spark_{spark}_2.13:4.4.0"]
     assert settings.confs["spark.sql.extensions"].endswith(",io.delta.sql.DeltaSparkSessionExtension")
+    assert settings.confs["spark.jars.excludes"].count("org.apache.hadoop:hadoop-client-") == 2, "Spark has them"
 
 
 def test_a_schema_that_changed_with_its_data_makes_the_view_stale(home: Lake, events: str) -> None:
