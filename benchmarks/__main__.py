@@ -18,6 +18,7 @@ from benchmarks import (
     shared_application,
     tpcds_modes,
     tpch_modes,
+    two_years,
 )
 
 _COMMANDS = {
@@ -29,6 +30,7 @@ _COMMANDS = {
     "shared-application": shared_application,
     "tpcds-modes": tpcds_modes,
     "tpch-modes": tpch_modes,
+    "two-years": two_years,
 }
 
 

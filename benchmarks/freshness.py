@@ -138,7 +138,7 @@ class Lake:
         for number, view in enumerate(views):
             names = [tables[(number + step) % len(tables)] for step in range(_READS)]
             sql = " UNION ALL ".join(f"SELECT id, name FROM lake.{_NAMESPACE}.{name}" for name in names)
-            create(catalog, view, Definition(sql), stager=_stager(catalog))
+            create(catalog, view, Definition(sql), stager=empty_storage(catalog))
             plan = plan_refresh(catalog, view)
             publish(catalog, plan, _staged(catalog, plan))
         return lake
@@ -153,10 +153,10 @@ class Lake:
         """Open the catalog; nothing is remembered of an earlier one."""
         return MaterializedViewCatalog(self.pyiceberg())
 
-    def commit(self, catalog: SqlCatalog, table: str, snapshots: int) -> None:
-        """Give a base table a metadata file with so many snapshots."""
+    def commit(self, catalog: SqlCatalog, table: str, snapshots: int, *, first: int = 0) -> None:
+        """Give a base table a metadata file with so many snapshots, those before the first of which have expired."""
         loaded = catalog.load_table((_NAMESPACE, table))
-        document = json.loads(loaded.metadata.model_dump_json()) | _history(loaded.location(), snapshots)
+        document = json.loads(loaded.metadata.model_dump_json()) | _history(loaded.location(), snapshots, first)
         file = Path(loaded.location()) / "metadata" / f"{snapshots:05d}-{uuid.uuid4()}.metadata.json"
         file.write_text(json.dumps(document))
         catalog.drop_table((_NAMESPACE, table))
@@ -168,12 +168,13 @@ class Lake:
         return Path(table.metadata_location).stat().st_size
 
 
-def _history(location: str, snapshots: int) -> dict[str, Any]:
-    times = [_START_MS + _HOUR_MS * number for number in range(snapshots)]
-    ids = [7_000_000_000_000_000_000 + number for number in range(snapshots)]
+def _history(location: str, snapshots: int, first: int = 0) -> dict[str, Any]:
+    numbers = range(first, first + snapshots)
+    times = [_START_MS + _HOUR_MS * number for number in numbers]
+    ids = [7_000_000_000_000_000_000 + number for number in numbers]
     return {
         "last-updated-ms": times[-1],
-        "last-sequence-number": snapshots,
+        "last-sequence-number": first + snapshots,
         "current-snapshot-id": ids[-1],
         "refs": {"main": {"snapshot-id": ids[-1], "type": "branch"}},
         "snapshot-log": [{"timestamp-ms": at, "snapshot-id": name} for at, name in zip(times, ids, strict=True)],
@@ -182,12 +183,12 @@ def _history(location: str, snapshots: int) -> dict[str, Any]:
                 "snapshot-id": name,
                 **({"parent-snapshot-id": name - 1} if number else {}),
                 "sequence-number": number + 1,
-                "timestamp-ms": times[number],
+                "timestamp-ms": at,
                 "manifest-list": f"{location}/metadata/snap-{name}-1-{uuid.UUID(int=number)}.avro",
                 "schema-id": 0,
                 "summary": summary_of_append(number),
             }
-            for number, name in enumerate(ids)
+            for number, name, at in zip(numbers, ids, times, strict=True)
         ],
     }
 
@@ -214,7 +215,7 @@ def summary_of_append(number: int) -> dict[str, str]:
     }
 
 
-def _stager(catalog: MaterializedViewCatalog) -> Callable[[Script], Outcome]:
+def empty_storage(catalog: MaterializedViewCatalog) -> Callable[[Script], Outcome]:
     """Return a stager that makes empty storage tables of our one schema, without Spark."""
 
     def stage(script: Script) -> Outcome:
