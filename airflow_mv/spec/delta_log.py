@@ -33,7 +33,7 @@ MOST_ACTIONS = 250_000
 _MOST_MARKS = 250_000
 _MAX_DEPTH = 64
 _MILLISECONDS = re.compile(rb"[0-9]{1,15}")
-_COLUMN_ID = "delta.columnMapping.id"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _COLLATIONS = "__COLLATIONS"
 _COLLATED = "string with a collation"
 _FORMAT_VERSION = 3  # the newest one of Iceberg: it has all types
@@ -294,7 +294,8 @@ def _total(numbers: Iterable[int | None]) -> int | None:
 def read_schema(text: str, *, source: str) -> dict[str, Any]:
     """Read a Delta schema, as a schema of Iceberg.
 
-    A field has an id only if the table has column mapping. Without it a column is its name.
+    A field's id is its name in the files. With column mapping that stays when the column is renamed, and when the
+    mapping is switched on it is the name that the column had. Without the mapping it is the column's name.
 
     Args:
         text: The JSON text.
@@ -317,16 +318,16 @@ def _fields(struct: Any, depth: int) -> list[dict[str, Any]]:
 
 def _field(field: Any, depth: int) -> dict[str, Any]:
     metadata = field.get("metadata") or {}
-    if not isinstance(field["name"], str):
+    identity = metadata.get(_PHYSICAL_NAME, field["name"])
+    if not (isinstance(field["name"], str) and isinstance(identity, str)):
         raise TypeError("a field's name is not a text")
     collated = _COLLATIONS in metadata
-    found: dict[str, Any] = {
+    return {
+        "id": identity,
         "name": field["name"],
         "required": field.get("nullable") is False,
         "type": _COLLATED if collated else _type(field["type"], depth + 1),
     }
-    identity = metadata.get(_COLUMN_ID)
-    return {"id": identity, **found} if type(identity) is int else found
 
 
 def _type(stored: Any, depth: int) -> str | dict[str, Any]:

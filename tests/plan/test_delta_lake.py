@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -207,6 +209,56 @@ def test_a_schema_that_changed_with_its_data_makes_the_view_stale(home: Lake, ev
     table = of(home, events)
     assert [len(table.schema_at(version)["fields"]) for version in (0, 1)] == [3, 2]
     assert between(table, 0, 1).schema_changed
+
+
+def with_columns(path: str, version: int, **names: str) -> None:
+    """Commit what Spark does to name columns of a table with column mapping: the files keep the names of version 0."""
+    log = Path(path, "_delta_log")
+    first = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    metadata = next(action["metaData"] for action in first if "metaData" in action)
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], 1):
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        field["name"] = names.get(field["name"], field["name"])
+    metadata["schemaString"] = json.dumps(schema)
+    metadata["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
+    actions = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
+    (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_with_column_mapping_a_column_is_its_name_in_the_files(home: Lake, events: str) -> None:
+    """Column mapping that is switched on changes no column; a rename changes the one that it renames."""
+    home.view(sql=f"SELECT id, amount FROM delta.`{events}`")
+    home.refresh()
+    with_columns(events, 1)
+    assert (state(home), home.refresh().mode, ids(home)) == (State.FRESH, "fast-forward", [1, 2])
+    with_columns(events, 2, region="place")
+    assert (state(home), home.refresh().outcome) == (State.STALE, "refreshed")
+    with_columns(events, 3, region="place", amount="total")
+    found = status(home.catalog, VIEW)
+    assert found.state == State.INVALID
+    assert "the column amount was renamed to total" in str(found.reasons)
+
+
+def test_a_new_column_leaves_the_view_valid(home: Lake, events: str) -> None:
+    home.view(sql=f"SELECT id, amount FROM delta.`{events}`")
+    home.refresh()
+    more = orders([(3, "east", 1)]).append_column("extra", pa.array([1]))
+    write_deltalake(events, more, mode="append", schema_mode="merge")
+    assert (state(home), home.refresh().outcome, ids(home)) == (State.STALE, "refreshed", [1, 2, 3])
+
+
+def test_a_vacuum_is_no_change_and_the_recorded_version_may_lose_its_files(home: Lake, events: str) -> None:
+    """Freshness and plans read the log only. The rows that were read stay in the view."""
+    home.view(sql=f"SELECT id, amount FROM delta.`{events}`")
+    home.refresh()
+    table = DeltaTable(events)
+    table.delete("id = 1")
+    assert table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert state(home) == State.STALE
+    home.refresh()
+    DeltaTable(events).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert (ids(home), state(home)) == ([2], State.FRESH)
 
 
 _SCHEMA = '{"metaData":{"schemaString":"%s"}}'

@@ -98,7 +98,7 @@ PLAN = {
     "statements": [],
     "script": json.loads(SCRIPT.to_json()),
 }
-DELTA_FIELD = {"name": "n", "type": "long", "nullable": True, "metadata": {"delta.columnMapping.id": 1}}
+DELTA_FIELD = {"name": "n", "type": "long", "nullable": True, "metadata": {"delta.columnMapping.physicalName": "c"}}
 DELTA_LIST = {"name": "l", "type": {"type": "array", "elementType": "integer"}, "metadata": {"__COLLATIONS": {}}}
 SETTINGS = {"storage-table-location": "file:///w/s/metadata/1.json", "allow-stale-data": True, "x-other": [1, {}]}
 TABLE = {
