@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -64,8 +63,9 @@ def _expiring(document: Mapping[str, Any]) -> Iterator[str]:
     tables = {table["identifier"]: table["expires_at"] for table in document["base_tables"] if table["expires_at"]}
     if tables:
         from airflow_mv.freshness.expiry import warnings
+        from airflow_mv.spec.times import parse_time
 
-        yield from warnings({name: datetime.fromisoformat(text) for name, text in tables.items()})
+        yield from warnings({name: parse_time(text) for name, text in tables.items()})
 
 
 def coverage(document: Mapping[str, Any], summary: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import lake
 from tests.cli.support import call
-from tests.engine.support import reload_configuration
+from tests.engine.support import reload_configuration, without_catalogs
 
 SQL = "SELECT region, sum(amount) AS amount FROM sales.orders GROUP BY region"
 
@@ -18,6 +18,7 @@ def test_a_query_and_a_view_are_explained(
     sqlite_uri: str, warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query alone, in a file, for a view to be, and of a view; a requirement sets the exit code."""
+    without_catalogs(monkeypatch)
     for name, value in {"TYPE": "sql", "URI": sqlite_uri, "WAREHOUSE": str(warehouse)}.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
     reload_configuration()

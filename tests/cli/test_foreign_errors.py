@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.redaction import hide
 from tests.cli.support import call
-from tests.engine.support import reload_configuration
+from tests.engine.support import reload_configuration, without_catalogs
 from tests.services import http_server
 
 Configure = Callable[..., None]
@@ -35,7 +35,8 @@ KEYS = {"CLIENT__ACCESS_KEY_ID": "AK", "CLIENT__SECRET_ACCESS_KEY": SECRET, "CLI
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
-    """Configures the catalog ``far``."""
+    """Configures the catalog ``far``, and no other one."""
+    without_catalogs(monkeypatch)
 
     def configure(**properties: str) -> None:
         for key, value in {"WAREHOUSE": "s3://bucket/wh", **properties}.items():

@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow
 import pyiceberg.catalog
+import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import StaticTable
 from pyiceberg.utils.config import Config
@@ -79,6 +80,12 @@ def configure(folder: Path, *names: str) -> dict[str, str]:
 def reload_configuration() -> None:
     """Reload pyiceberg's configuration, which it reads only at import."""
     pyiceberg.catalog._ENV_CONFIG = Config()  # type: ignore[attr-defined]
+
+
+def without_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the catalogs that the tests with Spark have configured for this process."""
+    for name in [name for name in os.environ if name.startswith("PYICEBERG_CATALOG__")]:
+        monkeypatch.delenv(name)
 
 
 def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
