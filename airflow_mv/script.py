@@ -398,20 +398,23 @@ class RewriteStep:
         table: Quoted Spark name of the table, with its catalog.
         branch: The branch of the table that is rewritten; empty for its current rows.
         options: Options of Iceberg's procedure ``rewrite_data_files``.
+        sorts: Whether the rows are sorted by the table's sort order.
     """
 
     table: str
     branch: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    sorts: bool = False
 
     def describe(self) -> str:
         """Return the statement."""
         catalog = _FIRST_PART.match(self.table)
         branch = f", branch => {string_literal(self.branch)}" if self.branch else ""
+        strategy = ", strategy => 'sort'" if self.sorts else ""
         options = ", ".join(string_literal(text) for option in self.options for text in option)
         return (
             f"CALL {catalog[0] if catalog else ''}.system.rewrite_data_files(table => {string_literal(self.table)}"
-            f"{branch}, options => map({options}))"
+            f"{branch}{strategy}, options => map({options}))"
         )
 
 

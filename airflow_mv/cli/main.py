@@ -90,6 +90,11 @@ def main() -> None:
     help="Partition transform of the storage table, e.g. 'days(ts)'. With --replace, of the next recomputed rows.",
 )
 @click.option(
+    "--sort-by",
+    metavar="COLUMNS",
+    help="Columns by which the rows in the storage table's files are sorted, e.g. 'day, region DESC'; '' for none.",
+)
+@click.option(
     "--layout",
     metavar="NAME",
     help="Where the storage table is: pointed (named by the view only), registered (a table beside the view), or table "
@@ -168,6 +173,7 @@ def create(
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.explain import Requirement
     from airflow_mv.refresh.run import refresh as refresh_views
+    from airflow_mv.spec.sort_order import SORT_PROPERTY
     from airflow_mv.sql.translation import texts_of
 
     if sql and sql_file:
@@ -177,7 +183,10 @@ def create(
     definition |= {name: definition[name] or None for name in ("checks", "columns")}
     definition["requirements"] = tuple(Requirement.read(item) for item in requirements)
     definition["column_comments"] = dict(_pair(item, "--column-comment") for item in definition["column_comments"])
-    wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
+    given = dict(_pair(item) for item in properties)
+    if (order := definition.pop("sort_by")) is not None:
+        given[SORT_PROPERTY] = order
+    wanted = Definition(sql=text, properties=given, **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
     created, lines = _defined(catalog, identifier, wanted, stager, **how_to_define)

@@ -40,6 +40,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         time_travel: Whether each refresh stays in the history; not by default.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. An existing view gets others with
             the next recomputed rows.
+        sort_by: The columns by which the rows in the storage table's files are sorted (templated), e.g.
+            ``day, region DESC``; an empty text for none. By default the view keeps its order.
         properties: More view properties.
         checks: The view's own checks, which the rows of every refresh must pass before they are published
             (templated); see :mod:`airflow_mv.checks`. ``[]`` removes those of an existing view.
@@ -68,6 +70,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         *MaterializedViewSparkOperator.template_fields,
         "sql",
         "partition_by",
+        "sort_by",
         "properties",
         "checks",
         "columns",
@@ -89,6 +92,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         allow_stale_data: bool | None = None,
         time_travel: bool | None = None,
         partition_by: Sequence[str] = (),
+        sort_by: str | None = None,
         properties: Mapping[str, str] | None = None,
         checks: Any = None,
         layout: Layout | None = None,
@@ -109,6 +113,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.allow_stale_data = allow_stale_data
         self.time_travel = time_travel
         self.partition_by = list(partition_by)
+        self.sort_by = sort_by
         self.properties = dict(properties or {})
         self.checks = as_documents(checks)
         self.layout = layout
@@ -135,6 +140,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         from airflow_mv.refresh.create import Definition
         from airflow_mv.refresh.define import define
         from airflow_mv.refresh.explain import Requirement
+        from airflow_mv.spec.sort_order import SORT_PROPERTY
         from airflow_mv.sql.translation import texts_of
 
         with task_errors():
@@ -147,7 +153,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 allow_stale_data=self.allow_stale_data,
                 time_travel=self.time_travel,
                 partition_by=tuple(self.partition_by),
-                properties=self.properties,
+                properties={**self.properties, **({} if self.sort_by is None else {SORT_PROPERTY: self.sort_by})},
                 layout=self.layout,
                 dialects=self.dialects,
                 columns=self.columns,

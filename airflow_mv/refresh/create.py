@@ -57,6 +57,7 @@ from airflow_mv.spec.materialized_view import (
     property_text,
     storage_table_field,
 )
+from airflow_mv.spec.sort_order import sort_order
 from airflow_mv.spec.storage_settings import STORAGE_PREFIX, storage_properties
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
@@ -746,6 +747,7 @@ def query_columns(
             catalog.flush_new(storage.location)
         require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
         _require_columns(view, definition.column_comments, storage.columns)
+        sort_order(definition.properties, columns or storage.columns, view=str(view))
     except MaterializedViewError:
         discard_unneeded(catalog, storage)
         raise

@@ -29,6 +29,7 @@ from airflow_mv.spec.refresh_state import (
     refresh_state,
     write,
 )
+from airflow_mv.spec.sort_order import sort_order
 from airflow_mv.spec.storage_settings import storage_properties
 from airflow_mv.sql.types import columns_of
 
@@ -174,6 +175,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         target=storage.target if inputs.same_schema else storage.replacing_target,
         replaces=None if inputs.same_schema else partitioning,
         properties=storage_properties(loaded.metadata.properties, view=str(loaded.identifier)),
+        order=sort_order(loaded.metadata.properties, loaded.metadata.schema_.names, view=str(loaded.identifier)),
         # Only engines that load the table by name read it.
         summary=_refresh_state(inputs) if storage.pointers else {},
         outcome_location=outcome_location,

@@ -26,12 +26,14 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
+from airflow_mv.spec.sort_order import SortColumn, sort_order_of, write_order
 from airflow_mv.spec.storage_settings import missing_properties, possible_properties
 from airflow_mv.spec.stored import decode_text
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
 from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, partition_transform, pin_query
 
+_DISTRIBUTION = "write.distribution-mode"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: Initial properties of a storage table. Old metadata files are kept, because published versions refer to them.
 STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
@@ -160,6 +162,7 @@ def refresh_script(  # noqa: PLR0913 (each is a part of the script)
     target: Target,
     replaces: Sequence[str] | None,
     properties: Mapping[str, str],
+    order: Sequence[SortColumn] | None,
     summary: Mapping[str, str],
     outcome_location: str,
     work: PartialRefresh | None = None,
@@ -175,6 +178,7 @@ def refresh_script(  # noqa: PLR0913 (each is a part of the script)
         target: How the statements name the storage table.
         replaces: The checked and quoted partitioning, if the table's columns and partitioning are replaced, too.
         properties: The table properties that the view's owner chose.
+        order: The sort order that the view's owner chose; ``None`` for none. A table that is replaced gets it later.
         summary: Additional fields for the summaries of the snapshots that the job writes.
         outcome_location: Where a submitted driver stores its outcome.
         work: The steps that replace the recompute; only if the columns are the same.
@@ -182,6 +186,10 @@ def refresh_script(  # noqa: PLR0913 (each is a part of the script)
     query, nested = pinned.sql, pinned.nested
     steps = [*target.opening, *(register(name, location) for name, location in sorted(nested.items()))]
     if replaces is None:
+        if order is not None and order != sort_order_of(storage):
+            partitioned = bool(partition_transforms(storage, [name for name, _ in columns]))
+            clause = write_order(order, partitioned=partitioned, distributed=_DISTRIBUTION in properties)
+            steps.append(SqlStep(f"ALTER TABLE {target.table} {clause}"))
         wanted = {**properties, _KEEP_METADATA: "false"} if target.registers else properties
         if missing := missing_properties(wanted, storage):
             steps.append(SqlStep(f"ALTER TABLE {target.table} SET {_table_properties(missing)}"))

@@ -105,6 +105,8 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     schemas: list[dict[str, Any]] = msgspec.field(default_factory=list)
     schema: dict[str, Any] | None = None
     partition_specs: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    sort_orders: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    default_sort_order_id: int = 0
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     #: If there are very many, they are decoded at each access.
     snapshots: Sequence[Snapshot] = msgspec.field(default_factory=list)
@@ -205,6 +207,8 @@ class _Parts(msgspec.Struct, frozen=True, rename="kebab"):
     schemas: msgspec.Raw = _ABSENT
     schema: msgspec.Raw = _ABSENT
     partition_specs: msgspec.Raw = _ABSENT
+    sort_orders: msgspec.Raw = _ABSENT
+    default_sort_order_id: int = 0
     properties: msgspec.Raw = _ABSENT
     snapshots: msgspec.Raw = _ABSENT
     snapshot_log: msgspec.Raw = _ABSENT
@@ -222,6 +226,7 @@ _PARTS: dict[str, tuple[Any, bool]] = {
     "schemas": (msgspec.json.Decoder(list[dict[str, Any]]), True),
     "schema": (msgspec.json.Decoder(dict[str, Any] | None), True),
     "partition_specs": (msgspec.json.Decoder(list[dict[str, Any]]), True),
+    "sort_orders": (msgspec.json.Decoder(list[dict[str, Any]]), True),
     "properties": (msgspec.json.Decoder(dict[str, str]), False),
     "snapshot_log": (msgspec.json.Decoder(list[LogEntry]), False),
     "metadata_log": (msgspec.json.Decoder(list[MetadataLogEntry]), False),
@@ -282,6 +287,7 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
     for name, stored, wanted in (
         ("schemas", [*table.schemas, table.schema or {}], {"name": str, "type": object}),
         ("partition-specs", table.partition_specs, {"transform": str}),
+        ("sort-orders", table.sort_orders, {"transform": str}),
     ):
         if not all(_has_fields(item, wanted) for item in stored):
             raise InvalidMetadataError(f"{source}: field {name!r}: each of the 'fields' needs {' and '.join(wanted)}")

@@ -6,9 +6,13 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_mv.errors import UnsupportedError
+from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance.compact import compact
 from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import define
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.sort_order import SORT_PROPERTY, sort_order_of
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
@@ -41,6 +45,50 @@ def test_a_refresh_gives_the_storage_table_the_properties_of_the_view(lake: Lake
     lake.refresh("daily")
     assert _state(lake) == (version, "snappy", {"SNAPPY"})
     assert lake.rows("daily") == [(1, 2), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    "layout", [name if name == "pointed" else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS]
+)
+def test_the_files_of_a_view_are_sorted_as_its_owner_chooses(
+    lake: Lake, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a full and an incremental refresh, and by a compaction: all of one file then. An empty order ends it."""
+    lake.table("orders", "day integer, amount bigint", *(f"({number}, {number * 37 % 101})" for number in range(60)))
+    properties = {SORT_PROPERTY: "AMOUNT desc, `day`", "airflow-mv.incremental-up-to": "1000000"}
+    query = "SELECT day, amount FROM {ns}.orders"
+    lake.create("daily", query, layout=layout, refresh_strategy="incremental", properties=properties)
+    lake.refresh("daily")
+    first = _amounts(lake)
+    lake.insert("orders", "(70, 3), (71, 200), (72, 50)")
+    assert lake.refresh("daily").mode == "append"
+    appended = _amounts(lake)
+    assert len(appended) > len(first)
+    for file in appended:
+        assert file == sorted(file, reverse=True)
+    monkeypatch.setattr(small_files, "MIN_FILES", 1)
+    ran: list[Script] = []
+
+    def noted(script: Script) -> Outcome:
+        ran.append(script)
+        return lake.stager(script)
+
+    assert compact(lake.catalog, lake("daily"), stager=noted).outcome == "compacted"
+    assert _amounts(lake) == [sorted((number for file in appended for number in file), reverse=True)]
+    assert "strategy => 'sort'" in ran[0].steps[-1].describe(), "over all files, not within each"
+    none = Definition(query.format(ns=f"{lake.catalog.name}.{lake.namespace}"), properties={SORT_PROPERTY: ""})
+    assert define(lake.catalog, lake("daily"), none, stager=lake.stager).action == "changed"
+    lake.insert("orders", "(73, 5)")
+    lake.refresh("daily")
+    assert sort_order_of(lake.catalog.load_storage(lake.view("daily")).table) == ()
+    wrong = {SORT_PROPERTY: "day, price"}
+    with pytest.raises(ConfigurationError, match=r"there is no column 'price'; there are: day, amount"):
+        lake.create("other", query, layout=layout, properties=wrong)
+
+
+def _amounts(lake: Lake) -> list[list[int]]:
+    """The amounts of each file, in the order in which they are stored."""
+    return [pq.ParquetFile(file).read()["amount"].to_pylist() for file in lake.stored_files("daily")]
 
 
 def test_format_version_3_is_refused_for_tables_of_a_catalog(lake: Lake) -> None:

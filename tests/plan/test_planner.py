@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.freshness.changes import Kind, Range, Size
@@ -32,6 +34,7 @@ from airflow_mv.script import (
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.spec.sort_order import SortColumn
 from airflow_mv.spec.table import TableMetadata
 
 # -- the refresh id ----------------------------------------------------------------------------
@@ -250,7 +253,13 @@ STORAGE = TableMetadata(
 )
 
 
-def statements(*, replaces: list[str] | None = None, storage: TableMetadata = STORAGE) -> tuple[str, ...]:
+def statements(
+    *,
+    replaces: list[str] | None = None,
+    storage: TableMetadata = STORAGE,
+    properties: Mapping[str, str] | None = None,
+    order: Sequence[SortColumn] | None = None,
+) -> tuple[str, ...]:
     return refresh_script(
         view="v",
         refresh_id="r",
@@ -260,9 +269,30 @@ def statements(*, replaces: list[str] | None = None, storage: TableMetadata = ST
         target=Target(staged("storage"), staged("storage"), registers="file:///lake/it's here/1.json"),
         summary={},
         replaces=replaces,
-        properties={},
+        properties=properties or {},
+        order=order,
         outcome_location="file:///o.json",
     ).statements
+
+
+def test_a_refresh_sets_the_sort_order_once_and_keeps_a_chosen_distribution() -> None:
+    """All rows of a partition together; without partitions each file has a range of values."""
+    order = (SortColumn("key", descending=True, nulls_first=False),)
+
+    def altered(storage: TableMetadata, order: Sequence[SortColumn], **properties: str) -> list[str]:
+        found = statements(storage=storage, order=order, properties=properties)
+        return [text[text.index(" WRITE ") + 1 :] for text in found if " WRITE " in text]
+
+    flat = structs.replace(STORAGE, partition_specs=[])
+    fields = [{"source-id": 2, "transform": "identity", "direction": "desc", "null-order": "nulls-last"}]
+    ordered = structs.replace(flat, sort_orders=[{"order-id": 1, "fields": fields}], default_sort_order_id=1)
+    assert altered(STORAGE, order) == ["WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY `key` DESC NULLS LAST"]
+    assert altered(flat, order) == ["WRITE ORDERED BY `key` DESC NULLS LAST"]
+    chosen = altered(flat, order, **{"write.distribution-mode": "none"})
+    assert chosen == ["WRITE LOCALLY ORDERED BY `key` DESC NULLS LAST"]
+    assert altered(ordered, order) == []
+    assert altered(ordered, ()) == ["WRITE UNORDERED"]
+    assert altered(flat, ()) == []
 
 
 def test_a_full_refresh_only_registers_and_overwrites() -> None:
