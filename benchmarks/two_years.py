@@ -34,7 +34,7 @@ _VIEW = "lake.bench.hourly"
 _QUERY = "SELECT id, name FROM lake.bench.t0"
 #: The latest refreshes whose median is shown.
 _LATEST = 20
-#: Snapshots of the base table that its own upkeep keeps: two days.
+#: Snapshots of the base table that its own maintenance keeps: two days.
 _KEPT = 48
 
 

@@ -376,7 +376,7 @@ def refresh(
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
     with its exit code.
     """
-    from airflow_mv.maintenance.upkeep import upkeep_after_refresh
+    from airflow_mv.maintenance.run import maintain_after_refresh
     from airflow_mv.refresh.run import refresh as refresh_views
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
@@ -402,7 +402,7 @@ def refresh(
         asked_by=this_user(),
     )
     for result in results:
-        upkeep_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
+        maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
     documents = [result.to_dict() for result in results]
     if as_json:
         print_json(documents)

@@ -92,8 +92,8 @@ def maintain(
 
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
+    from airflow_mv.maintenance.run import maintain_view
     from airflow_mv.maintenance.undo import undo as undo_view
-    from airflow_mv.maintenance.upkeep import upkeep
 
     if undo and (dry_run or compact):
         raise click.UsageError(f"--undo and {'--dry-run' if dry_run else '--compact'} exclude each other")
@@ -104,7 +104,9 @@ def maintain(
     stager = stager_for(catalog, master, remote) if compact else None
     _each(
         identifiers,
-        lambda view: upkeep(catalog, view, older_than=older_than, dry_run=dry_run, stager=stager, report=progress),
+        lambda view: maintain_view(
+            catalog, view, older_than=older_than, dry_run=dry_run, stager=stager, report=progress
+        ),
         _show,
         as_json=as_json,
     )

@@ -34,7 +34,7 @@ def refresh_each(
     """
     from airflow_mv.freshness.observe import for_each
     from airflow_mv.freshness.state import Pins
-    from airflow_mv.maintenance.upkeep import upkeep_after_refresh
+    from airflow_mv.maintenance.run import maintain_after_refresh
     from airflow_mv.refresh.pins import pin_base_tables
     from airflow_mv.refresh.run import refresh
 
@@ -44,7 +44,7 @@ def refresh_each(
 
     def one(view: Identifier) -> RefreshResult:
         (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, asked_by=this_user())
-        upkeep_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
+        maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
         return result
 
     errors: list[MaterializedViewError] = []

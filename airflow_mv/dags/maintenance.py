@@ -11,7 +11,7 @@ from airflow.sdk import DAG, task
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
-from airflow_mv.operators.upkeep import MaintainMaterializedViewOperator
+from airflow_mv.operators.maintenance import MaintainMaterializedViewOperator
 
 _RETRIES = {"retries": 2}
 

@@ -345,12 +345,12 @@ class MaterializedViewHook(BaseHook):
         Returns:
             The document of ``airflow-mv maintain --json``.
         """
-        from airflow_mv.maintenance.upkeep import upkeep
+        from airflow_mv.maintenance.run import maintain_view
         from airflow_mv.publish.refresh import DEFAULT_GRACE
 
         catalog, grace = self.catalog_for(view), DEFAULT_GRACE if older_than is None else older_than
         with closing(_Lazy(self, view)) as stager:
-            return upkeep(
+            return maintain_view(
                 catalog,
                 self.identify(view),
                 older_than=grace,

@@ -108,7 +108,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             MaterializedViewError: ``retryable`` says whether another try may succeed; the retry policy uses it.
             JobError, CommitError: A retry may help.
         """
-        from airflow_mv.maintenance.upkeep import upkeep_after_refresh
+        from airflow_mv.maintenance.run import maintain_after_refresh
         from airflow_mv.refresh.run import refresh
 
         with task_errors():
@@ -135,7 +135,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                     on_plan=planned,
                     asked_by=asked_by(context),
                 )
-                upkeep_after_refresh(catalog, view, published=result.published, stager=stager, report=self.log.info)
+                maintain_after_refresh(catalog, view, published=result.published, stager=stager, report=self.log.info)
         result = memory.settle(result)
         self.note_result(result)
         log_result(self.log, result)

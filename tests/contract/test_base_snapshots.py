@@ -16,7 +16,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.maintenance import base_snapshots
 from airflow_mv.maintenance.base_snapshots import KEEP_PROPERTY, keep_base_snapshots
 from airflow_mv.maintenance.drop import drop
-from airflow_mv.maintenance.upkeep import upkeep_after_refresh
+from airflow_mv.maintenance.run import maintain_after_refresh
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from tests.builders import Lake
@@ -81,7 +81,7 @@ def test_the_base_snapshot_of_the_last_refresh_stays_until_the_next(home: Lake) 
     assert plan.mode == "replace-keys"
     assert plan.reasons[0].message.endswith("the snapshots in between have expired")
     home.refresh()
-    upkeep_after_refresh(home.catalog, VIEW, published=False, stager=home.stager)
+    maintain_after_refresh(home.catalog, VIEW, published=False, stager=home.stager)
     assert list(tags(home).values()) == [(home.head(), 7)]
     drop(home.catalog, VIEW)
     assert tags(home) == {}

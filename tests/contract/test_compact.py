@@ -16,7 +16,7 @@ from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.maintenance.upkeep import COMPACT_PROPERTY, EXPIRE_PROPERTY, upkeep_after_refresh
+from airflow_mv.maintenance.run import COMPACT_PROPERTY, EXPIRE_PROPERTY, maintain_after_refresh
 from airflow_mv.publish import publish
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.time_travel import TimeTravel
@@ -165,7 +165,7 @@ def test_files_with_other_rows_are_not_published(home: Lake) -> None:
     assert (home.read(), home.storage().base, left_over(home)) == (rows, before.base, [])
 
 
-def test_a_view_asks_for_upkeep_after_a_refresh(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_view_asks_for_maintenance_after_a_refresh(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """Above its bounds. The rows are published already: whatever fails is a warning."""
     lines: list[str] = []
 
@@ -175,19 +175,19 @@ def test_a_view_asks_for_upkeep_after_a_refresh(home: Lake, caplog: pytest.LogCa
     bounds = {COMPACT_PROPERTY: "1", EXPIRE_PROPERTY: "5"}
     home.view(partition_by=["region"], properties=bounds)
     home.refresh()
-    upkeep_after_refresh(home.catalog, VIEW, published=True, stager=failing, report=lines.append)
+    maintain_after_refresh(home.catalog, VIEW, published=True, stager=failing, report=lines.append)
     assert lines == []
-    assert "is refreshed, but its upkeep failed" in caplog.text
+    assert "is refreshed, but its maintenance failed" in caplog.text
     assert "the Spark job of the compaction failed, nothing was published: no executors" in caplog.text
     rows, before = home.read(), home.storage()
-    upkeep_after_refresh(home.catalog, VIEW, published=True, stager=home.stager, report=lines.append)
+    maintain_after_refresh(home.catalog, VIEW, published=True, stager=home.stager, report=lines.append)
     assert [line.partition("(")[0] for line in lines] == [f"lake.{VIEW}: compaction after the refresh: compacted "]
     assert home.read() == rows
     assert home.storage().rows_snapshot != before.rows_snapshot
     home.view("unasked", partition_by=["region"])
     home.refresh("sales.unasked")
-    upkeep_after_refresh(home.catalog, "sales.unasked", published=True, stager=failing, report=lines.append)
+    maintain_after_refresh(home.catalog, "sales.unasked", published=True, stager=failing, report=lines.append)
     home.view("wrong", properties={COMPACT_PROPERTY: "many"})
-    upkeep_after_refresh(home.catalog, "sales.wrong", published=True, stager=failing, report=lines.append)
+    maintain_after_refresh(home.catalog, "sales.wrong", published=True, stager=failing, report=lines.append)
     assert f"property {COMPACT_PROPERTY}: 'many' is not a whole number of at least 1" in caplog.text
     assert len(lines) == 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNSET = (None, "", "None")
 
 
-class _UpkeepOperator(BaseOperator):
+class _ViewsOperator(BaseOperator):
     """A task on one view that submits no Spark job.
 
     Args:
@@ -66,7 +66,7 @@ class _UpkeepOperator(BaseOperator):
         raise NotImplementedError
 
 
-class MaintainMaterializedViewOperator(_UpkeepOperator):
+class MaintainMaterializedViewOperator(_ViewsOperator):
     """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.
 
     With ``compact`` its files are compacted before.
@@ -84,7 +84,7 @@ class MaintainMaterializedViewOperator(_UpkeepOperator):
         **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "older_than", "spark_conn_id")
+    template_fields: Sequence[str] = (*_ViewsOperator.template_fields, "older_than", "spark_conn_id")
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class MaintainMaterializedViewOperator(_UpkeepOperator):
         return {key: value for key, value in document.items() if key not in ("proofs", "waiting")}
 
 
-class VerifyMaterializedViewOperator(_UpkeepOperator):
+class VerifyMaterializedViewOperator(_ViewsOperator):
     """Compare a view's stored rows with a recomputation at the recorded snapshots. The task fails if they differ.
 
     It runs in the worker: in a session on the connection's master, or over Spark Connect. It costs as much as a full
@@ -142,7 +142,7 @@ class VerifyMaterializedViewOperator(_UpkeepOperator):
     """
 
     template_fields: Sequence[str] = (
-        *_UpkeepOperator.template_fields,
+        *_ViewsOperator.template_fields,
         "spark_conn_id",
         "sample",
         "interval_start",
@@ -189,7 +189,7 @@ class VerifyMaterializedViewOperator(_UpkeepOperator):
         return hook.verify(self.view, interval=interval, sample=percent)
 
 
-class RollbackMaterializedViewOperator(_UpkeepOperator):
+class RollbackMaterializedViewOperator(_ViewsOperator):
     """Make an earlier refresh of a view, or an earlier version of its definition, current again.
 
     After a rollback to a refresh, the next refresh brings the view up to date: pause its DAG if the older rows are to
@@ -207,7 +207,7 @@ class RollbackMaterializedViewOperator(_UpkeepOperator):
         ConfigurationError: Both are given, or neither.
     """
 
-    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "refresh_id", "version_id")
+    template_fields: Sequence[str] = (*_ViewsOperator.template_fields, "refresh_id", "version_id")
 
     def __init__(self, *, refresh_id: str | None = None, version_id: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -228,7 +228,7 @@ class RollbackMaterializedViewOperator(_UpkeepOperator):
         return document
 
 
-class ConvertMaterializedViewOperator(_UpkeepOperator):
+class ConvertMaterializedViewOperator(_ViewsOperator):
     """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only.
 
     No row is computed or copied. A view that has the layout already is no error, so the task may be repeated.
@@ -241,7 +241,7 @@ class ConvertMaterializedViewOperator(_UpkeepOperator):
         **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "layout")
+    template_fields: Sequence[str] = (*_ViewsOperator.template_fields, "layout")
 
     def __init__(self, *, layout: Layout, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -259,7 +259,7 @@ class ConvertMaterializedViewOperator(_UpkeepOperator):
         return done.to_dict()
 
 
-class DropMaterializedViewOperator(_UpkeepOperator):
+class DropMaterializedViewOperator(_ViewsOperator):
     """Remove a view from the catalog. A view that does not exist is no error, so the task may be repeated.
 
     Returns (XCom) the view, whether it was there, and how many files were deleted.

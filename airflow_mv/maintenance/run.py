@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upkeep of a storage table: compaction, expiry and orphans in one call, and what a view asks for after a refresh."""
+"""Maintenance of a storage table: compaction, expiry and orphans in one call, also after a refresh."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from airflow_mv.spec.table import Snapshot
 
 log = logging.getLogger(__name__)
 
-#: View properties: with how many files, or snapshots, of its storage table a refresh is followed by upkeep.
-COMPACT_PROPERTY = "airflow-mv.upkeep.compact-files"
-EXPIRE_PROPERTY = "airflow-mv.upkeep.expire-snapshots"
+#: View properties: with how many files, or snapshots, of its storage table a refresh is followed by maintenance.
+COMPACT_PROPERTY = "airflow-mv.maintenance.compact-files"
+EXPIRE_PROPERTY = "airflow-mv.maintenance.expire-snapshots"
 _FILES = ("total-data-files", "total-delete-files")
 
 
-def upkeep(
+def maintain_view(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
     *,
@@ -59,7 +59,7 @@ def upkeep(
     return done if compacted is None else {**done, "compaction": compacted.to_dict()}
 
 
-def upkeep_after_refresh(
+def maintain_after_refresh(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
     *,
@@ -82,7 +82,7 @@ def upkeep_after_refresh(
     try:
         _as_asked(catalog, catalog.identify(view), stager, report)
     except MaterializedViewError as error:
-        log.warning("%s is refreshed, but its upkeep failed; the next refresh tries again: %s", view, error)
+        log.warning("%s is refreshed, but its maintenance failed; the next refresh tries again: %s", view, error)
 
 
 def _as_asked(
@@ -106,7 +106,7 @@ def _as_asked(
     if too_many and expire(catalog, view, dry_run=True):
         found = maintain(catalog, view, report=report)
         expired, deleted = len(found.expired.snapshot_ids), len(found.collected.files)
-        report(f"{view}: upkeep after the refresh: {expired} snapshots expired, {deleted} files deleted")
+        report(f"{view}: maintenance after the refresh: {expired} snapshots expired, {deleted} files deleted")
 
 
 def bound(properties: Mapping[str, str], key: str, *, view: Identifier) -> int | None:
