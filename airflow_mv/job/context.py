@@ -219,7 +219,7 @@ class JobContext:
             _compiled[key] = compiler.getClassLoader().loadClass("SnapshotDiff").getConstructors()[0]
         numbers = self.java("java.lang.Long")
         return _compiled[key].newInstance(
-            self._array("Object", [table, numbers.valueOf(str(start)), numbers.valueOf(str(end))])
+            self.array("Object", [table, numbers.valueOf(str(start)), numbers.valueOf(str(end))])
         )
 
     def table(self, name: str) -> Any:
@@ -241,9 +241,10 @@ class JobContext:
         # py4j confuses the static get() with the instance's get(String); reflection does not.
         loader = self.java("java.lang.Thread").currentThread().getContextClassLoader()
         cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
-        return cache.getMethod("get", self._array("Class", [])).invoke(None, self._array("Object", []))
+        return cache.getMethod("get", self.array("Class", [])).invoke(None, self.array("Object", []))
 
-    def _array(self, kind: str, items: Sequence[Any]) -> Any:
+    def array(self, kind: str, items: Sequence[Any]) -> Any:
+        """Return a Java array of a class of ``java.lang``."""
         gateway: Any = self.spark.sparkContext._gateway
         array = gateway.new_array(self.java(f"java.lang.{kind}"), len(items))
         for number, item in enumerate(items):

@@ -10,8 +10,10 @@ query. The classes of Delta are used in this module only.
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -69,6 +71,38 @@ def require_delta(work: JobContext, reads: Iterable[TableRead]) -> None:
             f"{named}: the Spark session was started without Delta Lake. Start it with the package delta-spark, "
             f"{EXTENSION} in spark.sql.extensions, and spark.sql.catalog.spark_catalog={CATALOG}"
         )
+
+
+@contextmanager
+def deletion_vectors_read(work: JobContext, reads: Collection[TableRead]) -> Iterator[None]:
+    """Let statements that write into Iceberg tables read Delta tables with deletion vectors.
+
+    Delta prepares the scans of a query, but not those of a statement that writes; then it refuses deletion vectors
+    (delta-io/delta, ``PrepareDeltaScan`` and ``PreprocessTableWithDVs``). The session has ``DeltaWrites.java`` as one
+    more rule of its optimizer for the run. It is not left there, because it must not touch writes into Delta tables.
+
+    Args:
+        work: The run's.
+        reads: What the script reads.
+    """
+    if all(delta_path(read.table) is None for read in reads):
+        yield
+        return
+    methods = work.spark._jsparkSession.experimental()
+    before = methods.extraOptimizations()
+    getattr(methods, "extraOptimizations_$eq")(before.appended(_rule(work)))
+    try:
+        yield
+    finally:
+        getattr(methods, "extraOptimizations_$eq")(before)
+
+
+def _rule(work: JobContext) -> Any:
+    compiler = work.java("org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(work.java("java.lang.Thread").currentThread().getContextClassLoader())
+    compiler.cook((pkgutil.get_data("airflow_mv.job", "DeltaWrites.java") or b"").decode())
+    constructor = compiler.getClassLoader().loadClass("DeltaWrites").getConstructors()[0]
+    return constructor.newInstance(work.array("Object", [work.spark._jsparkSession]))
 
 
 def table_of(leaf: Any, reads: Collection[TableRead]) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.delta_lake import require_delta
+from airflow_mv.job.delta_lake import deletion_vectors_read, require_delta
 from airflow_mv.job.executors import measured
 from airflow_mv.job.files import file_access, only_access
 from airflow_mv.job.session import CATALOG, made_active, temporary_settings
@@ -95,6 +95,7 @@ def run(
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
             _tables(spark, script, name, None if access else settings),
             closing(work),
+            deletion_vectors_read(work, script.reads),
             measured(spark) as work.executors,
         ):
             if _stages(script):

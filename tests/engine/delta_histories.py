@@ -104,6 +104,18 @@ class Play:
             "WHEN MATCHED AND t.id % 2 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET amount = 9"
         )
 
+    def mark(self, path: str) -> str:
+        """Delete one row of a file with several rows by a deletion vector; return what was done."""
+        rows = pa.concat_tables([self.rows(), self.rows()])
+        north = pa.array(["north"] * len(rows), pa.string())
+        write_deltalake(path, rows.set_column(1, SCHEMA.field("part"), north), mode="append")
+        self.lake.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+        self.lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = {self._ids}")
+        last = self.lake.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0]
+        if last["operationMetrics"]["numDeletionVectorsAdded"] != "1":
+            self.faults.append(f"no deletion vector was written: {last}")
+        return "mark"
+
     def stage(self, script: Script) -> Outcome:
         """Run a script in the session, and note how changes were read."""
         outcome = session_stager(self.lake.catalog, self.lake.spark, report=lambda _: None)(script)
@@ -178,6 +190,11 @@ def play(seed: int, steps: int, *, by_spark: bool) -> dict[str, Any]:
             done = [found.change(path, by_spark=by_spark) for path in paths.values()]
             for view, query in VIEWS.items():
                 found.check(view, query, str(done))
+        # Both kinds of statements that write read the deletion vector: an incremental refresh and a full one.
+        marked = found.mark(paths["plain"])
+        lake.create("late", VIEWS["grouped"].format(**sql), refresh_strategy="incremental", properties=ALWAYS)
+        for view in ("grouped", "late"):
+            found.check(view, VIEWS["grouped"], marked)
         lake.spark.stop()
     return {"ways": found.ways, "faults": found.faults}
 

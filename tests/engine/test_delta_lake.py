@@ -22,7 +22,7 @@ def _play(seed: int, steps: int, *options: str) -> dict[str, dict[str, int]]:
 
 
 def test_views_of_delta_tables_equal_a_recompute() -> None:
-    """Appends, deletes, updates, overwrites, compactions and restores, by delta-rs; files and feeds are read."""
+    """Commits of every kind by delta-rs, and at the end a deletion vector by Spark; files and feeds are read."""
     found = _play(7, 3)
     assert not found["faults"]
     assert {"append", "diff", "feed"} <= found["ways"].keys()
