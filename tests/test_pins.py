@@ -337,7 +337,7 @@ def test_the_command_line_pins_for_later_refreshes(command_line: Lake, tmp_path:
     (result,) = call("refresh", "lake.sales.daily", "--pins", str(file), "--json").json
     assert (result["outcome"], result["base_tables"]) == ("fresh", {"lake.sales.orders": head})
     plan = call("plan", "lake.sales.count", "--pins", str(file), "--json").json
-    assert [item["current"] for item in plan["base_tables"]] == [head]
+    assert [item["current"] for item in plan["base_tables"]] == [str(head)]
 
 
 def test_the_command_line_prints_pins_as_text(command_line: Lake) -> None:

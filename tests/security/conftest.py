@@ -29,6 +29,12 @@ from tests.cli.support import Ended, call
 VIEW = "lake.sales.daily"
 
 
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read each file. These tests replace the content of files in place, of which a cache by location knows nothing."""
+    monkeypatch.setenv("AIRFLOW_MV_CACHE", "off")
+
+
 @dataclass
 class Shop:
     """A lake with ``sales.orders`` and the refreshed view ``sales.daily``, and its rows in the catalog."""
