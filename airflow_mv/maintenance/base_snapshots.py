@@ -35,21 +35,22 @@ _TRIES = 3
 _WRITABLE_FORMAT = 2
 
 
-def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier) -> None:
+def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> None:
     """Tag the recorded snapshots of a view's base tables, if the view asks for it. A failure is a warning.
 
     A base table is changed only if a tag is missing, is not needed any more, or has less than half of its time left.
 
     Args:
         catalog: Where the view is.
-        view: The view.
+        view: The view, or its name.
     """
+    name = view.identifier if isinstance(view, LoadedView) else view
     try:
-        loaded = catalog.load(view)
-        keep = duration(loaded.metadata.properties.get(KEEP_PROPERTY), what=f"view {view}, property {KEEP_PROPERTY}")
+        loaded = view if isinstance(view, LoadedView) else catalog.load(view)
+        keep = duration(loaded.metadata.properties.get(KEEP_PROPERTY), what=f"view {name}, property {KEEP_PROPERTY}")
         record = catalog.load_storage(loaded).record if keep else None
     except MaterializedViewError as error:
-        log.warning("The base snapshots of %s are not kept: %s", view, error)
+        log.warning("The base snapshots of %s are not kept: %s", name, error)
         return
     if record is not None and keep is not None:
         _tag_each(catalog, loaded, recorded_snapshots(record), keep)

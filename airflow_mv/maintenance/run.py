@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
 from airflow_mv.maintenance.compact import compact
@@ -76,23 +76,22 @@ def maintain_after_refresh(
         stager: Runs the job of a compaction.
         report: Receives a line for what was done.
     """
-    keep_base_snapshots(catalog, view)
-    if not published:
-        return
     try:
-        _as_asked(catalog, catalog.identify(view), stager, report)
+        loaded = catalog.load(view)
+        keep_base_snapshots(catalog, loaded)
+        if published:
+            _as_asked(catalog, loaded, stager, report)
     except MaterializedViewError as error:
         log.warning("%s is refreshed, but its maintenance failed; the next refresh tries again: %s", view, error)
 
 
 def _as_asked(
     catalog: MaterializedViewCatalog,
-    view: Identifier,
+    loaded: LoadedView,
     stager: Callable[[Script], Outcome],
     report: Callable[[str], None],
 ) -> None:
-    loaded = catalog.load(view)
-    properties = loaded.metadata.properties
+    view, properties = loaded.identifier, loaded.metadata.properties
     most_files, most_snapshots = (bound(properties, key, view=view) for key in (COMPACT_PROPERTY, EXPIRE_PROPERTY))
     if most_files is None and most_snapshots is None:
         return

@@ -611,19 +611,29 @@ def test_of_two_creations_at_once_one_succeeds_and_the_view_is_usable(
     assert sorted(registered_home.iceberg.list_tables("sales")) == [("sales", "daily__storage"), ("sales", "orders")]
 
 
-def test_a_storage_table_that_another_creation_removes_too_late_is_put_back(
-    home: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was left, without a view, when the other one loaded it; by its removal, a view of this creation names it."""
+def _removing_too_late(home: Lake, monkeypatch: pytest.MonkeyPatch, *, killed: bool = False) -> MaterializedViewCatalog:
+    """Drop the view. Return a catalog that removes a table after the view was made again; then it may be killed."""
     home.catalog.drop(VIEW)
     other = MaterializedViewCatalog(home.iceberg)
     remove = other.drop_table
 
     def late(*arguments: Any, **more: Any) -> bool:
         home.view()
-        return remove(*arguments, **more)
+        removed = remove(*arguments, **more)
+        if killed:
+            assert removed
+            raise StoppedError
+        return removed
 
     monkeypatch.setattr(other, "drop_table", late)
+    return other
+
+
+def test_a_storage_table_that_another_creation_removes_too_late_is_put_back(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was left, without a view, when the other one loaded it; by its removal, a view of this creation names it."""
+    other = _removing_too_late(home, monkeypatch)
     with pytest.raises(CommitConflictError, match="Run it again"):
         create(other, VIEW, Definition(WIDER, layout="registered"), stager=home.stager)
     assert home.refresh().outcome == "refreshed"
@@ -634,16 +644,7 @@ def test_a_storage_table_that_a_killed_creation_has_removed_is_made_again_as_the
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that removed it too late was killed before it put it back: the view has none, and no file is lost."""
-    home.catalog.drop(VIEW)
-    other = MaterializedViewCatalog(home.iceberg)
-    remove = other.drop_table
-
-    def late(*arguments: Any, **more: Any) -> bool:
-        home.view()
-        assert remove(*arguments, **more)
-        raise StoppedError
-
-    monkeypatch.setattr(other, "drop_table", late)
+    other = _removing_too_late(home, monkeypatch, killed=True)
     with pytest.raises(StoppedError):
         create(other, VIEW, Definition(WIDER, layout="registered"), stager=home.stager)
     with pytest.raises(NotFoundError, match=r"is not in the catalog.*create lake.sales.daily --replace"):
