@@ -27,9 +27,9 @@ demo: setup ## three materialized views on real data: create, refresh from Airfl
 airflow: setup ## a local Airflow with the demo's DAGs and connections; prints the address and the login
 	@$(BIN)/python -m examples.demo.standalone
 
-test: setup check ## the checks, then all tests but the slow ones, in two processes (PYTEST_ARGS="-k name" narrows)
+test: setup check ## the checks, then all tests but the slow ones, in three processes (PYTEST_ARGS="-k name" narrows)
 	@bash .ci/setup.sh services
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(PYTEST_ARGS) || $(AGAIN)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile $(PYTEST_ARGS) || $(AGAIN)
 
 test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)

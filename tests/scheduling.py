@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distribution of files over two test processes: each starts at its own end of the suite, and they meet in the middle.
+"""Distribution of files over three test processes: one starts at each end of the suite, and one in the middle.
 
-So expensive services (Airflow at one end, a Spark session at the other) are started once and not in each process.
+So expensive services (Airflow at one end, a Spark session at the other) are started once and not in each process. Both
+often wait for processes of their own; the files in the middle need neither, and keep the cores busy meanwhile.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ def place(item: pytest.Item) -> tuple[int, int]:
 
 
 class FromBothEnds(LoadFileScheduling):
-    """Files in the order of collection for the first process, and from the last one backwards for all others."""
+    """Files in the order of collection for the first process, in the opposite order for the second.
+
+    All others get the middle one of those that are left.
+    """
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         config.option.loadscopereorder = False  # this order is by the number of tests, so the longest file may run last
         super().__init__(config, log)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if node is not self.nodes[0]:
-            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        files, number = [*self.workqueue], self.nodes.index(node)
+        if number:
+            self.workqueue.move_to_end(files[-1] if number == 1 else files[len(files) // 2], last=False)
         super()._assign_work_unit(node)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -260,12 +261,13 @@ def _names(mutator: Mutator, count: int) -> Iterator[bytes]:
         yield text.encode("utf-8", "surrogatepass")
 
 
-def _commits(mutator: Mutator, count: int) -> Iterator[bytes]:
+def _commits(mutator: Mutator, count: int, *, all_: bool) -> Iterator[bytes]:
     """Commits of a Delta table: a real one, large ones, and variants of one action, which is broken more often."""
     lines = [json.dumps(action).encode() for action in COMMIT]
     yield b"\n".join(lines)
     add, size = COMMIT[3]["add"], MAX_TEXT_BYTES - LARGE
-    for filling in _fillings(size, 500_000):
+    fillings = _fillings(size, 500_000)
+    for filling in fillings if all_ else islice(fillings, *_FEW):
         yield b'{"comment": ' + filling + b"}"
         yield b'{"add": {"path": "p", "partitionValues": ' + filling + b"}}"
         yield b'{"add": {"path": "p", "stats": ' + json.dumps(filling.decode()).encode() + b"}}"
@@ -282,6 +284,12 @@ def _commits(mutator: Mutator, count: int) -> Iterator[bytes]:
         yield b"\n".join(changed)
 
 
+@cache
+def _bomb() -> bytes:
+    """A small file of 256 MiB."""
+    return gzip.compress(b" " * (1 << 28), compresslevel=1)
+
+
 def _heavy(name: str) -> Iterator[bytes]:
     """The few large inputs, which must be read within the limits, too."""
     if name == "identifier":
@@ -289,7 +297,7 @@ def _heavy(name: str) -> Iterator[bytes]:
         return
     document = _documents(name)[0]
     ten = "x" * (10 * 1024 * 1024)
-    yield gzip.compress(b" " * (1 << 28), compresslevel=1)
+    yield _bomb()
     yield b"[" * 1_000_000
     yield b'{"a":' * 200_000
     yield json.dumps({**document, "comment": ten}).encode()
@@ -309,6 +317,10 @@ def _heavy(name: str) -> Iterator[bytes]:
         record = document["refreshes"][0]
         records = [{**record, "refresh-id": f"r{number}"} for number in range(10_000)]
         yield json.dumps({"refreshes": records, "current-refresh-id": "r7"}).encode()
+
+
+#: Of the following values the most expensive one within the limits, and one beyond them.
+_FEW = (2, 4)
 
 
 def _fillings(size: int, most: int) -> Iterator[bytes]:
@@ -361,16 +373,16 @@ def _hostile(name: str, size: int, most: int, *, all_: bool) -> Iterator[tuple[s
     places = ("comment", *_PLACES.get(name, ())) if all_ else ("comment",) * (name != "table")
     for place in places:
         fillings = _fillings(size, most)
-        # Short texts share their decoder and its limits: the state is filled in every way, and the others by the most
-        # expensive value within the limits and one beyond them.
-        few = not all_ and name in ("settings", "script", "outcome")
-        yield from ((place, filling) for filling in (islice(fillings, 2, 4) if few else fillings))
+        # Documents share their decoder and its limits: the view is filled in every way.
+        few = not all_ and name != "view"
+        yield from ((place, filling) for filling in (islice(fillings, *_FEW) if few else fillings))
     if name == "state":
-        filling = list(_fillings(size, most))[1]
+        filling = next(islice(_fillings(size, most), 1, None))
         table = b'{"type":"iceberg-metastore","identifier":"a.b","snapshot-reference":1,"properties":%s}' % filling
         record = b'{"refresh-id":"a","version-id":1,"sequence-number":1,"base-tables":[%s]}' % table
         yield "refreshes", b"[" + record + b"]"
-    for place, item in _ITEMS if name in ("table", "storage") else ():
+    items = {"table": _ITEMS, "storage": _ITEMS if all_ else _ITEMS[:1]}
+    for place, item in items.get(name, ()):
         for count in (400_000, 1 << 40) if all_ else (400_000,):
             yield place, b"[" + b",".join([item] * min(count, size // (len(item) + 1))) + b"]"
 
@@ -382,7 +394,7 @@ def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
         yield from (b"lake.sales.daily", *_heavy(name), *_names(mutator, count))
         return
     if name == "delta":
-        yield from _commits(mutator, count)
+        yield from _commits(mutator, count, all_=count > 1000)
         return
     documents = _documents(name)
     yield from (json.dumps(document).encode() for document in documents)
