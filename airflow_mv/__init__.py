@@ -15,14 +15,16 @@ from airflow_mv.version import __version__ as __version__
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog as MaterializedViewCatalog
     from airflow_mv.errors import MaterializedViewError as MaterializedViewError
+    from airflow_mv.refresh.changes import changes as changes
     from airflow_mv.refresh.read import read as read
 
 _NAMES = {
     "MaterializedViewCatalog": "airflow_mv.catalog",
     "MaterializedViewError": "airflow_mv.errors",
+    "changes": "airflow_mv.refresh.changes",
     "read": "airflow_mv.refresh.read",
 }
-__all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "read"]
+__all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "changes", "read"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from airflow_mv.cli import show as render
+from airflow_mv.cli.changes import changes
 from airflow_mv.cli.context import (
     DIFFERENT,
     JsonErrors,
@@ -565,7 +566,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (explain, maintain, rollback, convert, drop, pin, repair, registry, versions):
+for _command in (changes, explain, maintain, rollback, convert, drop, pin, repair, registry, versions):
     main.add_command(_command)
 
 

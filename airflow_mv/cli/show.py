@@ -187,16 +187,31 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
 def rows(document: Mapping[str, Any]) -> None:
     """Print rows as a table, with full values, and the refresh that they are of."""
     stored = document["rows"]
-    numbers = {
-        index
-        for index in range(len(document["columns"]))
-        if all(isinstance(row[index], int | float | Decimal | None) for row in stored)
-    }
-    table(document["columns"], stored, right=numbers)
+    _values(document)
     err.print(
         f"{len(stored)} row{'s' if len(stored) != 1 else ''} of refresh {document['refresh_id']} ({document['state']})",
         style="dim",
     )
+
+
+def changed_rows(document: Mapping[str, Any]) -> None:
+    """Print the rows by which two snapshots differ as a table, and how many there are."""
+    _values(document)
+    line = "" if document["on_one_line"] else "; the second does not follow from the first by commits alone"
+    err.print(
+        f"{document['added']} added, {document['removed']} removed from {document['from']} to {document['to']}{line}",
+        style="dim",
+    )
+
+
+def _values(document: Mapping[str, Any]) -> None:
+    """Print columns and rows, with numbers at the right."""
+    numbers = {
+        index
+        for index in range(len(document["columns"]))
+        if all(isinstance(row[index], int | float | Decimal | None) for row in document["rows"])
+    }
+    table(document["columns"], document["rows"], right=numbers)
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[Any]], *, right: Collection[int] = ()) -> None:

@@ -83,6 +83,15 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
 def make_delta(work: JobContext, step: DeltaStep) -> None:
     """Make the temporary view of a :class:`~airflow_mv.script.DeltaStep`.
 
+    Raises:
+        IncrementalRefusedError: As :func:`net_change`.
+    """
+    work.view(step.view, net_change(work, step))
+
+
+def net_change(work: JobContext, step: DeltaStep) -> DataFrame:
+    """Return the rows of a :class:`~airflow_mv.script.DeltaStep`, with their signed counts.
+
     Rows that no query can distinguish cancel each other: all NaN are equal; -0.0 and 0.0 differ, and so do two orders
     of a map's entries.
 
@@ -100,7 +109,7 @@ def make_delta(work: JobContext, step: DeltaStep) -> None:
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
         raise IncrementalRefusedError("rows-went", f"{step.table}: rows were removed, but its snapshots record none")
     work.deltas.append(facts)
-    work.view(step.view, frame)
+    return frame
 
 
 def _read_or_refuse(work: JobContext, step: DeltaStep) -> _Read:

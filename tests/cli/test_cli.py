@@ -284,6 +284,33 @@ def test_reading_a_stale_view_without_a_refresh_is_refused(lake: Lake) -> None:
     assert call("read", lake("daily"), "--no-refresh", "--json").json["state"] == "fresh"
 
 
+def test_changes_prints_what_was_added_and_removed(lake: Lake) -> None:
+    """Ids are text in JSON; an expired or unknown snapshot is an error with the oldest one."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    first = lake.snapshot("orders")
+    lake.insert("orders", "(2, 5), (2, 5)")
+    found = call("changes", lake("orders"), "--from", str(first), "--limit", "1", "--json").json
+    assert found == {
+        "table": lake("orders"),
+        "from": str(first),
+        "to": str(lake.snapshot("orders")),
+        "on_one_line": True,
+        "added": 2,
+        "removed": 0,
+        "left_out": [],
+        "columns": ["_change_type", "day", "amount"],
+        "rows": [["INSERT", 2, 5]],
+    }
+    back = call("changes", lake("orders"), "--from", found["to"], "--to", found["from"], "--column", "day")
+    assert back.stdout == "_change_type  day\nDELETE          2\nDELETE          2\n"
+    assert "the second does not follow from the first" in back.stderr
+    gone = call("changes", lake("orders"), "--from", "7", "--json")
+    assert (gone.code, f"no snapshot 7, or it has expired: the oldest that can be read is {first}" in gone.error) == (
+        1,
+        True,
+    )
+
+
 def test_json_and_text_output_are_valid_whatever_the_rows_contain(lake: Lake) -> None:
     """NaN is not a JSON number; an escape sequence in a row must not reach the terminal; nothing is truncated."""
     long = "x" * 500

@@ -22,6 +22,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.job.session import open_session
+from airflow_mv.refresh.changes import changes
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import session_stager, settings_of
 from airflow_mv.script import Outcome, Script
@@ -145,6 +146,15 @@ class Play:
         if (found := multiset(self.lake.stored(view))) != expected:
             self.faults.append(f"{view} after {what}: {found - expected} instead of {expected - found}")
 
+    def check_changes(self, path: str) -> None:
+        """Compare the rows that were added and removed since the first version with those of delta-rs."""
+        then, now = (multiset(_read(path, version)) for version in (0, DeltaTable(path).version()))
+        frame = changes(self.lake.spark, f"delta.`{path}`", start=0, catalog=self.lake.catalog)
+        for kind, expected in (("INSERT", now - then), ("DELETE", then - now)):
+            rows = frame.where(f"_change_type = '{kind}'").drop("_change_type").toArrow().cast(SCHEMA)
+            if (found := multiset(rows)) != expected:
+                self.faults.append(f"{kind} of {path}: {found - expected} instead of {expected - found}")
+
 
 def _read(path: str, version: int) -> pa.Table:
     """Read a version with delta-rs' query engine, which knows deletion vectors."""
@@ -195,6 +205,8 @@ def play(seed: int, steps: int, *, by_spark: bool) -> dict[str, Any]:
         lake.create("late", VIEWS["grouped"].format(**sql), refresh_strategy="incremental", properties=ALWAYS)
         for view in ("grouped", "late"):
             found.check(view, VIEWS["grouped"], marked)
+        for path in paths.values():
+            found.check_changes(path)
         lake.spark.stop()
     return {"ways": found.ways, "faults": found.faults}
 

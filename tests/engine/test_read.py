@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,14 +15,16 @@ import pytest
 
 import airflow_mv
 from airflow_mv.catalog import Layout
-from airflow_mv.errors import JobError, RefreshNotFoundError, StaleViewError
+from airflow_mv.errors import JobError, RefreshNotFoundError, SnapshotNotFoundError, StaleViewError, UnsupportedError
+from airflow_mv.refresh.changes import changed_rows, question
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.stagers import stored_rows
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.refresh.verify import verify
 from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
-from tests.engine.support import Lake, no_spark
+from tests.engine.support import Lake, multiset, no_spark
+from tests.spark.changing import random_history
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 OLD, NEW, REDEFINED = [(1, 30), (2, 30)], [(1, 30), (2, 30), (3, 1)], [(1, 2), (2, 1)]
@@ -154,6 +158,50 @@ def test_a_refresh_that_is_not_recorded_is_refused_with_the_recorded_ones(travel
         readable(travelling.catalog, travelling("daily"), TimeTravel(refresh_id="nope"))
     with pytest.raises(RefreshNotFoundError, match="no refresh as of 1999"):
         readable(travelling.catalog, travelling("daily"), TimeTravel(as_of=datetime(1999, 1, 1, tzinfo=UTC)))
+
+
+def test_the_change_between_two_snapshots_is_what_except_all_finds(lake: Lake) -> None:
+    """In a history with updates, compactions, overwrites and rollbacks, also back in time, and with an added column.
+
+    Without the map, whose values EXCEPT ALL does not compare.
+    """
+    name, columns = lake("orders"), ["id", "k", "x y", "b", "s"]
+    table = random_history(lake.spark, name, (2, "merge-on-read"), seed=4, changes=3)
+    for start, end in random.Random(1).sample(list(itertools.permutations(table.snapshots, 2)), 2):
+        old, new = (lake.spark.sql(f"SELECT * FROM {name} VERSION AS OF {item}").drop("m") for item in (start, end))
+        found = airflow_mv.changes(lake.spark, name, start=start, end=end, columns=columns, catalog=lake.catalog)
+        assert found.columns == ["_change_type", *columns]
+        for kind, expected in (("INSERT", new.exceptAll(old)), ("DELETE", old.exceptAll(new))):
+            rows = multiset(found.where(f"_change_type = '{kind}'").drop("_change_type").toArrow())
+            assert rows == multiset(expected.toArrow()), (start, end)
+
+    before = table.head
+    table.run("ALTER TABLE {t} ADD COLUMN late INT", "INSERT INTO {t} VALUES (99, 1, 'x', NULL, NULL, NULL, 5)")
+    asked = question(lake.catalog, name, before)
+    assert (asked.left_out, asked.on_one_line) == (("late",), True)
+    assert [row.id for row in changed_rows(lake.catalog, lake.spark, asked).collect()] == [99]
+    table.run(f"CALL {lake.catalog.name}.system.set_current_snapshot('{lake.namespace}.orders', {before})")
+    assert not question(lake.catalog, name, asked.end).on_one_line
+    with pytest.raises(UnsupportedError, match="column late is not the same column in both snapshots"):
+        airflow_mv.changes(lake.spark, name, start=before, end=asked.end, columns=["late"], catalog=lake.catalog)
+    with pytest.raises(SnapshotNotFoundError, match=rf"orders has no snapshot 7, .* {table.snapshots[0]} of 2"):
+        question(lake.catalog, name, 7)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_change_of_a_view_s_rows_is_read_between_two_refreshes(lake: Lake, layout: Layout) -> None:
+    """By the ids of refreshes, from a storage table with a name and from one without."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY, time_travel=True, layout=layout)
+    first = lake.refresh("daily").refresh_id
+    lake.insert("orders", "(3, 1), (2, 5)")
+    second = lake.refresh("daily").refresh_id
+    changed = [("DELETE", 2, 30), ("INSERT", 2, 35), ("INSERT", 3, 1)]
+    for end in (second, None):
+        frame = airflow_mv.changes(lake.spark, lake("daily"), start=first, end=end, catalog=lake.catalog)
+        assert sorted(map(tuple, frame.collect())) == changed
+    with pytest.raises(RefreshNotFoundError, match=r"no refresh with id nope \(2 recorded"):
+        question(lake.catalog, lake("daily"), "nope")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
