@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
@@ -13,6 +15,9 @@ from airflow_mv.job.run import open_staging, staging_catalog
 from airflow_mv.job.session import temporary_settings
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE
+
+#: The staging catalogs that sessions keep, by the name of the catalog whose access to files they have.
+_kept: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
 class TableReader:
@@ -39,18 +44,26 @@ class TableReader:
         Iceberg's data source opens a metadata file through Hadoop only. Where the catalog uses another FileIO, the
         table is registered in a staging catalog, which the session keeps: a frame may be read at any later time.
         """
-        jvm: Any = getattr(self._spark, "_jvm", None)
-        access = file_access(self._spark, self._catalog) if jvm is not None else {}
-        if access.get("io-impl", HADOOP) == HADOOP:
+        access = file_access(self._spark, self._catalog)
+        if access["io-impl"] == HADOOP:
             return self._reader().load(location)
+        kept = _kept.setdefault(self._spark, {})
+        if self._catalog not in kept:
+            kept[self._catalog] = self._opened(access)
+        table = f"{STAGING_NAMESPACE}.read_{uuid.uuid4().hex}"
+        arguments = f"table => {string_literal(table)}, metadata_file => {string_literal(location)}"
+        self._spark.sql(f"CALL {quote(kept[self._catalog])}.system.register_table({arguments})").collect()
+        return self.table(f"{quote(kept[self._catalog])}.{table}")
+
+    def _opened(self, access: Mapping[str, str]) -> str:
+        """Open a staging catalog with this access to files, and return its name."""
         name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
-        table = f"{STAGING_NAMESPACE}.read"
-        jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
+        jvm: Any = getattr(self._spark, "_jvm", None)
+        if jvm is not None:
+            jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
         with temporary_settings(self._spark, staging_catalog(name)):
             open_staging(self._spark, name, access)
-            arguments = f"table => {string_literal(table)}, metadata_file => {string_literal(location)}"
-            self._spark.sql(f"CALL {quote(name)}.system.register_table({arguments})")
-            return self.table(f"{quote(name)}.{table}")
+        return name
 
     def _reader(self) -> DataFrameReader:
         return self._spark.read.format("iceberg").options(**self._options)

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,42 +14,74 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.refresh.read import read_arrow, readable
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.protocol.foreign import BucketStore
 from tests.rest.vending import vending
 from tests.services import RestServers
+from tests.spark.processes import command_line, connect_server
+
+
+@pytest.fixture(params=["spark-submit", "connect"])
+def spark(request: pytest.FixtureRequest, airflow: Airflow, s3_server: str, tmp_path: Path) -> Iterator[list[str]]:
+    """The connection `spark_default`, and the same for the command line. A Connect server has no keys of the store."""
+    if request.param == "spark-submit":
+        airflow.connect("spark_default", conn_type="spark", host="local[2]")
+        yield ["--master", "local[2]"]
+        return
+    server = {"type": "sql", "uri": "sqlite:////nowhere/x.db", "warehouse": "s3://none/wh", "s3.endpoint": s3_server}
+    with connect_server(tmp_path, spark_settings("unused", server).session_confs()) as remote:
+        host, _, port = remote.removeprefix("sc://").partition(":")
+        airflow.connect("spark_default", conn_type="spark_connect", host=host, port=int(port))
+        yield ["--remote", remote]
 
 
 @pytest.mark.slow
-def test_spark_submit_needs_no_setting_of_its_own_for_s3(airflow: Airflow, s3_server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["pointed", "table"])
+def test_spark_needs_no_setting_of_its_own_for_s3(
+    airflow: Airflow, spark: list[str], s3_server: str, tmp_path: Path, layout: str
+) -> None:
     """The driver reads its script and writes its outcome with the catalog's FileIO: Hadoop has no file system for s3://."""
-    bucket = BucketStore(s3_server, "spark-submit")
+    bucket = BucketStore(s3_server, f"lake-{uuid.uuid4().hex[:8]}")
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": bucket.warehouse}
     properties |= bucket.access
     iceberg = SqlCatalog("lake", **properties)
     iceberg.create_namespace("sales")
     rows = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
-    iceberg.create_table("sales.orders", schema=rows.schema).append(rows)
+    orders = iceberg.create_table("sales.orders", schema=rows.schema)
+    orders.append(rows)
     airflow.connect("iceberg_default", conn_type="iceberg", extra=properties)
-    airflow.connect("spark_default", conn_type="spark", host="local[2]")
 
     run = airflow.run(f"""
-        create = CreateMaterializedViewOperator(task_id="create", view="{VIEW}", conf={SMALL},
-            sql="SELECT day, sum(amount) AS amount FROM orders GROUP BY day")
+        create = CreateMaterializedViewOperator(task_id="create", view="{VIEW}", conf={SMALL}, layout="{layout}",
+            sql="SELECT day, sum(amount) AS amount FROM orders GROUP BY day", refresh_strategy="incremental",
+            properties={{"airflow-mv.incremental-up-to": "1000000"}}, checks=["amount > 0"])
         create >> RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", conf={SMALL})
     """)
     assert run.state == "success", run.log
-    catalog = MaterializedViewCatalog(iceberg)
-    assert sorted(read_arrow(catalog, readable(catalog, VIEW)).rows()) == [["a", 1], ["b", 5]]
+    assert stored(iceberg, layout) == [["a", 1], ["b", 5]]
+    orders.append(rows.slice(0, 1))
+    run = airflow.run(f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", conf={SMALL})')
+    assert run.state == "success", run.log
+    assert run.values["refresh"]["mode"] == "merge"
+    assert [check["result"] for check in run.values["refresh"]["checks"]] == ["passed"]
+    assert stored(iceberg, layout) == [["a", 2], ["b", 5]]
 
     names = {key: f"PYICEBERG_CATALOG__LAKE__{key.upper().replace('-', '_').replace('.', '__')}" for key in properties}
-    environment = {**os.environ, **{names[key]: value for key, value in properties.items()}}
-    verify = "from airflow_mv.cli import main; main()"
-    command = [sys.executable, "-c", verify, "verify", VIEW, "--master", "local[2]"]
-    verified = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert verified.returncode == 0, verified.stderr
+    with command_line(**{names[key]: value for key, value in properties.items()}) as call:
+        verified = call("verify", VIEW, *spark)
+    assert verified.code == 0, verified.stderr
     iceberg.engine.dispose()
+
+
+def stored(iceberg: SqlCatalog, layout: str) -> list[list[Any]]:
+    """The rows of the view, which in the layout `table` everyone reads by its name."""
+    if layout == "table":
+        rows = iceberg.load_table("sales.daily").scan().to_arrow().to_pylist()
+        return sorted(list(row.values()) for row in rows)
+    catalog = MaterializedViewCatalog(iceberg)
+    return sorted(read_arrow(catalog, readable(catalog, VIEW)).rows())
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that run in a YARN cluster, with deploy mode ``cluster``."""
+"""Drivers that run in a YARN cluster, with deploy mode ``cluster``, on tables in an object store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.freshness.status import history
-from airflow_mv.refresh.read import read_arrow, readable
 from tests.airflow.conftest import VIEW, Airflow
 from tests.conftest import or_skip
+from tests.protocol.foreign import BucketStore
 from tests.yarn.cluster import Yarn, yarn_cluster
 
 ROWS = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
@@ -31,9 +31,10 @@ def yarn() -> Iterator[Yarn]:
 
 
 @pytest.fixture
-def lake(postgres_uri: str, tmp_path: Path) -> Iterator[SqlCatalog]:
-    """A catalog whose database needs a password, with a base table."""
-    found = SqlCatalog("lake", uri=postgres_uri, warehouse=f"file://{tmp_path}/warehouse")
+def lake(postgres_uri: str, s3_server: str) -> Iterator[SqlCatalog]:
+    """A catalog whose database and store need passwords, with a base table."""
+    bucket = BucketStore(s3_server, "yarn")
+    found = SqlCatalog("lake", uri=postgres_uri, warehouse=bucket.warehouse, **bucket.access)
     found.create_namespace("sales")
     found.create_table("sales.orders", schema=ROWS.schema).append(ROWS)
     yield found
@@ -53,7 +54,7 @@ def test_drivers_run_in_yarn_and_a_killed_one_is_replaced(
                env_vars={{"YARN_CONF_DIR": "{yarn.settings}"}}"""
 
     first = airflow.run(f"""
-        create = CreateMaterializedViewOperator(task_id="create", sql="{QUERY}", {task},
+        create = CreateMaterializedViewOperator(task_id="create", sql="{QUERY}", layout="table", {task},
             refresh_strategy="incremental", properties={{"airflow-mv.incremental-up-to": "1000000"}})
         create >> RefreshMaterializedViewOperator(task_id="refresh", {task})
     """)
@@ -71,9 +72,10 @@ def test_drivers_run_in_yarn_and_a_killed_one_is_replaced(
     assert yarn.applications() == ["SUCCEEDED", "SUCCEEDED", "KILLED", "SUCCEEDED"]
     assert f"JobError: view {VIEW}: spark-submit failed: YARN application" in second.log
     assert "ended with state: KILLED" in second.log
-    catalog = MaterializedViewCatalog(lake)
-    assert [record["mode"] for record in history(catalog, VIEW)] == ["merge"]  # without time travel, the last one
-    assert sorted(read_arrow(catalog, readable(catalog, VIEW)).rows()) == [["a", 2], ["b", 5]]
+    modes = [record["mode"] for record in history(MaterializedViewCatalog(lake), VIEW)]
+    assert modes == ["merge"]  # without time travel, the last one
+    rows = lake.load_table("sales.daily").scan().to_arrow().to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [("a", 2), ("b", 5)]
     password = str(make_url(lake.properties["uri"]).password)
     assert password not in first.log + second.log + yarn.logs()
 
