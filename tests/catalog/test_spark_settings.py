@@ -11,6 +11,7 @@ import pytest
 
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import ConfigurationError
+from tests.rest.java import cache_folder
 
 SECRET = "canary-pässword"
 
@@ -156,12 +157,16 @@ def test_each_bundle_has_a_version_that_exists(store: str, bundle: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spark", ["4.0.2", "4.1.3"])
 def test_every_package_is_on_maven_central(spark: str) -> None:
-    """Of each store and each supported Spark. Only their descriptions are loaded."""
+    """Of each store and each supported Spark. Only their descriptions are loaded.
+
+    They are kept apart: in the user's repository Spark would find a description without its jar, and fail.
+    """
     of_stores = [
         spark_settings("lake", {"type": "rest", "uri": "http://h", "warehouse": f"{store}/w"}).on(spark).packages
         for store in ("s3://b", "gs://b", "abfss://b@a")
     ]
-    get = ["mvn", "-q", "-B", "dependency:get", "-Dtransitive=false"]
+    get = ["mvn", "-q", "-B", f"-Dmaven.repo.local={cache_folder() / 'descriptions'}"]
+    get += ["dependency:get", "-Dtransitive=false"]
     if shutil.which("mvn") is None or not loads([*get, "-Dartifact=org.apache.iceberg:iceberg-bom:1.11.0:pom"]):
         pytest.skip("Maven Central is not reached")
     for package in sorted({package for packages in of_stores for package in packages}):

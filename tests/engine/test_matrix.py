@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from pyiceberg.catalog import load_catalog
 from tests.conftest import or_skip
 from tests.engine.versity import versity_server
 from tests.protocol.foreign import BucketStore
+from tests.rest.proxy import Document, changed
+from tests.services import RestServers
 
 #: A process that has the catalog's properties in pyiceberg's configuration, as a user has.
 _LIFE = """
@@ -117,6 +120,24 @@ def rest_local(rest_uri: str, warehouse: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def rest_s3(rest_jvm: RestServers, sqlite_uri: str, bucket: BucketStore) -> Iterator[dict[str, str]]:
+    with rest_jvm.serve(sqlite_uri, bucket.warehouse, **bucket.access) as address:
+        yield {"type": "rest", "uri": address, "warehouse": bucket.warehouse, **bucket.access}
+
+
+@pytest.fixture
+def tables_s3(rest_s3: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A REST server that lists no endpoints for views."""
+
+    def without_views(request: BaseHTTPRequestHandler, answer: Document) -> None:
+        if "endpoints" in answer:
+            answer["endpoints"] = [item for item in answer["endpoints"] if "/views" not in item]
+
+    with changed(rest_s3["uri"], answer=without_views) as address:
+        yield {**rest_s3, "uri": address}
+
+
+@pytest.fixture
 def glue_s3(glue_uri: str, s3_server: str, bucket: BucketStore, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Keys are in the environment only."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -151,7 +172,8 @@ CELLS = [
         ("sqlite_local", "postgres_local", "sqlite_s3", "postgres_s3", "sqlite_versity"),
         ("pointed", "registered", "table"),
     ),
-    *product(("rest_local",), ("registered", "table")),
+    *product(("rest_local", "rest_s3"), ("registered", "table")),
+    ("tables_s3", "table"),
     ("glue_s3", "table"),
     ("hive_local", "table"),
 ]
