@@ -46,20 +46,37 @@ def expiries(seen: Observation) -> dict[str, datetime]:
     return found
 
 
-def warnings(expiring: Mapping[str, datetime], *, now: datetime | None = None) -> Iterator[str]:
-    """Yield a sentence for each base table whose recorded snapshot may expire soon.
+def warnings(
+    expiring: Mapping[str, datetime], *, now: datetime | None = None, next_refresh: datetime | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each base table whose recorded snapshot may expire soon, or before the next refresh.
 
     Args:
         expiring: From :func:`expiries`.
         now: The current time.
+        next_refresh: When the next refresh is scheduled, if that is known.
     """
     now = now or datetime.now(UTC)
     for table, moment in expiring.items():
-        minutes = int(moment.timestamp() - now.timestamp()) // 60
-        if minutes <= SOON_MINUTES:
-            hours = f"{minutes // 60} h" if minutes >= _HOUR else f"{minutes} min"
-            when = f"in about {hours}" if minutes > 0 else "at any time"
-            yield f"the recorded snapshot of {table} may expire {when}; then the next refresh is a full one"
+        is_late = next_refresh is not None and moment <= next_refresh
+        if is_late or _minutes(now, moment) <= SOON_MINUTES:
+            text = f"the recorded snapshot of {table} may expire {_in(now, moment)}"
+            if next_refresh is None:
+                yield f"{text}; then the next refresh is a full one"
+            elif is_late:
+                yield f"{text}, and the next refresh is scheduled {_in(now, next_refresh)}: it may be a full one"
+            else:
+                yield f"{text}; the next refresh is scheduled {_in(now, next_refresh)}, before that"
+
+
+def _minutes(now: datetime, moment: datetime) -> int:
+    return int(moment.timestamp() - now.timestamp()) // 60
+
+
+def _in(now: datetime, moment: datetime) -> str:
+    minutes = _minutes(now, moment)
+    hours = f"{minutes // 60} h" if minutes >= _HOUR else f"{minutes} min"
+    return f"in about {hours}" if minutes > 0 else "at any time"
 
 
 def expires_ms(table: TableMetadata, snapshot_id: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import NotMaterializedError, ViewNotFoundError
+from airflow_mv.freshness.expiry import expiries, warnings
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.status import history, how_to_read
@@ -30,6 +31,7 @@ from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.coverage import column_of, coverage
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.times import parse_time
 from airflow_mv.sql.intervals import kind_of
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
@@ -167,6 +169,20 @@ def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict
     return {**facts, "history": joined}
 
 
+def with_expiry(facts: Mapping[str, Any], dags: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add ``expiring``: sentences on base snapshots that may expire soon, or before the next scheduled refresh.
+
+    Args:
+        facts: The view's facts.
+        dags: The DAGs that refresh it, from :func:`airflow_mv.plugin.runs.refreshers`.
+    """
+    expiring = {
+        item["identifier"]: parse_time(item["expires_at"]) for item in facts["base_tables"] if item["expires_at"]
+    }
+    runs_at = [parse_time(dag["next_run"]) for dag in dags if dag["next_run"]]
+    return {**facts, "expiring": list(warnings(expiring, next_refresh=min(runs_at, default=None)))}
+
+
 def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
     if item is None:
         return {}
@@ -207,11 +223,13 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
 
 def _base_tables(observation: Observation) -> list[dict[str, Any]]:
     errors = {table.identifier: table.error for table in observation.tables if table.error}
+    expiring = expiries(observation)
     return [
         {
             **_exact(change.to_dict()),
             "reason": harmless(change.reason.message) if change.reason else None,
             "error": harmless(errors[change.identifier]) if change.identifier in errors else None,
+            "expires_at": expiring[change.identifier].isoformat() if change.identifier in expiring else None,
         }
         for change in observation.freshness.base_tables
     ]

@@ -21,7 +21,7 @@ from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import MOST_DAYS, shown
 from airflow_mv.plugin.intervals import Runs
 from airflow_mv.plugin.messages import problem
-from airflow_mv.plugin.page import Page, with_history
+from airflow_mv.plugin.page import Page, with_expiry, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
@@ -116,7 +116,8 @@ async def one_view(view: ViewName, page: PageDep, user: GetUserDep) -> dict[str,
     def answer(session: Session) -> dict[str, Any]:
         reader = Reader(user)
         events = runs.timeline(str(name), reader, session, facts["interval_type"])
-        return {**with_history(facts, events), "refreshers": runs.refreshers(str(name), reader, session)}
+        refreshers = runs.refreshers(str(name), reader, session)
+        return {**with_expiry(with_history(facts, events), refreshers["dags"]), "refreshers": refreshers}
 
     return await _from_database(answer)
 

@@ -97,8 +97,9 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
     """Return which DAGs refresh a view, and whether the user may run them.
 
     Returns:
-        ``dags``: those that the user may read, each with ``may_run``, what prevents a run, and the input of a run
-        (:func:`~airflow_mv.plugin.manual_run.asking`); ``hidden``: how many other ones there are.
+        ``dags``: those that the user may read, each with ``may_run``, what prevents a run, ``next_run`` (when its
+        schedule creates the next one), and the input of a run (:func:`~airflow_mv.plugin.manual_run.asking`);
+        ``hidden``: how many other ones there are.
     """
     dags: dict[str, dict[str, Any]] = {}
     tasks = _tasks(view)
@@ -109,7 +110,13 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
         .order_by(DagModel.dag_id, tasks.c.task_id)
     )
     for task_id, dag in session.execute(query):
-        entry = {"dag_id": dag.dag_id, "name": dag.dag_display_name, "paused": dag.is_paused, "tasks": []}
+        entry = {
+            "dag_id": dag.dag_id,
+            "name": dag.dag_display_name,
+            "paused": dag.is_paused,
+            "next_run": None if dag.is_paused else _iso(dag.next_dagrun_create_after),
+            "tasks": [],
+        }
         dags.setdefault(dag.dag_id, entry)["tasks"].append(task_id)
     readable, runnable = reader.readable(dags, session), reader.runnable(dags, session)
     shown = [

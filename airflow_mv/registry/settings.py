@@ -19,6 +19,8 @@ from airflow_mv.spec.times import duration
 
 #: Catalog property: the namespace, or the folder, of the registry. Without it there is none.
 PLACE = "airflow-mv.registry"
+#: Catalog property: the folder below which the registry's folder is, if that is a relative path.
+BASE_PATH = "airflow-mv.registry.base-path"
 #: Catalog property: how long snapshots and files that are not current are kept. Empty, zero or negative: for ever.
 EXPIRE_AFTER = "airflow-mv.registry.expire-after"
 #: Catalog property: the most files of a partition. Then they are rewritten as one.
@@ -26,7 +28,7 @@ MAX_FILES = "airflow-mv.registry.max-files"
 #: Catalog property: after how many refreshes a refresh also brings them into the table; 0: only a sync does.
 SYNC_AFTER = "airflow-mv.registry.sync-after"
 
-DEFAULTS = {PLACE: "", EXPIRE_AFTER: "3 days", MAX_FILES: "8", SYNC_AFTER: "0"}
+DEFAULTS = {PLACE: "", BASE_PATH: "", EXPIRE_AFTER: "3 days", MAX_FILES: "8", SYNC_AFTER: "0"}
 #: Table properties of both components. ``airflow-mv.registry.table.KEY`` overrides one.
 TABLE_PROPERTIES = {
     "format-version": "2",
@@ -95,10 +97,16 @@ def registry_settings(
         ConfigurationError: A setting is invalid. The message names it.
     """
     return RegistrySettings(
-        place=_text(properties, PLACE).strip(),
+        place=_place(properties),
         sync_after=_number(properties, SYNC_AFTER, least=0),
         components={name: _component(properties, name) for name in components},
     )
+
+
+def _place(properties: Mapping[str, str]) -> str:
+    place, base = (_text(properties, key).strip() for key in (PLACE, BASE_PATH))
+    is_relative = place and not place.startswith("/") and "://" not in place
+    return f"{base.rstrip('/')}/{place}" if base and is_relative else place
 
 
 def _component(properties: Mapping[str, str], name: str) -> ComponentSettings:

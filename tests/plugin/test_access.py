@@ -148,6 +148,7 @@ def test_a_paused_dag_cannot_be_triggered(server: Server) -> None:
     assert dags["refresh_sales"]["may_run"]
     assert not dags["refresh_paused"]["may_run"]
     assert "paused" in dags["refresh_paused"]["reason"]
+    assert dags["refresh_paused"]["next_run"] is None  # although it has a schedule
 
 
 def test_content_without_permission_is_omitted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

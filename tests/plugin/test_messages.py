@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.status import history
 from airflow_mv.operators.task import event_extra, log_result
 from airflow_mv.plugin.messages import said
-from airflow_mv.plugin.page import with_history
+from airflow_mv.plugin.page import with_expiry, with_history
 from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.script import CheckResult
 from airflow_mv.spec.reasons import Code, Reason
@@ -104,6 +105,26 @@ def test_a_recorded_refresh_shows_its_checks() -> None:
     facts = {"history": [{"refresh_id": "one", "refreshed_at": "2030-01-01", "mode": "full", "checks": checks}]}
     (line,) = with_history(facts, [])["history"]
     assert line["checks"] == {"passed": 1, "of": 2, "lines": ["rows: passed", "late: warned (7 rows)"]}
+
+
+def test_the_expiry_of_a_base_snapshot_is_shown_beside_the_next_scheduled_refresh() -> None:
+    """Of the DAGs that refresh the view, the earliest run counts; later than a day it is shown if it comes too late."""
+
+    def at(hours: float | None) -> str | None:
+        return None if hours is None else (datetime.now(UTC) + timedelta(hours=hours, minutes=1)).isoformat()
+
+    def shown(expires: float | None, *runs: float | None) -> list[str]:
+        facts = {"base_tables": [{"identifier": "lake.s.t", "expires_at": at(expires)}]}
+        found: list[str] = with_expiry(facts, [{"next_run": at(run)} for run in runs])["expiring"]
+        return [text.removeprefix("the recorded snapshot of lake.s.t may expire ") for text in found]
+
+    assert shown(14, 20, None, 44) == [
+        "in about 14 h, and the next refresh is scheduled in about 20 h: it may be a full one"
+    ]
+    assert shown(14, 5, 20) == ["in about 14 h; the next refresh is scheduled in about 5 h, before that"]
+    assert shown(14, None) == ["in about 14 h; then the next refresh is a full one"]
+    assert [len(shown(40, run)) for run in (None, 5, 44)] == [0, 0, 1]
+    assert shown(None, 5) == []
 
 
 @pytest.mark.parametrize("wrong", ["text", 7, ["text"], {"start": 1}, {"start": "x", "end": "y", "column": "z"}, None])

@@ -26,11 +26,16 @@ from tests.protocol.simulation.actors import (
     compact,
     rolling_back,
     start_adopting,
+    start_compacting,
     start_converting,
     start_creating,
     turn_time_travel,
 )
-from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS, CONVERSION_MUTANTS
+from tests.protocol.simulation.change_mutants import (
+    CHANGE_MUTANTS,
+    CONVERSION_MUTANTS,
+    compaction_is_published_on_any_base,
+)
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
 from tests.protocol.simulation.registered_mutants import (
@@ -199,6 +204,47 @@ def test_no_schedule_loses_or_mixes_refreshes_while_the_view_is_converted(layout
     """What was staged for one layout is never published in another, and a refresh that landed first stays."""
     wanted = ("view converted", "ended: refreshed", "planned again", "storage table expired")
     _require_events(range(15), wanted, lambda seed: simulate_conversions(seed, layout).events)
+
+
+def simulate_compactions(seed: int, layout: Layout, prepare: Callable[[World], object] | None = None) -> World:
+    """A schedule in which the stored rows are often compacted."""
+    conditions = Conditions.of(Random(seed))
+    actors = (*conditions.actors, (start_compacting, 25))
+    conditions = replace(conditions, actors=actors, pace=2 * SECOND)  # so that most compactions end
+    return simulate(seed, layout=layout, prepare=prepare, conditions=conditions)
+
+
+#: What has to occur while rows are compacted.
+COMPACTIONS = ("rows compacted", "compaction: superseded")
+
+
+@pytest.mark.parametrize("layout", SCHEDULES)
+def test_no_schedule_loses_or_changes_rows_that_are_compacted(layout: Layout) -> None:
+    """A compaction replaces the rows that it has read, of the refresh that is recorded, or is not published."""
+    _require_events(range(8), COMPACTIONS, lambda seed: simulate_compactions(seed, layout).events)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("layout", SCHEDULES)
+def test_many_schedules_lose_or_change_no_rows_that_are_compacted(layout: Layout) -> None:
+    """The same with other seeds."""
+    violations: dict[int, str] = {}
+    for seed in range(TORTURE_SEED, TORTURE_SEED + TORTURE_SCHEDULES):
+        try:
+            simulate_compactions(seed, layout)
+        except Violation as violation:
+            violations[seed] = str(violation)
+    assert violations == {}
+
+
+@pytest.mark.parametrize("layout", SCHEDULES)
+def test_a_compaction_that_is_published_on_any_base_is_detected(layout: Layout) -> None:
+    _require_violation(
+        compaction_is_published_on_any_base,
+        lambda seed, prepare: simulate_compactions(seed, layout, prepare),
+        layout=layout,
+    )
 
 
 def simulate_adoptions(seed: int, prepare: Callable[[World], object] | None = None) -> World:

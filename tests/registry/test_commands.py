@@ -93,6 +93,15 @@ def test_a_component_overrides_what_is_common_and_that_overrides_the_default() -
         registry_settings({"airflow-mv.registry.max-files": "0"})
 
 
+def test_a_relative_path_is_below_the_base_path() -> None:
+    """A full path is not, and without a base path a name is a namespace."""
+    base = {"airflow-mv.registry.base-path": "/data/"}
+    for given, place in (("team/mv", "/data/team/mv"), ("mv", "/data/mv"), ("/own", "/own"), ("", "")):
+        found = registry_settings({"airflow-mv.registry": given, **base})
+        assert (found.place, found.is_folder) == (place, bool(place))
+    assert not registry_settings({"airflow-mv.registry": "mv"}).is_folder
+
+
 @pytest.mark.parametrize("configured", [""], indirect=True)
 def test_a_catalog_without_a_registry_says_how_to_get_one(configured: Lake) -> None:
     assert (

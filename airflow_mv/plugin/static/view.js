@@ -146,7 +146,8 @@ function reasons(items) {
 
 function why(facts) {
   const title = facts.state === "fresh" ? "Why it is fresh" : `Why it is ${facts.state.replace("-", " ")}`;
-  return card(title, reasons(facts.reasons));
+  const expiring = facts.expiring.map((text) => h("li", { class: "why" }, text));
+  return card(title, reasons(facts.reasons), expiring.length ? h("ul", { class: "reasons" }, expiring) : null);
 }
 
 function plan(found, hasIntervals) {

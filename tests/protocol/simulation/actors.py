@@ -31,7 +31,7 @@ from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import creation_of, files_of, past_files
 from tests.protocol.simulation.queries import columns, query
 from tests.protocol.simulation.tables import empty_table, put_table_of_others, with_rows_of_others
-from tests.protocol.simulation.workers import Analyser, Process
+from tests.protocol.simulation.workers import Analyser, Process, Rewriter
 from tests.protocol.simulation.world import BASES, GRACE, MINUTE, OWNER, STORAGE, VIEW, Row, World
 
 Actor = Callable[[World], object]
@@ -215,6 +215,19 @@ def converting(process: Process) -> None:
 def start_converting(world: World) -> None:
     """Start to move the view to another layout."""
     world.processes.append(Process(world, "convert", converting, world.some_skew()))
+
+
+def compacting(process: Process) -> None:
+    """Compact the stored rows."""
+    from airflow_mv.maintenance.compact import compact
+
+    done = compact(process.world.catalog, VIEW, stager=Rewriter(process.world, process), effects=process.effects)
+    process.world.events[f"compaction: {done.outcome}"] += 1
+
+
+def start_compacting(world: World) -> None:
+    """Start to compact the stored rows."""
+    world.processes.append(Process(world, "compact", compacting, world.some_skew()))
 
 
 def start_collecting(world: World) -> None:

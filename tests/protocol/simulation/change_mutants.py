@@ -9,9 +9,11 @@ from typing import Any
 
 from airflow_mv.catalog.sql import RowSwap
 from airflow_mv.errors import CommitError, CommitStateUnknownError
+from airflow_mv.maintenance.compact import _Compaction as Compaction
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish import protocol
-from airflow_mv.publish.protocol import Change
+from airflow_mv.publish.protocol import Change, Verdict
+from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.publish.view_change import ViewChange
 from tests.protocol.simulation.actors import Actor, start_expiring, start_rolling_back
 from tests.protocol.simulation.mutants import Patch
@@ -90,6 +92,17 @@ def unknown_conversion_is_a_conflict(world: World, patch: Patch) -> None:
             raise
 
     patch.setattr(world.catalog, "swap_rows", swap_rows)
+
+
+def compaction_is_published_on_any_base(world: World, patch: Patch) -> None:
+    """Compacted rows are published although others were published since; the commit requires what is there by then."""
+
+    def judge(self: Compaction, state: Any) -> Verdict:
+        verdict = StorageChange.judge(self, state)
+        self._base = state.storage.base
+        return verdict
+
+    patch.setattr(Compaction, "judge", judge)
 
 
 #: Those of a conversion.

@@ -223,6 +223,8 @@ class Ledger:
             self._refreshed(before, after, after.record, version)
         elif role == "roll back":
             self._rolled_back(after, after.record)
+        elif role == "compact" and before.storage.table.head != after.storage.table.head:
+            self._compacted(before, after, after.record)
         elif before.storage.table.head != after.storage.table.head or before.record != after.record:
             raise Violation("I1: maintenance changed the rows or their record")
         else:
@@ -238,6 +240,19 @@ class Ledger:
         self.records.append(record)
         self._check_content(after, record)
         self.world.events["view rolled back"] += 1
+
+    def _compacted(self, before: State, after: State, record: RefreshRecord) -> None:
+        """Check that the current refresh is the same, and that its rows were replaced and nothing else."""
+        head = after.storage.table.find(after.storage.table.head or 0)
+        earlier = None if before.record is None else before.record.model_copy(update={"sequence_number": None})
+        if earlier != record.model_copy(update={"sequence_number": None}):
+            raise Violation("I6: a compaction changed the record of the refresh")
+        if head is None or head.operation != "replace" or head.parent_snapshot_id != before.storage.table.head:
+            raise Violation("I1: a compaction did not replace the current rows")
+        if head.sequence_number != record.sequence_number:
+            raise Violation("I6: the record is not that of the compacted rows")
+        self._check_content(after, record)
+        self.world.events["rows compacted"] += 1
 
     def _refreshed(self, before: State, after: State, record: RefreshRecord, version: int | None) -> None:
         if record.refresh_id in self.landed:

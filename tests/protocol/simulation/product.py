@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_mv.catalog import files, untrusted_input
-from airflow_mv.maintenance import orphans
+from airflow_mv.maintenance import compact, orphans, small_files
 from airflow_mv.publish import protocol
 from airflow_mv.spec import definition, materialized_view, table, view
 from airflow_mv.sql import query
@@ -42,6 +42,8 @@ def simulating() -> Iterator[None]:
     logging.disable(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "TRIES", TRIES)
+        patch.setattr(compact, "ROUNDS", 1)
+        patch.setattr(small_files, "MIN_FILES", 0)  # the content of manifests is not simulated
         patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
         for original in _PURE:
             remembered = _remembering(original)

@@ -294,7 +294,12 @@ def with_rows_of_others(world: World, table: Document) -> Document | None:
 
 
 def stage_on_branch(
-    world: World, script: Script, content: str, base: int | None, write: Callable[[str], str]
+    world: World,
+    script: Script,
+    content: str,
+    base: int | None,
+    write: Callable[[str], str],
+    operation: str = "overwrite",
 ) -> Outcome:
     """Do what Spark does: create a branch for this run, write the rows, and mark the branch as complete.
 
@@ -304,6 +309,7 @@ def stage_on_branch(
         content: The rows.
         base: The snapshot that the branch starts from.
         write: Writes the files of a table and returns the file that lists them.
+        operation: The snapshot's operation.
     """
     branch = f"{script.branch}_{world.random.getrandbits(32):08x}"
     tables: Any = world.catalog.tables
@@ -321,7 +327,7 @@ def stage_on_branch(
         if document["table-uuid"] != opened["table-uuid"]:
             return None
         number = document["last-sequence-number"] + 1
-        summary = {"operation": "overwrite", "content": content, "files": listing}
+        summary = {"operation": operation, "content": content, "files": listing}
         snapshot = {
             "snapshot-id": world.next_snapshot(),
             "sequence-number": number,

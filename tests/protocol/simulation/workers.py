@@ -149,6 +149,44 @@ class Spark:
         return int(location.rsplit("/", 1)[-1].split("-", 1)[0]) + 1
 
 
+class Rewriter(Spark):
+    """Executes the script of a compaction: other files with the same rows, in a snapshot that replaces the last one."""
+
+    def __call__(self, script: Script) -> Outcome:
+        try:
+            return self._rewrite(script)
+        except (OSError, MaterializedViewError) as error:
+            return Outcome(script.refresh_id, None, error=str(error))
+
+    def _rewrite(self, script: Script) -> Outcome:
+        files, text = self.world.catalog.files, "\n".join(script.statements)
+        if script.branch is not None:
+            if (row := self.world.rows.get(self.world.storage_name)) is None:
+                return Outcome(script.refresh_id, None, error="Table does not exist")
+            base, document = int(_START.search(text)[1]), json.loads(files.read(row.location, what="storage table"))  # type: ignore[index]
+        else:
+            location = _REGISTERED.search(text)[1]  # type: ignore[index]
+            document = json.loads(files.read(location, what="registered file"))
+            base = document["current-snapshot-id"]
+        found = [item for item in document["snapshots"] if item["snapshot-id"] == base]
+        if not found:
+            return Outcome(script.refresh_id, None, error="Cannot find snapshot")
+        content = found[0]["summary"]["content"]
+        if script.branch is not None:
+            return stage_on_branch(
+                self.world, script, content, base, lambda folder: self._write(folder, content), "replace"
+            )
+        now = self.process.now_ms()
+        if now < document["last-updated-ms"] - MINUTE:
+            return Outcome(script.refresh_id, None, error="Invalid update timestamp: the driver's clock is behind")
+        staged = self._staged(document, location, content, now, script.refresh_id)
+        staged["snapshots"][-1] |= {"parent-snapshot-id": base}
+        staged["snapshots"][-1]["summary"]["operation"] = "replace"
+        name = f"{document['location']}/metadata/{self._number(location):05d}-{self._token()}.metadata.json"
+        files.write(name, json.dumps(staged).encode())
+        return Outcome(script.refresh_id, name, rows_written=1)
+
+
 @dataclass
 class Analyser:
     """Executes the script of a creation: adds an empty table with the columns of the query to the catalog.
