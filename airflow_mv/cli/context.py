@@ -302,14 +302,18 @@ def chosen_views(
     return catalog, materialized_views(catalog, space)
 
 
+def airflow_logs_on_stderr() -> contextlib.AbstractContextManager[object]:
+    """Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
     """Open a catalog by its name, from pyiceberg's configuration or from an Airflow connection."""
     if conn_id is None:
         from airflow_mv.catalog import MaterializedViewCatalog
 
         return MaterializedViewCatalog(name)
-    # Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document.
-    with contextlib.redirect_stdout(sys.stderr):
+    with airflow_logs_on_stderr():
         from airflow_mv.hooks import MaterializedViewHook
 
         return MaterializedViewHook(conn_id).catalog_named(name)

@@ -4,23 +4,33 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.configured import configured
 from airflow_mv.catalog.files import join
+from airflow_mv.cli.context import airflow_logs_on_stderr, open_named
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.observe import observe
 from airflow_mv.job.submit import OLDEST_JAVA
 from airflow_mv.maintenance.repair import diagnose
+from airflow_mv.quoting import quote
+from airflow_mv.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.version import ICEBERG_FOR_SPARK, minor
+
+#: Opens Spark for a catalog.
+SparkFor = Callable[[MaterializedViewCatalog], InProcessStager]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +47,61 @@ class Inspection:
         return asdict(self)
 
 
-def examine(catalogs: tuple[str, ...]) -> Iterator[Inspection]:
+def examine(
+    catalogs: tuple[str, ...], conn_id: str | None = None, *, spark: SparkFor | None = None
+) -> Iterator[Inspection]:
     """Check Java, PySpark, its Connect client, and the catalogs.
 
     Args:
-        catalogs: Names of catalogs to check; by default all that are configured.
+        catalogs: Names of catalogs to check; by default all that are configured, or the one of the connection.
+        conn_id: An Airflow connection that the catalogs are opened by. It is read as workers read it.
+        spark: Opens Spark for a catalog, to run a statement in it; ``None`` starts no Spark.
     """
     yield _java()
     yield _pyspark()
     yield _client()
     yield _temporary_files()
-    from pyiceberg.utils.config import Config
-
-    known: dict[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
-    names = catalogs or tuple(sorted(known))
-    if not names:
-        yield Inspection(
-            "catalogs",
-            ok=False,
-            found="none configured",
-            fix="set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties",
-        )
+    names = catalogs
+    if conn_id is not None:
+        connection, bound = _connection(conn_id, catalogs)
+        yield connection
+        names = bound if connection.ok else ()
+    elif not names:
+        names = tuple(sorted(configured()))
+        if not names:
+            fix = "set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties, or give --conn-id"
+            yield Inspection("catalogs", ok=False, found="none configured", fix=fix)
     for name in names:
-        yield _guarded(f"catalog {name}", lambda name=name: _catalog(name))  # type: ignore[misc]
-        yield _guarded(f"registry of {name}", lambda name=name: _registry(name))  # type: ignore[misc]
+        yield from _examine_catalog(name, conn_id, spark)
+
+
+def _examine_catalog(name: str, conn_id: str | None, spark: SparkFor | None) -> Iterator[Inspection]:
+    checks: dict[str, Callable[[MaterializedViewCatalog], Inspection]] = {
+        f"catalog {name}": _catalog,
+        f"registry of {name}": _registry,
+        f"jars for {name}": _jars,
+    }
+    if spark is not None:
+        checks[f"Spark with {name}"] = partial(_statement, spark)
+    for check, look in checks.items():
+        yield _guarded(check, lambda look=look: look(open_named(name, conn_id)))  # type: ignore[misc]
+
+
+def _connection(conn_id: str, catalogs: tuple[str, ...]) -> tuple[Inspection, tuple[str, ...]]:
+    """Read a connection; return the names under which its catalog is to be opened, too."""
+    check = f"connection {conn_id}"
+    try:
+        with airflow_logs_on_stderr():
+            from airflow_mv.hooks import MaterializedViewHook
+
+            bound = MaterializedViewHook(conn_id).bound_name()
+    except MaterializedViewError as error:
+        return Inspection(check, ok=False, found=str(error)), ()
+    if bound is None and not catalogs:
+        fix = f"airflow-mv doctor CATALOG --conn-id {conn_id}, or set the connection's extra catalog_name"
+        return Inspection(check, ok=False, found="it is not bound to the name of a catalog", fix=fix), ()
+    found = f"type iceberg, for the catalog {bound}" if bound else "type iceberg, for a catalog of any name"
+    return Inspection(check, ok=True, found=found), catalogs or (str(bound),)
 
 
 def is_view(name: str) -> bool:
@@ -164,8 +205,8 @@ def _temporary_files() -> Inspection:
     return Inspection("temporary files", ok=True, found=found)
 
 
-def _catalog(name: str) -> Inspection:
-    catalog = MaterializedViewCatalog(name)
+def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
+    name = catalog.name
     if not catalog.holds_views:
         return Inspection(f"catalog {name}", ok=True, found="it holds no views, base tables only")
     views = len(catalog.list())
@@ -181,12 +222,51 @@ def _catalog(name: str) -> Inspection:
     )
 
 
-def _registry(name: str) -> Inspection:
+def _jars(catalog: MaterializedViewCatalog) -> Inspection:
+    """Look for the jars where Spark looks first: its own folder, and the caches of Ivy and Maven."""
+    packages = settings_of(catalog).packages
+    home = os.environ.get("SPARK_HOME")
+    own = [Path(home)] if home else [Path(place) for place in _places_of("pyspark")]
+    user = Path("~").expanduser()
+    caches = (*(place / "jars" for place in own), *user.glob(".ivy2*/jars"))
+    missing = [
+        package
+        for package in packages
+        for group, name, version in (package.split(":"),)
+        if not any(list(place.glob(f"*{name}-{version}.jar")) for place in caches)
+        and not list(user.glob(f".ivy2*/cache/{group}/{name}/jars/{name}-{version}.jar"))
+        and not (user / ".m2/repository" / group.replace(".", "/") / name / version).is_dir()
+    ]
+    found = (
+        f"{', '.join(packages)}: here" if not missing else f"Spark downloads at its first start: {', '.join(missing)}"
+    )
+    return Inspection(f"jars for {catalog.name}", ok=True, found=found)
+
+
+def _places_of(module: str) -> Sequence[str]:
+    spec = importlib.util.find_spec(module)
+    return (spec.submodule_search_locations or ()) if spec else ()
+
+
+def _statement(spark: SparkFor, catalog: MaterializedViewCatalog) -> Inspection:
+    """Run a statement that loads the catalog's classes in Spark, and asks the catalog."""
+    check = f"Spark with {catalog.name}"
+    stager = spark(catalog)
+    try:
+        with spark_errors("SHOW NAMESPACES"):
+            namespaces = stager.session.sql(f"SHOW NAMESPACES IN {quote(catalog.name)}").collect()
+        return Inspection(check, ok=True, found=f"Spark {stager.session.version} lists {len(namespaces)} namespaces")
+    finally:
+        stager.close()
+
+
+def _registry(catalog: MaterializedViewCatalog) -> Inspection:
     """Show the registry's settings, each with the layer that it comes from."""
     from airflow_mv.registry.registry import registry_of
     from airflow_mv.registry.settings import PLACE, effective
 
-    check, catalog = f"registry of {name}", MaterializedViewCatalog(name)
+    name = catalog.name
+    check = f"registry of {name}"
     registry = registry_of(catalog)
     if registry is None:
         return Inspection(check, ok=True, found=f"none: {PLACE} is not set")

@@ -45,7 +45,6 @@ from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.refresh_each import refresh_each
 from airflow_mv.cli.registry import registry
 from airflow_mv.cli.versions import versions
-from airflow_mv.errors import ConfigurationError
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
@@ -529,17 +528,30 @@ def verify(
 
 @main.command()
 @click.argument("names", nargs=-1, metavar="[CATALOG|VIEW]...")
+@click.option("--spark", "with_spark", is_flag=True, help="Start Spark, and run a statement in each catalog.")
+@sparked
 @common
-def doctor(*, names: tuple[str, ...], as_json: bool, conn_id: str | None) -> None:
-    """Check Java, PySpark and the catalogs; or a view's metadata, manifests and base tables.
+def doctor(
+    *,
+    names: tuple[str, ...],
+    with_spark: bool,
+    master: str | None,
+    remote: str | None,
+    as_json: bool,
+    conn_id: str | None,
+) -> None:
+    """Check Java, PySpark, jars and the catalogs; or a view's metadata, manifests and base tables.
 
-    Prints how to fix what fails.
+    With --conn-id the connection is read as Airflow's workers read it, and its catalog is checked. Prints how to fix
+    what fails.
     """
     from airflow_mv.cli.doctor import examine, examine_view, is_view
 
     views = [name for name in names if is_view(name)]
     catalogs = tuple(name for name in names if name not in views)
-    findings = [finding.to_dict() for finding in examine(catalogs)] if catalogs or not views else []
+    spark = partial(stager_for, master=master, remote=remote) if with_spark else None
+    found = examine(catalogs, conn_id, spark=spark) if catalogs or not views else ()
+    findings = [finding.to_dict() for finding in found]
     for name in views:
         catalog, (identifier,) = open_catalog([name], conn_id)
         findings += [finding.to_dict() for finding in examine_view(catalog, identifier)]
@@ -551,15 +563,11 @@ def doctor(*, names: tuple[str, ...], as_json: bool, conn_id: str | None) -> Non
         sys.exit(1)
 
 
-@main.command()
+@click.command()
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
 @guarded
 def demo(*, home: Path | None) -> None:
     """Run a complete demo on real data: flights, three views, a real Airflow, every row checked."""
-    if not (Path(__file__).parents[2] / "examples" / "demo").is_dir():
-        raise ConfigurationError(
-            "the demo is in airflow-mv's repository, not in the installed package: clone it, run make demo"
-        )
     from examples.demo.home import DemoHome
     from examples.demo.run import run
 
@@ -568,6 +576,8 @@ def demo(*, home: Path | None) -> None:
 
 for _command in (changes, explain, maintain, rollback, convert, drop, pin, repair, registry, versions):
     main.add_command(_command)
+if (Path(__file__).parents[2] / "examples" / "demo").is_dir():  # a clone of the repository; not the wheel
+    main.add_command(demo)
 
 
 def _pair(text: str, option: str = "--property") -> tuple[str, str]:

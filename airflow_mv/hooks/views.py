@@ -99,7 +99,7 @@ class MaterializedViewHook(BaseHook):
             InvalidIdentifierError: It is not a name.
             ConfigurationError: It is of another catalog than the connection's.
         """
-        bound = self._bound_name()
+        bound = self.bound_name()
         identifier = Identifier.parse(view, default_catalog=bound)
         if bound not in (None, identifier.catalog):
             raise ConfigurationError(
@@ -178,12 +178,12 @@ class MaterializedViewHook(BaseHook):
 
     def get_conn(self) -> MaterializedViewCatalog:
         """Return the catalog of a connection that is bound to one name by the extra ``catalog_name``."""
-        return self.catalog_named(self._bound_name() or self.iceberg_conn_id)
+        return self.catalog_named(self.bound_name() or self.iceberg_conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
         """List the catalog's namespaces, through ``IcebergHook``."""
         try:
-            tested: tuple[bool, str] = self._iceberg_hook(self._bound_name() or self.iceberg_conn_id).test_connection()
+            tested: tuple[bool, str] = self._iceberg_hook(self.bound_name() or self.iceberg_conn_id).test_connection()
         except MaterializedViewError as error:
             return False, str(error)
         return tested
@@ -494,7 +494,12 @@ class MaterializedViewHook(BaseHook):
 
     # -- the connection ------------------------------------------------------------------------
 
-    def _bound_name(self) -> str | None:
+    def bound_name(self) -> str | None:
+        """Return the name of the catalog that the connection is for; ``None`` if any is possible.
+
+        Raises:
+            ConfigurationError: The connection is missing or wrong.
+        """
         name = self._completed().extra_dejson.get(CATALOG_NAME)
         return str(name) if name else None
 

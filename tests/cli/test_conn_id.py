@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.builders import lake
+from tests.cli.support import call
 
 AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 
@@ -23,13 +26,37 @@ def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, w
         connection = json.dumps({"conn_type": "iceberg", "extra": extra})
         variables = {**os.environ, "AIRFLOW_CONN_MY_LAKE": connection}
 
-        def status(conn_id: str) -> subprocess.CompletedProcess[str]:
-            command = [AIRFLOW_MV, "status", "lake.sales.daily", "--conn-id", conn_id, "--json"]
+        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+            command = [AIRFLOW_MV, *arguments, "--json"]
             return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)
 
-        found = status("my_lake")
+        found = run("status", "lake.sales.daily", "--conn-id", "my_lake")
         assert found.returncode == 0, found.stderr
         assert [item["state"] for item in json.loads(found.stdout)] == ["never-refreshed"]
-        missing = status("nowhere")
+
+        missing = run("status", "lake.sales.daily", "--conn-id", "nowhere")
         assert (missing.returncode, missing.stdout) == (1, "")
         assert "there is no connection 'nowhere'" in missing.stderr
+
+
+def test_doctor_checks_the_catalog_of_a_connection(
+    sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is for no particular catalog needs its name."""
+    extra = {"type": "sql", "uri": sqlite_uri, "warehouse": str(warehouse)}
+    for conn_id, more in (("ANY", {}), ("BOUND", {"catalog_name": "lake"})):
+        value = json.dumps({"conn_type": "iceberg", "extra": {**extra, **more}})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", value)
+    with lake(sqlite_uri, warehouse) as home:
+        home.table()
+        home.view()
+        found = {item["check"]: item for item in call("doctor", "--conn-id", "bound", "--json").json}
+        assert found["connection bound"]["found"] == "type iceberg, for the catalog lake"
+        assert found["catalog lake"]["found"].startswith("1 views, ")
+        assert "iceberg-spark-runtime" in found["jars for lake"]["found"]
+
+        nameless = call("doctor", "--conn-id", "any", "--json")
+        assert nameless.code == 1
+        assert "airflow-mv doctor CATALOG --conn-id any" in nameless.json[-1]["fix"]
+        missing = call("doctor", "--conn-id", "nowhere", "--json")
+        assert "there is no connection 'nowhere'" in missing.json[-1]["found"]

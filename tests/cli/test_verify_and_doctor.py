@@ -93,8 +93,9 @@ def test_verify_has_nothing_to_compare_before_the_first_refresh(lake: Lake) -> N
 
 
 def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
-    ended = call("doctor", lake.catalog.name, "--json")
-    assert ended.code == 0
+    """With --spark, Spark itself opens the catalog."""
+    ended = call("doctor", lake.catalog.name, "--spark", "--json")
+    assert ended.code == 0, ended.json
     assert {item["check"] for item in ended.json} == {
         "java",
         "pyspark",
@@ -102,6 +103,8 @@ def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
         "temporary files",
         f"catalog {lake.catalog.name}",
         f"registry of {lake.catalog.name}",
+        f"jars for {lake.catalog.name}",
+        f"Spark with {lake.catalog.name}",
     }
     assert all(item["ok"] for item in ended.json)
 
