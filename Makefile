@@ -2,7 +2,8 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test test-fast check format docs job-wheel torture bench clean distclean
+.PHONY: help setup demo airflow test test-fast test-matrix check format docs docs-images job-wheel torture bench \
+	clean distclean
 
 BIN := .venv/bin
 FAST := tests/spec tests/plan tests/catalog tests/incremental \
@@ -34,6 +35,9 @@ test: setup check ## the checks, then all tests but the slow ones, in three proc
 test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
+test-matrix: setup ## a part of the tests with each supported Python, in fresh environments (CELLS='"3.3.2 3.13"': one)
+	@bash .ci/matrix.sh $(CELLS)
+
 check: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check $(wildcard $(CHECKED))
 	$(BIN)/ruff format --check $(wildcard $(CHECKED))
@@ -47,6 +51,10 @@ format: setup ## let ruff lay out the code and mend what it can
 docs: setup ## the documentation as a site, in build/site; links are checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file .ci/mkdocs.yml
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
+
+docs-images: setup ## the pictures of the page in docs/images, by Chromium
+	@bash .ci/setup.sh services
+	$(BIN)/python -m tests.plugin.screenshots
 
 job-wheel: setup ## the Spark job as a wheel of its own (airflow-mv-job), in dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist job-wheel

@@ -71,8 +71,8 @@ apt_install() {
 # ------------------------------------------------------------------------------------------ Python
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-} python3.11 python3.12 python3; do
-        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
+    for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
             >/dev/null 2>&1; then
             echo "$candidate"
             return 0
@@ -102,7 +102,7 @@ setup_python() {
         if ! python=$(find_python); then
             can_apt && step "Python 3 with venv (apt-get)" apt_install python3-venv
             python=$(find_python) ||
-                die "Python 3.11 or 3.12 with the venv module is needed (Debian: apt-get install python3-venv)." \
+                die "Python 3.11 to 3.13 with the venv module is needed (Debian: apt-get install python3-venv)." \
                     "Name another interpreter with PYTHON=/path/to/python3.11 make setup."
         fi
         step "virtual environment $VENV ($("$python" --version))" make_venv "$python"

@@ -145,3 +145,25 @@ def test_the_constraints_are_names_and_versions_only() -> None:
         name, equals, version = line.partition("==")
         assert equals, line
         assert not set("@/: ") & set(name + version), line
+
+
+@pytest.mark.slow
+def test_an_installation_does_not_change_the_version_of_airflow(wheel: zipfile.ZipFile) -> None:
+    """As in docs/install.md: pip takes the version that is there, and the newest of all others."""
+    found = _resolved(wheel, "3.3.2")
+    assert found.returncode == 0, found.stderr
+    assert "apache-airflow==3.3.2" in found.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_an_unsupported_airflow_is_refused_by_the_installation(wheel: zipfile.ZipFile) -> None:
+    found = _resolved(wheel, "3.2.2")
+    assert found.returncode != 0
+    assert "airflow-mv==0.1.0 depends on apache-airflow>=3.3.2,<3.4" in " ".join(found.stderr.split())
+
+
+def _resolved(wheel: zipfile.ZipFile, airflow: str) -> subprocess.CompletedProcess[str]:
+    """Let uv choose the versions, without installing anything."""
+    command = [Path(sys.executable).parent / "uv", "pip", "compile", "-q", "--no-header", "--no-annotate", "-"]
+    wanted = f"airflow-mv[spark] @ {Path(str(wheel.filename)).as_uri()}\napache-airflow=={airflow}\n"
+    return subprocess.run(command, input=wanted, capture_output=True, text=True, check=False)

@@ -250,7 +250,7 @@ HOSTILE = {
     "a byte order mark": b"\xef\xbb\xbf" + GOOD,
     "NaN": GOOD.replace(b"500", b"NaN"),
     "2^64": GOOD.replace(b'"current-snapshot-id": 4', b'"current-snapshot-id": %d' % 2**64),
-    "nested 5,000 deep": GOOD[:-1] + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "nested 50,000 deep": GOOD[:-1] + b', "x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     "gzip, truncated": PACKED[:-9],
     "gzip, broken": PACKED[:40] + b"\xff\xff" + PACKED[42:],
 }
