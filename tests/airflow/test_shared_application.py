@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from tests.airflow.deployment import Deployment, Shared, processes, until
-from tests.builders import QUERY, Lake, lake
+from tests.builders import QUERY, DuckStager, Lake, lake
+from tests.protocol.foreign import BucketStore
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -43,6 +48,14 @@ materialized_views_dag(
     refresh={"deferrable": False},
     spark_application="shared",
     default_args={"retries": 0},
+)
+materialized_views_dag(
+    "in_bucket",
+    {"lake.sales.daily": [], "lake.sales.total": ["lake.sales.daily"]},
+    connections={"iceberg_conn_id": "bucket"},
+    spark=SPARK,
+    refresh={"deferrable": False},
+    spark_application="shared",
 )
 materialized_views_dag("killed", ["lake.sales.slow"], spark=SPARK, spark_application="shared")
 """
@@ -77,7 +90,7 @@ def deployment(shared_airflow: Shared) -> Iterator[Views]:
             found.view(name, sql)
         found.append((1, "north", 10), (2, "south", 20), (3, "north", 30))
         found.append(*((number, "north", number) for number in range(600)), name="many")
-        running = shared_airflow.with_dags("shared_application.py", DAGS, "shared", "killed")
+        running = shared_airflow.with_dags("shared_application.py", DAGS, "shared", "killed", "in_bucket")
         yield Views(running.airflow, running.home, running.iceberg, running.catalog, found)
 
 
@@ -117,6 +130,33 @@ def test_a_run_in_which_no_view_needs_spark_starts_none(deployment: Views, first
     assert (states["refresh_daily"], states["refresh_total"]) == ("success", "success")
     # The failed view is stale still, so the application starts for it.
     assert IN_APPLICATION not in deployment.log("shared", "second", "refresh_daily")
+
+
+def test_an_application_serves_views_in_an_object_store(deployment: Views, s3_server: str, tmp_path: Path) -> None:
+    """Requests and answers are files there, too. The first refreshes are full, the second ones incremental."""
+    bucket = BucketStore(s3_server, "shared-application")
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": bucket.warehouse}
+    properties |= bucket.access
+    connection = {"connection_id": "bucket", "conn_type": "iceberg", "extra": json.dumps(properties)}
+    deployment.airflow.call("POST", "/api/v2/connections", connection)
+    with closing(SqlCatalog("lake", **properties)) as iceberg:
+        iceberg.create_namespace("sales")
+        catalog = MaterializedViewCatalog(iceberg)
+        found = Lake(iceberg, catalog, DuckStager(catalog, iceberg), "table")
+        found.table(rows=None)
+        found.append((1, "north", 10), (2, "south", 20), (3, "north", 30))
+        always = {"airflow-mv.incremental-up-to": "1000000"}
+        found.view(refresh_strategy="incremental", properties=always)
+        found.view("total", VIEWS["total"], refresh_strategy="incremental", properties=always)
+        for run, rows, modes in (("first", 3, {"full"}), ("second", 4, {"merge", "replace-keys"})):
+            states = deployment.run("in_bucket", run)
+            assert set(states.values()) == {"success"}, deployment.last_output()
+            for name in ("daily", "total"):
+                assert IN_APPLICATION in deployment.log("in_bucket", run, f"refresh_{name}")
+                assert deployment.value("in_bucket", run, f"refresh_{name}")["mode"] in modes
+            assert found.read("sales.total") == [{"n": rows}]
+            found.append((4, "south", 40))
+    assert not [path for path in bucket.files() if path.endswith(".request.json")]
 
 
 def test_a_killed_application_costs_a_view_no_more_than_another_job(deployment: Views) -> None:

@@ -330,7 +330,7 @@ def test_spark_shows_the_names_and_the_comments_of_a_view_s_columns(lake: Lake) 
         assert list(stored.column_names) == names
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_replaced_view_gets_its_partitioning_with_the_next_rows(lake: Lake, layout: str) -> None:
     """The query is the same. If no partitioning is given, the view keeps what it has; a comparison knows it."""
     lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
