@@ -19,7 +19,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -37,7 +37,7 @@ from airflow_mv.spec.table import with_properties
 from benchmarks import report
 
 _NAMESPACE = "bench"
-_SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
 _HOUR_MS = 3_600_000
 _START_MS = 1_600_000_000_000
 #: Base tables that one view reads.
@@ -132,7 +132,7 @@ class Lake:
         pointers = lake.pyiceberg()
         pointers.create_namespace(_NAMESPACE)
         for table in tables:
-            pointers.create_table((_NAMESPACE, table), _SCHEMA)
+            pointers.create_table((_NAMESPACE, table), SCHEMA)
             lake.commit(pointers, table, snapshots)
         catalog = lake.open()
         for number, view in enumerate(views):
@@ -156,7 +156,7 @@ class Lake:
     def commit(self, catalog: SqlCatalog, table: str, snapshots: int, *, first: int = 0) -> None:
         """Give a base table a metadata file with so many snapshots, those before the first of which have expired."""
         loaded = catalog.load_table((_NAMESPACE, table))
-        document = json.loads(loaded.metadata.model_dump_json()) | _history(loaded.location(), snapshots, first)
+        document = base_metadata(loaded.metadata, snapshots, first)
         file = Path(loaded.location()) / "metadata" / f"{snapshots:05d}-{uuid.uuid4()}.metadata.json"
         file.write_text(json.dumps(document))
         catalog.drop_table((_NAMESPACE, table))
@@ -166,6 +166,12 @@ class Lake:
         """Size of a base table's metadata file."""
         table = self.pyiceberg().load_table((_NAMESPACE, self.tables[0]))
         return Path(table.metadata_location).stat().st_size
+
+
+def base_metadata(metadata: TableMetadata, snapshots: int, first: int = 0) -> dict[str, Any]:
+    """Return a base table's metadata with so many snapshots, those before the first of which have expired."""
+    document: dict[str, Any] = json.loads(metadata.model_dump_json())
+    return document | _history(metadata.location, snapshots, first)
 
 
 def _history(location: str, snapshots: int, first: int = 0) -> dict[str, Any]:
@@ -222,7 +228,7 @@ def empty_storage(catalog: MaterializedViewCatalog) -> Callable[[Script], Outcom
         step = script.steps[-1]
         assert isinstance(step, CreateStorageStep)
         assert step.location is not None
-        metadata = new_table_metadata(_SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, step.location)
+        metadata = new_table_metadata(SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, step.location)
         location = f"{step.location}/metadata/00000-{uuid.uuid4()}.metadata.json"
         catalog.files.write(location, metadata.model_dump_json().encode())
         return Outcome(script.refresh_id, location)

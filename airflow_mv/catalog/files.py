@@ -44,6 +44,8 @@ SCHEMES = frozenset(
 
 #: The maximum length of a location: an object store's key has at most 1,024 bytes.
 _LONGEST = 1200
+#: Control characters, which are in no location.
+_CONTROL = re.compile(r"[\x00-\x1f]")
 #: Content of the small file that is written to read the store's clock.
 CLOCK_TEXT = b"what time is it?"
 _PACKED = (".gz.metadata.json", ".metadata.json.gz")
@@ -447,7 +449,7 @@ def check_location(location: str, *, what: str) -> None:
         raise InvalidMetadataError(
             f"{what}: {location[:80]!r}… has {len(location)} characters: no store has such a name"
         )
-    if not location or location != location.strip() or any(ord(char) < 32 for char in location):
+    if not location or location != location.strip() or _CONTROL.search(location):
         raise InvalidMetadataError(f"{what}: {location!r} is not a location")
     try:
         parts = urlsplit(location)

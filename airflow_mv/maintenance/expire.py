@@ -90,6 +90,18 @@ def expire(
     return result
 
 
+def count_old(view: LoadedView, storage: LoadedStorage, *, older_than: timedelta) -> int:
+    """Return how many snapshots of a storage table may expire, at the time of its last change. It reads nothing.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+        older_than: As for :func:`expire`.
+    """
+    limit = storage.table.last_updated_ms - older_than // timedelta(milliseconds=1)
+    return len(_expired(view.identifier, storage, limit, view.adopted_at, dry_run=True).snapshot_ids)
+
+
 class _Expiry(StorageChange):
     """Remove snapshots and branches. It has landed if none of them is left.
 

@@ -212,9 +212,14 @@ class History:
 
     def _follow_snapshots(self, own: Mapping[str, _Metadata], files_of: Callable[[Snapshot], Iterable[str]]) -> None:
         """Find the files that the storage metadata files reach. The newest one that reaches a file is its proof."""
+        followed: set[tuple[int, int, str | None]] = set()
         for key, document in own.items():
             by = self._files[key].location
             for snapshot in document.snapshots:
+                # Each snapshot is in the metadata files of many refreshes.
+                if (known := (snapshot.snapshot_id, snapshot.sequence_number, snapshot.manifest_list)) in followed:
+                    continue
+                followed.add(known)
                 self._refreshes.add(snapshot.summary.get(REFRESH_ID_KEY, ""))
                 if self._is_needed(snapshot.manifest_list or "") or self._is_earlier(snapshot):
                     continue

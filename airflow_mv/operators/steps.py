@@ -181,7 +181,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
-        from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
+        from airflow_mv.maintenance.run import maintain_after_refresh
         from airflow_mv.refresh.noted import note
         from airflow_mv.refresh.run import stage
 
@@ -203,7 +203,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
             raise AirflowFailException(
                 f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"
             )
-        keep_base_snapshots(catalog, plan.view)
+        maintain_after_refresh(catalog, plan.view, published=result.published, stager=None, report=self.log.info)
         result = replace(result, seconds=time.monotonic() - started)
         note(catalog, plan, outcome, result, asked_by=asked_by(context))
         self.note_result(result)

@@ -11,12 +11,12 @@ import pytest
 
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.freshness.status import history, status
-from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance import run, small_files
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.maintenance.run import COMPACT_PROPERTY, EXPIRE_PROPERTY, maintain_after_refresh
+from airflow_mv.maintenance.run import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER, maintain_after_refresh
 from airflow_mv.publish import publish
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.time_travel import TimeTravel
@@ -172,8 +172,7 @@ def test_a_view_asks_for_maintenance_after_a_refresh(home: Lake, caplog: pytest.
     def failing(script: Script) -> Outcome:
         return Outcome(script.refresh_id, None, error="no executors")
 
-    bounds = {COMPACT_PROPERTY: "1", EXPIRE_PROPERTY: "5"}
-    home.view(partition_by=["region"], properties=bounds)
+    home.view(partition_by=["region"], properties={COMPACT_PROPERTY: "1"})
     home.refresh()
     maintain_after_refresh(home.catalog, VIEW, published=True, stager=failing, report=lines.append)
     assert lines == []
@@ -191,3 +190,44 @@ def test_a_view_asks_for_maintenance_after_a_refresh(home: Lake, caplog: pytest.
     maintain_after_refresh(home.catalog, "sales.wrong", published=True, stager=failing, report=lines.append)
     assert f"property {COMPACT_PROPERTY}: 'many' is not a whole number of at least 1" in caplog.text
     assert len(lines) == 1
+
+
+def test_old_snapshots_expire_after_a_refresh_unless_somebody_decides_otherwise(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some at a time, and none that a reader may still use. A table with its own retention is left alone."""
+    monkeypatch.setattr(run, "DEFAULT_OLD_SNAPSHOTS", 5)
+    lines: list[str] = []
+
+    def grown(view: str, times: int) -> None:
+        for number in range(times):
+            home.append((20 + number, "east", number))
+            home.refresh(view)
+
+    def dropped(view: str, older_than: timedelta) -> int:
+        before = len(home.storage(view).table.snapshots)
+        maintain_after_refresh(
+            home.catalog, view, published=True, stager=None, older_than=older_than, report=lines.append
+        )
+        return before - len(home.storage(view).table.snapshots)
+
+    home.view()
+    grown(VIEW, 2)
+    assert (dropped(VIEW, NOW), lines) == (0, [])
+    grown(VIEW, 5)
+    assert (dropped(VIEW, timedelta(hours=1)), lines) == (0, [])
+    rows = home.read()
+    count = dropped(VIEW, NOW)
+    assert count > 5
+    assert f"lake.{VIEW}: maintenance after the refresh: {count} snapshots expired, " in lines[-1]
+    assert home.read() == rows
+
+    home.view("asked", properties={EXPIRE_PROPERTY: NEVER})
+    grown("sales.asked", 7)
+    assert dropped("sales.asked", NOW) == 0
+    if home.layout == "table":
+        home.view("own")
+        grown("sales.own", 7)
+        with home.catalog.iceberg.load_table(("sales", "own")).transaction() as change:
+            change.set_properties({"history.expire.max-snapshot-age-ms": "1"})
+        assert dropped("sales.own", NOW) == 0
