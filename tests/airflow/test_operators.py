@@ -252,17 +252,24 @@ def test_a_definition_that_changed_in_a_dag_file_is_compared_as_a_whole(airflow:
         same = CreateMaterializedViewOperator(task_id="same", storage_name="rows", on_change="fail", **options)
         other = CreateMaterializedViewOperator(task_id="other", storage_name="others", **options)
         changed = CreateMaterializedViewOperator(task_id="changed", checks=["orders > 0"], **options)
-        same >> changed
+        kept = CreateMaterializedViewOperator(
+            task_id="kept", properties={{"airflow-mv.keep-base-snapshots": "2 days"}}, **options
+        )
+        sorted_ = CreateMaterializedViewOperator(task_id="sorted", sort_by="amount DESC", **options)
+        same >> changed >> kept >> sorted_
     """)
 
-    assert run.states == {"create": "failed", "same": "success", "other": "failed", "changed": "success"}
+    succeeded = dict.fromkeys(("same", "changed", "kept", "sorted"), "success")
+    assert run.states == {"create": "failed", "other": "failed", **succeeded}
     assert (
         "AlreadyExistsError: view lake.sales.daily exists with another definition, and on_change is 'apply'" in run.log
     )
     assert "kept, because the definition does not name it: refresh strategy (incremental)" in run.log
     assert "UnsupportedError: view lake.sales.kept: its storage table is lake.sales.rows and keeps its name" in run.log
     assert "changed: checks: none → orders > 0" in run.log
-    assert "orders > 0" in sales.catalog.load("sales.kept").metadata.properties["airflow-mv.checks"]
+    properties = sales.catalog.load("sales.kept").metadata.properties
+    assert "orders > 0" in properties["airflow-mv.checks"]
+    assert (properties["airflow-mv.keep-base-snapshots"], properties["airflow-mv.sort-by"]) == ("2 days", "amount DESC")
 
 
 def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hook(
