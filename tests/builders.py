@@ -149,8 +149,8 @@ class Lake:
         self.load(name).maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
     def view(self, name: str = "daily", sql: str = QUERY, **definition: Any) -> Identifier:
-        """Create a materialized view that was never refreshed."""
-        wanted = Definition(sql, **{"layout": self.layout, **definition})
+        """Create a materialized view that was never refreshed; a full one, unless its strategy is named."""
+        wanted = Definition(sql, **{"layout": self.layout, "refresh_strategy": "full", **definition})
         return create(self.catalog, f"sales.{name}", wanted, stager=self.stager).identifier
 
     def plain_view(self, name: str, sql: str | Mapping[str, str], columns: Sequence[str] = ORDERS.names) -> LoadedView:

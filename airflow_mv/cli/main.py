@@ -78,7 +78,8 @@ def main() -> None:
 @click.option(
     "--refresh-strategy",
     type=click.Choice(["full", "incremental"]),
-    help="How the rows are refreshed; a new view is full by default.",
+    help="incremental: each refresh has the cheapest mode that is possible, which may be a full one. full: each one "
+    "recomputes all rows. A new view is incremental by default.",
 )
 @click.option("--allow-stale-data/--no-stale-data", default=None, help="Whether stale rows may be read.")
 @click.option(

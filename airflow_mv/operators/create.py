@@ -35,7 +35,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             keeps the query of an existing view, and makes a plain one materialized.
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
-        refresh_strategy: ``full`` or ``incremental``; a new view is ``full`` by default.
+        refresh_strategy: ``incremental`` or ``full``; a new view is ``incremental`` by default.
         allow_stale_data: Whether stale rows may be read; not by default.
         time_travel: Whether each refresh stays in the history; not by default.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. An existing view gets others with

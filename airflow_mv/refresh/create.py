@@ -77,6 +77,9 @@ from airflow_mv.sql.translation import known_dialects, spark_sql, texts
 
 log = logging.getLogger(__name__)
 
+#: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
+NEW_STRATEGY: Literal["full", "incremental"] = "incremental"
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -84,7 +87,7 @@ class Definition:
 
     Args:
         sql: The query; ``None`` keeps the query of the existing plain view.
-        refresh_strategy: The stored ``refresh-strategy``; ``None``: that of the view, or ``full`` for a new one.
+        refresh_strategy: The stored ``refresh-strategy``; ``None``: that of the view, or ``incremental`` for a new one.
         allow_stale_data: Whether stale rows may be read; ``None``: as the view has it, or ``False`` for a new one.
         time_travel: Whether each refresh stays in the history, with its own tagged snapshot; ``None``: likewise.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. A view that is replaced gets them
@@ -135,7 +138,8 @@ class Definition:
     def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
         named = {"allow-stale-data": self.allow_stale_data, "refresh-strategy": self.refresh_strategy}
         document = {
-            **(kept.document() if kept else {}),
+            # A stored view without the field is full, so a new one has it in writing.
+            **(kept.document() if kept else {"refresh-strategy": NEW_STRATEGY}),
             "storage-table-location": storage_table_location,
             **{key: value for key, value in named.items() if value is not None},
         }

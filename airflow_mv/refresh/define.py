@@ -13,7 +13,7 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
 from airflow_mv.refresh.adopt import adopt as adopt_table
-from airflow_mv.refresh.create import Definition, change_settings, comments_of, create, possible
+from airflow_mv.refresh.create import NEW_STRATEGY, Definition, change_settings, comments_of, create, possible
 from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Outcome, Script
@@ -249,7 +249,7 @@ def _of_settings(existing: LoadedView, definition: Definition) -> Iterator[Diffe
     settings = existing.materialized
     travel = existing.metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
     for name, stored, wanted, default in (
-        ("refresh strategy", settings.refresh_strategy, definition.refresh_strategy, "full"),
+        ("refresh strategy", settings.refresh_strategy, definition.refresh_strategy, NEW_STRATEGY),
         ("allow stale data", settings.allow_stale_data, definition.allow_stale_data, False),
         ("time travel", travel, definition.time_travel, False),
     ):

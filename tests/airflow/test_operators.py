@@ -245,7 +245,7 @@ def test_an_error_that_no_retry_can_fix_fails_at_once_and_says_what_to_do(mistak
 def test_a_definition_that_changed_in_a_dag_file_is_compared_as_a_whole(airflow: Airflow, sales: Lake) -> None:
     """A recompute must be asked for, settings are applied, and the log says what is kept."""
     sales.view()
-    sales.view("kept", QUERY, layout="registered", storage_name="rows", refresh_strategy="incremental")
+    sales.view("kept", QUERY, layout="registered", storage_name="rows")
     run = airflow.run(f"""
         CreateMaterializedViewOperator(task_id="create", view="{VIEW}", sql="SELECT 1 AS one", retries=2)
         options = dict(view="lake.sales.kept", sql='''{QUERY}''', retries=2)
@@ -264,7 +264,7 @@ def test_a_definition_that_changed_in_a_dag_file_is_compared_as_a_whole(airflow:
     assert (
         "AlreadyExistsError: view lake.sales.daily exists with another definition, and on_change is 'apply'" in run.log
     )
-    assert "kept, because the definition does not name it: refresh strategy (incremental)" in run.log
+    assert "kept, because the definition does not name it: refresh strategy (full)" in run.log
     assert "UnsupportedError: view lake.sales.kept: its storage table is lake.sales.rows and keeps its name" in run.log
     assert "changed: checks: none → orders > 0" in run.log
     properties = sales.catalog.load("sales.kept").metadata.properties

@@ -103,17 +103,28 @@ def test_a_change_that_needs_a_recompute_must_be_asked_for(home: Lake) -> None:
 
 
 def test_what_a_definition_does_not_name_is_kept_and_said(every_home: Lake) -> None:
+    """A view from when ``full`` was the default of new views stays so."""
     every_home.table()
-    named = {"refresh_strategy": "incremental", "allow_stale_data": True, "time_travel": True, "dialects": ["trino"]}
+    named = {"refresh_strategy": "full", "allow_stale_data": True, "time_travel": True, "dialects": ["trino"]}
     every_home.view(**named, checks=CHECKS, properties={"airflow-mv.max-staleness": "1 hour", "owner": "spark"})
     before = every_home.catalog.load(VIEW)
     done = define(every_home.catalog, VIEW, Definition(QUERY + ";\n"), stager=every_home.stager, on_change="fail")
     assert (done.action, done.view, {item.effect for item in done.differences}) == ("unchanged", before, {Effect.KEPT})
     assert done.lines == [
         "lake.sales.daily has this definition already",
-        "kept, because the definition does not name it: dialects (trino); refresh strategy (incremental); allow stale "
+        "kept, because the definition does not name it: dialects (trino); refresh strategy (full); allow stale "
         "data (true); time travel (true); checks (orders > 0); property airflow-mv.max-staleness ('1 hour')",
     ]
+
+
+def test_a_new_view_is_incremental_in_writing(every_home: Lake) -> None:
+    """A stored view without the field is full, for every reader."""
+    every_home.table()
+    wanted = Definition(QUERY, layout=every_home.layout)
+    define(every_home.catalog, VIEW, wanted, stager=every_home.stager)
+    assert every_home.catalog.load(VIEW).materialized.document()["refresh-strategy"] == "incremental"
+    again = define(every_home.catalog, VIEW, wanted, stager=every_home.stager, on_change="fail")
+    assert (again.action, again.differences) == ("unchanged", ())
 
 
 def test_what_cannot_be_changed_in_place_is_refused(home: Lake) -> None:

@@ -152,9 +152,10 @@ class Lake:
             table.append(as_arrow(table.schema().as_arrow(), text))
 
     def create(self, name: str, sql: str | None, *, replace: bool = False, **definition: Any) -> LoadedView:
-        """Create a materialized view."""
+        """Create a materialized view. Without a strategy a new one's refreshes are full."""
         text = sql.replace("{ns}", f"{self.catalog.name}.{self.namespace}") if sql else None
-        wanted = Definition(sql=text, **definition)
+        given = definition if replace else {"refresh_strategy": "full", **definition}
+        wanted = Definition(sql=text, **given)
         return create(self.catalog, self(name), wanted, stager=self.stager, replace=replace)
 
     def refresh(
