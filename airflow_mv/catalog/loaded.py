@@ -23,6 +23,7 @@ from airflow_mv.spec.materialized_view import (
     definition_tag,
     parse_storage_state,
 )
+from airflow_mv.spec.refresh_log import LOG_PROPERTY, past_refreshes
 from airflow_mv.spec.table import TableMetadata, sequence_number
 from airflow_mv.spec.view import ViewMetadata
 
@@ -338,6 +339,25 @@ def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageSt
     """
     state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
     return state.with_full_names(view.default_catalog, view.default_namespace) if state else None
+
+
+def all_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
+    """Return the recorded refreshes of a view and those in its log, oldest first.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+
+    Raises:
+        InvalidMetadataError: The log is broken.
+    """
+    if storage.state is None:
+        return ()
+    source = f"view {view.identifier}, storage table file {storage.location}, property {LOG_PROPERTY}"
+    recorded = {record.refresh_id for record in storage.state.refreshes}
+    past = past_refreshes(storage.table.properties, source=source)
+    records = [*(record for record in past if record.refresh_id not in recorded), *storage.state.refreshes]
+    return tuple(sorted(records, key=lambda record: record.refreshed_at_ms or 0)) if past else storage.state.refreshes
 
 
 @dataclass(frozen=True, slots=True)

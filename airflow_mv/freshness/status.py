@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.catalog.pointer_list import Key
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.expiry import expiries
@@ -216,11 +217,13 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
     ``bytes`` is the size of the view's files after the refresh. ``bytes_held`` is the size of those that are not
     the view's any more, and are kept for this refresh and earlier ones. Both are ``None`` if its rows have expired.
     """
-    storage = catalog.load_storage(catalog.load(view))
+    loaded = catalog.load(view)
+    storage = catalog.load_storage(loaded)
     state = storage.state
     if state is None:
         return []
-    heads = storage.snapshots_of(state.refreshes)
+    records = all_refreshes(loaded, storage)
+    heads = storage.snapshots_of(records)
     held = held_bytes(storage.table, [head for head in heads.values() if head is not None])
     return [
         {
@@ -250,7 +253,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
             "current": record.refresh_id == state.current_refresh_id,
             "interval": record.interval.interval.to_dict() if record.interval else None,
         }
-        for record in state.refreshes
+        for record in records
         for head in [heads[record.refresh_id]]
     ]
 

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import history_properties, keeps_history
 from airflow_mv.publish.registered import time_of_commit
 from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
+from airflow_mv.spec.materialized_view import StorageState, refresh_tag
+from airflow_mv.spec.refresh_log import is_complete
 from airflow_mv.spec.snapshots import with_head
 
 log = logging.getLogger(__name__)
@@ -89,6 +92,7 @@ class _Rollback(StorageChange):
         super().__init__(catalog, view, f"the rollback to refresh {refresh_id}", effects)
         self._refresh_id, self._id = refresh_id, uuid.uuid4().hex
         self._before: StorageState | None = None
+        self._loaded: LoadedView | None = None
         self._now_ms: int | None = None
         #: The snapshot with the refresh's rows.
         self.snapshot_id = 0
@@ -98,12 +102,12 @@ class _Rollback(StorageChange):
         if storage.state is not None and self._id in storage.state.rollback_ids:
             return False  # even if something was published after it
         state, self.snapshot_id = _find(view, storage, self._refresh_id)
-        self._before = state
+        self._before, self._loaded = state, view
         return state.current_refresh_id != self._refresh_id or storage.table.head != self.snapshot_id
 
-    def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
+    def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
         """Move ``main``, and set the record."""
-        properties = {PROPERTY: property_text(self._after(now_ms))}
+        properties = self._properties(storage, self._after(now_ms))
         return ChangedMetadata(with_head(document, self.snapshot_id, now_ms=now_ms), properties)
 
     def table_change(self, storage: LoadedStorage) -> TableChange:
@@ -122,23 +126,28 @@ class _Rollback(StorageChange):
             branches={"main": target},
             tags={state.tag: target},
             removes=(before,) if before in storage.table.refs else (),
-            properties={PROPERTY: property_text(state)},
+            properties=self._properties(storage, state),
         )
 
     def _after(self, now_ms: int) -> StorageState:
-        if self._before is None:
+        if self._before is None or self._loaded is None:
             raise RefreshNotFoundError(f"view {self._view} was not loaded yet")
-        return self._before.rolled_back(self._refresh_id, self._id, now_ms)
+        state = self._before.rolled_back(self._refresh_id, self._id, now_ms)
+        return state if keeps_history(self._loaded) else state.only_current()
+
+    def _properties(self, storage: LoadedStorage, state: StorageState) -> dict[str, str]:
+        if self._loaded is None:
+            raise RefreshNotFoundError(f"view {self._view} was not loaded yet")
+        return history_properties(self._loaded, storage, state)
 
 
 def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[StorageState, int]:
-    """Return the recorded history and the snapshot with the rows of one of its refreshes."""
-    state = storage.state
-    records = {record.refresh_id: record for record in state.refreshes} if state else {}
+    """Return the recorded history, including one of its refreshes, and the snapshot with that one's rows."""
+    state, records = storage.state, {record.refresh_id: record for record in all_refreshes(view, storage)}
     if state is None or refresh_id not in records:
         raise RefreshNotFoundError(
             f"view {view.identifier} has no refresh with id {refresh_id} ({len(records)} recorded; `airflow-mv history "
-            f"{view.identifier}` lists them; a view keeps more than the last one with --time-travel)"
+            f"{view.identifier}` lists them)"
         )
     record = records[refresh_id]
     if record.version_id != view.metadata.current_version_id:
@@ -148,5 +157,13 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
         )
     snapshot_id = storage.snapshot_of(record)
     if snapshot_id is None:
-        raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {refresh_id} have expired")
-    return state, snapshot_id
+        raise RefreshNotFoundError(
+            f"view {view.identifier}: the rows of refresh {refresh_id} have expired; with --time-travel each refresh "
+            "keeps its rows"
+        )
+    if record not in state.refreshes and not is_complete(record):
+        raise RefreshNotFoundError(
+            f"view {view.identifier}: refresh {refresh_id} is of one interval, and the snapshots of the other rows are "
+            "recorded of the last refresh and the one before only; with --time-travel they are kept"
+        )
+    return state if record in state.refreshes else state.including(record), snapshot_id

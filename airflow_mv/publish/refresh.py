@@ -25,23 +25,28 @@ from airflow_mv.spec.interval_parts import IntervalPart, after, bounds, parts_in
 from airflow_mv.spec.materialized_view import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
+    PROPERTY,
     TABLE_UUID,
     TIME_TRAVEL_PROPERTY,
     BaseTable,
     NestedViewVersion,
     RefreshRecord,
     StorageState,
+    property_text,
     refresh_tag,
 )
 from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.spec.refresh_log import LOG_PROPERTY, log_text
 from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import Snapshot, ancestors
 from airflow_mv.spec.times import duration
 
-#: View properties: how many refresh records are kept with time travel, and how old they may be, like ``30 days``.
+#: View properties: how many refresh records are kept, and how old they may be, like ``30 days``.
 MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
 MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
 DEFAULT_MAX_COUNT = 100
+#: The same without time travel. The records of past refreshes keep no rows.
+DEFAULT_LOGGED = 50
 #: How long unneeded files are kept. It must be more than twice as long as the longest refresh.
 DEFAULT_GRACE = timedelta(days=3)
 
@@ -424,10 +429,20 @@ class HistoryLimits:
     Args:
         max_count: The most records, including the current one.
         max_age: The maximum age of records other than the current one; ``None``: no limit.
+        with_rows: The most records whose rows are kept, including the current one.
     """
 
     max_count: int
     max_age: timedelta | None
+    with_rows: int
+
+    def oldest_ms(self, now_ms: int) -> int | None:
+        """Return the time before which no other refresh than the current one is kept; ``None``: no limit.
+
+        Args:
+            now_ms: The current time.
+        """
+        return None if self.max_age is None else now_ms - self.max_age // timedelta(milliseconds=1)
 
 
 def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits:
@@ -440,18 +455,16 @@ def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits
     Raises:
         ConfigurationError: A limit is invalid.
     """
-    if properties.get(TIME_TRAVEL_PROPERTY, "false").lower() != "true":
-        return HistoryLimits(1, None)
-    text = properties.get(MAX_COUNT_PROPERTY, str(DEFAULT_MAX_COUNT))
+    travels = properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
+    text = properties.get(MAX_COUNT_PROPERTY, str(DEFAULT_MAX_COUNT if travels else DEFAULT_LOGGED))
     count = whole_number(text.strip(), 0)
     if count < 1:
         raise ConfigurationError(
             f"view {view}, property {MAX_COUNT_PROPERTY}: {text!r} is not a number of records; write a whole number of "
             "at least 1"
         )
-    return HistoryLimits(
-        count, duration(properties.get(MAX_AGE_PROPERTY), what=f"view {view}, property {MAX_AGE_PROPERTY}")
-    )
+    age = duration(properties.get(MAX_AGE_PROPERTY), what=f"view {view}, property {MAX_AGE_PROPERTY}")
+    return HistoryLimits(count, age, count if travels else 1)
 
 
 def dropped_tags(view: LoadedView, before: StorageState | None, after: StorageState) -> list[str]:
@@ -493,8 +506,22 @@ def next_state(
     }
     record = RefreshRecord.read(document, source=f"view {plan.view}, refresh record")
     limits = history_limits(view.metadata.properties, view=str(plan.view))
-    oldest = None if limits.max_age is None else refreshed_at_ms - limits.max_age // timedelta(milliseconds=1)
-    return StorageState.after(storage.state, record, keep=limits.max_count, not_before_ms=oldest)
+    oldest = limits.oldest_ms(refreshed_at_ms)
+    return StorageState.after(storage.state, record, keep=limits.with_rows, not_before_ms=oldest)
+
+
+def history_properties(view: LoadedView, storage: LoadedStorage, after: StorageState) -> dict[str, str]:
+    """Return the properties of a storage table with a changed refresh history, and the log of past refreshes.
+
+    Args:
+        view: The view.
+        storage: Its storage table before the change.
+        after: The history after it.
+    """
+    limits = history_limits(view.metadata.properties, view=str(view.identifier))
+    oldest = limits.oldest_ms(max(record.refreshed_at_ms or 0 for record in after.refreshes))
+    past = log_text(storage.table.properties, storage.state, after, keep=limits.max_count, not_before_ms=oldest)
+    return {PROPERTY: property_text(after), LOG_PROPERTY: past}
 
 
 def _rows(plan: PlannedRefresh, before: RefreshRecord | None, refreshed_at_ms: int) -> dict[str, Any]:

@@ -42,7 +42,15 @@ from airflow_mv.publish.layout import (
 )
 from airflow_mv.publish.pointed import FileEdit, write_converted
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
-from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.publish.refresh import (
+    Attempt,
+    PlannedRefresh,
+    Staged,
+    dropped_tags,
+    history_properties,
+    keeps_history,
+    next_state,
+)
 from airflow_mv.publish.staged_file import StagedFile, is_file, staged_files
 from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
@@ -150,7 +158,7 @@ class RegisteredAttempt:
             branches={_MAIN: snapshot.snapshot_id} if snapshot.snapshot_id != storage.table.head else {},
             tags=dict.fromkeys(tags, snapshot.snapshot_id),
             removes=tuple(name for name in needless if name in storage.table.refs),
-            properties={PROPERTY: property_text(state)},
+            properties=history_properties(view, storage, state),
             columns=self._file.read(view, storage).columns if self._file else None,
         )
 

@@ -13,12 +13,15 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.spec.refresh_log import LOG_PROPERTY
 
 _LAST = "last-updated-ms"
 _LOGS = ("snapshot-log", "metadata-log")
 _LISTS = ("snapshots", *_LOGS)
 #: What Java Iceberg tolerates between two entries of a log.
 _TOLERATED_MS = 60_000
+#: Properties with refresh records.
+_RECORDS = (PROPERTY, LOG_PROPERTY)
 _STAMP = "timestamp-ms"
 _REFRESHED = "refreshed-at-ms"
 _ROLLED_BACK = "rolled-back-at-ms"
@@ -103,7 +106,8 @@ def not_after(document: Mapping[str, Any], limit_ms: int) -> dict[str, Any]:
             changed[name] = [_capped(item, _STAMP, limit_ms) for item in document[name]]
     properties = document.get("properties", {})
     if PROPERTY in properties:
-        changed["properties"] = {**properties, PROPERTY: _records_not_after(properties[PROPERTY], limit_ms)}
+        texts = {key: _records_not_after(properties[key], limit_ms) for key in _RECORDS if key in properties}
+        changed["properties"] = {**properties, **texts}
     return changed
 
 

@@ -342,7 +342,7 @@ class StorageState(StoredModel):
         """
         older = previous.document() if previous else {}
         kept = [
-            _historic(item)
+            historic(item)
             for item in older.get("refreshes", [])
             if item["refresh-id"] != record.refresh_id
             and (not_before_ms is None or (item.get("refreshed-at-ms") or 0) >= not_before_ms)
@@ -353,6 +353,22 @@ class StorageState(StoredModel):
             "current-refresh-id": record.refresh_id,
         }
         return cls.read(document, source=PROPERTY)
+
+    def including(self, record: RefreshRecord) -> StorageState:
+        """Return the state with one more refresh in the history; that one is not current.
+
+        Args:
+            record: It must not be recorded.
+        """
+        document = self.document()
+        records = [*document["refreshes"], record.document()]
+        document["refreshes"] = sorted(records, key=lambda item: int(item.get("refreshed-at-ms") or 0))
+        return type(self).read(document, source=PROPERTY)
+
+    def only_current(self) -> StorageState:
+        """Return the state with the record of the current refresh only."""
+        document = {**self.document(), "refreshes": [self.current.document()]}
+        return type(self).read(document, source=PROPERTY)
 
     def moved_to(self, sequence_number: int) -> StorageState:
         """Return the state with the current refresh's rows, unchanged, in another snapshot.
@@ -390,7 +406,7 @@ class StorageState(StoredModel):
         return type(self).read(document, source=PROPERTY)
 
 
-def _historic(record: dict[str, Any]) -> dict[str, Any]:
+def historic(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record without its base tables' metadata locations, which are only read from the newest record."""
     tables = [
         {

@@ -72,8 +72,7 @@ def test_drivers_run_in_yarn_and_a_killed_one_is_replaced(
     assert yarn.applications() == ["SUCCEEDED", "SUCCEEDED", "KILLED", "SUCCEEDED"]
     assert f"JobError: view {VIEW}: spark-submit failed: YARN application" in second.log
     assert "ended with state: KILLED" in second.log
-    modes = [record["mode"] for record in history(MaterializedViewCatalog(lake), VIEW)]
-    assert modes == ["merge"]  # without time travel, the last one
+    assert history(MaterializedViewCatalog(lake), VIEW)[-1]["mode"] == "merge"
     rows = lake.load_table("sales.daily").scan().to_arrow().to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [("a", 2), ("b", 5)]
     password = str(make_url(lake.properties["uri"]).password)

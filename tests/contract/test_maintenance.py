@@ -211,11 +211,25 @@ def test_a_refresh_that_was_staged_before_a_rollback_is_planned_again(home: Lake
     assert len(home.read()) == 2
 
 
-def test_a_rollback_to_rows_that_are_not_retained_is_refused_with_the_option_that_retains_them(home: Lake) -> None:
-    first, second = refreshed(home, 2)
-    with pytest.raises(RefreshNotFoundError, match=r"1 recorded; `airflow-mv history.*--time-travel"):
-        rollback(home.catalog, VIEW, first)
-    assert not rollback(home.catalog, VIEW, second).changed
+def test_without_time_travel_a_rollback_works_until_the_rows_expire(home: Lake) -> None:
+    """The format's record is the current refresh's. The log has the others, which can be made current as well."""
+    refreshes = [first, second, third] = refreshed(home, 3)
+    rows = home.read()
+    for wanted, orders in ((second, len(FIRST) + 1), (first, len(FIRST))):
+        assert rollback(home.catalog, VIEW, wanted).changed
+        assert sum(int(row["orders"]) for row in home.read()) == orders
+        assert ids(home) == [wanted]
+        shown = [(item["refresh_id"], item["current"]) for item in history(home.catalog, VIEW)]
+        assert shown == [(item, item == wanted) for item in refreshes]
+    assert home.refresh().outcome == "refreshed"
+    assert home.read() == rows
+    assert [item["refresh_id"] for item in history(home.catalog, VIEW)][:3] == refreshes
+    expire(home.catalog, VIEW, older_than=NOW)
+    assert [item["snapshot_id"] for item in history(home.catalog, VIEW)][:3] == [None] * 3
+    with pytest.raises(RefreshNotFoundError, match="have expired; with --time-travel each refresh keeps its rows"):
+        rollback(home.catalog, VIEW, third)
+    with pytest.raises(RefreshNotFoundError, match=r"4 recorded; `airflow-mv history"):
+        rollback(home.catalog, VIEW, "other")
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])

@@ -29,6 +29,7 @@ OWN = {
         "partitioning",
         "adopted",
         "registry-component",
+        "refresh-log",
     ),
     *("refresh-id", "complete", "fallback", "change-id"),
 }

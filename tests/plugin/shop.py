@@ -17,6 +17,7 @@ from airflow_mv.registry.model import RefreshRow, month_of
 from airflow_mv.registry.registry import require_registry
 from airflow_mv.registry.settings import PLACE
 from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.spec.refresh_log import LOG_PROPERTY
 from tests.builders import Lake, lake
 from tests.intervals.support import add_days
 
@@ -207,3 +208,4 @@ def _refreshed(document: dict[str, Any], now: int, hours: float) -> None:
         record["refreshed-at-ms"] = int(now - hours * HOUR * 1000)
         record["rows-written"] = int(hours * 1e6) % 90_001
     document["properties"][PROPERTY] = json.dumps(records)
+    document["properties"].pop(LOG_PROPERTY, None)

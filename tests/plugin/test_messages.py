@@ -84,7 +84,8 @@ def test_an_unexpected_recompute_is_marked_with_its_reason(lake: Days) -> None:
     assert found == result.fallback
     assert lines(lake, view=view)[0]["fallback"] == found
     older = {"refresh_id": "older", **said(event_extra(result))}
-    assert [line["fallback"] for line in lines(lake, older, view=view)] == [found, found]
+    marked = [line["fallback"] for line in lines(lake, older, view=view) if "fallback" in line]
+    assert marked == [found, found], "the first refresh is full, too, as expected"
 
 
 def test_an_event_has_the_reasons_and_check_results_within_bounds(lake: Days) -> None:

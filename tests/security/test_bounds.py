@@ -23,6 +23,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.status import history as recorded
 from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.rollback import rollback
@@ -71,7 +72,7 @@ def home(tmp_path: Path) -> Iterator[Lake]:
     (tmp_path / "w").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as found:
         found.table()
-        found.view(properties={"write.metadata.previous-versions-max": "20"})
+        found.view(properties={"write.metadata.previous-versions-max": "20", "airflow-mv.history.max-count": "20"})
         found.refresh()
         yield found
 
@@ -98,6 +99,7 @@ def check_bounded(found: list[tuple[int, int, int]], log: int) -> None:
 def test_i25_sixty_refreshes_leave_metadata_of_the_same_size(forgetful: Lake) -> None:
     """Each writes a view file and a storage file, whose size must not depend on the number of refreshes."""
     check_bounded(refreshed(forgetful, 60), 20)
+    assert len(recorded(forgetful.catalog, VIEW)) == 20
 
 
 @pytest.mark.slow

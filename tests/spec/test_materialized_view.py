@@ -21,6 +21,7 @@ from airflow_mv.spec.materialized_view import (
     parse_storage_state,
     property_text,
 )
+from airflow_mv.spec.refresh_log import LOG_PROPERTY, MAX_LOG_BYTES, is_complete, log_text, past_refreshes
 
 DATA = Path(__file__).parent / "data"
 FILE = "file:///lake/daily/metadata/00007.metadata.json"
@@ -186,6 +187,36 @@ def test_with_time_travel_records_are_added_and_old_records_are_not_changed() ->
     after = StorageState.after(before, record("third"), keep=100)
     assert after.document()["refreshes"][:2] == STATE["refreshes"]
     assert after.current.refresh_id == "third"
+
+
+def test_the_log_keeps_the_newest_past_refreshes_within_its_bounds() -> None:
+    """Intervals remain for the newest one only: a rollback to another one could not say what its rows came from."""
+    day = {"column": "day", "start-us": 0, "end-us": 1}
+    part = {**day, "refresh-id": "part", "base-tables": []}
+    log: dict[str, str] = {}
+    before: StorageState | None = None
+    for number in range(60):
+        own = {"refreshed-at-ms": number, "interval": day, "intervals": [part], "reasons": [{"code": "x" * 9000}]}
+        after = StorageState.after(
+            before, RefreshRecord.read({**record(str(number)).document(), **own}, source=""), keep=1
+        )
+        log = {LOG_PROPERTY: log_text(log, before, after, keep=10 if number < 30 else 1000)}
+        before = after
+        if number == 20:
+            past = past_refreshes(log, source="test")
+            assert [item.refresh_id for item in past] == [str(item) for item in range(11, 20)]
+            assert [is_complete(item) for item in past] == [False] * 8 + [True]
+    assert MAX_LOG_BYTES - 10_000 < len(log[LOG_PROPERTY]) < MAX_LOG_BYTES + 100
+    assert before is not None
+    assert (
+        past_refreshes({LOG_PROPERTY: log_text(log, before, before, keep=50, not_before_ms=57)}, source="test")[
+            0
+        ].refresh_id
+        == "57"
+    )
+    with pytest.raises(InvalidMetadataError, match="the file: field 'refreshes'"):
+        past_refreshes({LOG_PROPERTY: '{"refreshes": {}}'}, source="the file")
+    assert log_text({LOG_PROPERTY: "{"}, None, before, keep=50) == '{"refreshes":[]}', "it must not stop a refresh"
 
 
 # -- validation --------------------------------------------------------------------------------

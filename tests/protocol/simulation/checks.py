@@ -13,6 +13,7 @@ from typing import Any
 import greenlet
 
 from airflow_mv.catalog import LoadedStorage, LoadedView
+from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -216,7 +217,7 @@ class Ledger:
             if before.record is None and before.storage.table.head == after.storage.table.head:
                 return  # a branch of the table, which is not read
             raise Violation("I8: the storage table changed without a record")
-        known = {record.refresh_id for record in before.storage.state.refreshes} if before.storage.state else set()
+        known = _known(before, role)
         _check_numbers(after)
         _check_columns(after, after.record)
         if after.record.refresh_id not in known:
@@ -479,3 +480,10 @@ def _check_size(after: State) -> None:
     view = after.view.metadata
     if len(view.versions) > 10 or len(view.schemas) > 10 or len(after.storage.table.metadata_log) > 100:
         raise Violation("I25: the metadata grows without bounds")
+
+
+def _known(before: State, role: str) -> set[str]:
+    """Return the refreshes that a change may make current again. Only a rollback may take one from the log."""
+    recorded = before.storage.state.refreshes if before.storage.state else ()
+    records = all_refreshes(before.view, before.storage) if role == "roll back" else recorded
+    return {record.refresh_id for record in records}
