@@ -19,6 +19,7 @@ from benchmarks import (
     tpcds_modes,
     tpch_modes,
     two_years,
+    waiting_sensors,
 )
 
 _COMMANDS = {
@@ -31,6 +32,7 @@ _COMMANDS = {
     "tpcds-modes": tpcds_modes,
     "tpch-modes": tpch_modes,
     "two-years": two_years,
+    "waiting-sensors": waiting_sensors,
 }
 
 

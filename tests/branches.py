@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -102,6 +102,7 @@ def _in_turn(table: Table) -> Iterator[None]:
     A change writes its data files anew at each try. Of sixteen writers at once, one would lose for minutes. What the
     package itself commits meanwhile is not held back.
     """
-    with (Path(tempfile.gettempdir()) / f"airflow-mv-branches-{table.metadata.table_uuid}").open("w") as lock:
+    folder = Path(os.environ["AIRFLOW_HOME"])  # of this test run, and deleted with it
+    with (folder / f"branches-{table.metadata.table_uuid}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -326,3 +326,19 @@ def reference() -> Iterator[Reference]:
 
     with or_skip(java_process("Reference")) as jvm:
         yield Reference(jvm)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The metadata files that are read from now on."""
+    from airflow_mv.catalog.files import MetadataFiles
+
+    found: list[str] = []
+
+    def read(files: MetadataFiles, location: str, *, what: str) -> bytes:
+        found.append(location)
+        return inner(files, location, what=what)
+
+    inner = MetadataFiles.read
+    monkeypatch.setattr(MetadataFiles, "read", read)
+    return found

@@ -21,7 +21,6 @@ from pyiceberg.utils.config import Config
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.configured import configured
 from airflow_mv.catalog.fact_cache import FORMAT, VARIABLE, FactCache
-from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.freshness.all_views import statuses_of_catalogs
 from tests.builders import QUERY, Lake, close, empty_commit, lake, open_catalog, rewritten
 
@@ -60,20 +59,6 @@ def seen(home: Lake, cache: FactCache | None) -> list[dict[str, Any]]:
         close(iceberg)
     found.require_complete()
     return found.documents
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The metadata files that are read from now on."""
-    found: list[str] = []
-
-    def read(files: MetadataFiles, location: str, *, what: str) -> bytes:
-        found.append(location)
-        return inner(files, location, what=what)
-
-    inner = MetadataFiles.read
-    monkeypatch.setattr(MetadataFiles, "read", read)
-    return found
 
 
 def _renamed(document: dict[str, Any]) -> None:

@@ -198,7 +198,7 @@ def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -
     if allowed is None:
         allowed = max_staleness_of(metadata.properties, view=str(seen.view.identifier))
     behind = lag(seen)
-    found, since = readiness(seen, allowed, behind=behind, now=now), behind.since
+    found, since = readiness(seen.freshness, behind, allowed, now=now), behind.since
     if found in (Readiness.NEVER, Readiness.INVALID):
         since = from_ms(_defined_ms(seen))
     # Rows of another definition are late once the view has had them for too long. An unknown state is late.

@@ -166,23 +166,22 @@ def _longer(known: TableLag | None, other: TableLag) -> TableLag:
 
 
 def readiness(
-    seen: Seen, max_staleness: timedelta | None = None, *, behind: Lag | None = None, now: datetime | None = None
+    freshness: Freshness, behind: Lag, max_staleness: timedelta | None = None, *, now: datetime | None = None
 ) -> Readiness:
     """Return a view's state, given a tolerated lag.
 
     Args:
-        seen: The observation of the view.
+        freshness: The verdict.
+        behind: The view's lag.
         max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
             tolerated.
-        behind: The view's lag, if it was computed before.
         now: The time to count to.
     """
-    found = _READINESS[seen.freshness.state]
+    found = _READINESS[freshness.state]
     # Rows that other writers wrote to the storage table are not rows of an earlier refresh.
-    foreign = any(reason.code == Code.STORAGE_CHANGED for reason in seen.freshness.reasons)
+    foreign = any(reason.code == Code.STORAGE_CHANGED for reason in freshness.reasons)
     if found != Readiness.STALE or max_staleness is None or foreign:
         return found
-    behind = behind or lag(seen)
     seconds = behind.seconds(now)
     within = behind.exact and seconds is not None and seconds <= max_staleness.total_seconds()
     return Readiness.WITHIN_GRACE if within else Readiness.STALE

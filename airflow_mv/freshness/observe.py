@@ -161,6 +161,21 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
     return found
 
 
+def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
+    """Return the views that have to be observed again, because one of their pointers has moved.
+
+    Args:
+        catalog: Where they are. If it does not tell locations, all are returned.
+        pointers: For each view those of its last observation, see :class:`Observation`.
+    """
+    if not catalog.tells_locations:
+        return list(pointers)
+    names = list(dict.fromkeys(name for each in pointers.values() for name in each))
+    located = catalog.locate(names) if names else {}
+    now = {name: place.metadata_location for name, place in located.items()}
+    return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
+
+
 @dataclass(frozen=True, slots=True)
 class ItemResult(Generic[K, T]):
     """The result for one of several items: a view or a catalog.

@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.freshness.observe import moved
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, rows_of
 from airflow_mv.spec.identifiers import Identifier
@@ -113,22 +114,8 @@ class Survey:
             self._rows = {view: self._rows.get(view, ViewRow(view, PENDING)) for view in views}
         for start in range(0, len(views), _CHUNK):
             chunk = views[start : start + _CHUNK]
-            known = {view: row for view in chunk if (row := self._rows[view]).pointers}
-            moved = [view for view in chunk if view not in known] + _moved(catalog, known)
-            for row in rows_of(catalog, moved):
+            known = {view: pointers for view in chunk if (pointers := self._rows[view].pointers)}
+            outdated = [view for view in chunk if view not in known] + moved(catalog, known)
+            for row in rows_of(catalog, outdated):
                 with self._lock:
                     self._rows[row.view] = row
-
-
-def _moved(catalog: MaterializedViewCatalog, known: Mapping[Identifier, ViewRow]) -> list[Identifier]:
-    """Return the views whose rows are outdated."""
-    if not catalog.tells_locations:
-        return list(known)
-    names = list(dict.fromkeys(name for row in known.values() for name in row.pointers or ()))
-    located = catalog.locate(names) if names else {}
-    now = {name: place.metadata_location for name, place in located.items()}
-    return [
-        view
-        for view, row in known.items()
-        if any(now.get(name) != location for name, location in (row.pointers or {}).items())
-    ]

@@ -21,7 +21,7 @@ from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import duration
-from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger, look, span_of
+from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger, judge, read_view, span_of
 
 
 class MaterializedViewFreshSensor(WaitingSensor):
@@ -113,13 +113,8 @@ class MaterializedViewFreshSensor(WaitingSensor):
         """Poll the view."""
         try:
             with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:
-                seen = look(
-                    hook,
-                    self.view,
-                    states=self.states,
-                    max_staleness_seconds=self._max_staleness_seconds(),
-                    span=self._span(),
-                )
+                found = read_view(hook, (self.view, self._span()))
+            seen = judge(found, states=self.states, max_staleness_seconds=self._max_staleness_seconds())
         except MaterializedViewError as error:
             if not error.retryable:
                 raise

@@ -8,5 +8,6 @@ from airflow_mv.triggers.base_tables import PendingReport as PendingReport
 from airflow_mv.triggers.base_tables import find_pending as find_pending
 from airflow_mv.triggers.freshness import FreshnessPoll as FreshnessPoll
 from airflow_mv.triggers.freshness import MaterializedViewFreshTrigger as MaterializedViewFreshTrigger
-from airflow_mv.triggers.freshness import look as look
+from airflow_mv.triggers.freshness import judge as judge
 from airflow_mv.triggers.freshness import span_of as span_of
+from airflow_mv.triggers.views import read_view as read_view

@@ -12,7 +12,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.triggers.views import Results, ViewFreshness, ViewPolls, Wanted, read_views
 
 #: The module of all triggers' serialized paths. It must not change: waiting tasks outlive an upgrade.
 PUBLIC_MODULE = "airflow_mv.triggers"
@@ -122,6 +123,7 @@ class Connected:
         self._opening = threading.Lock()
         self._running: dict[Hashable, Future[_Answer]] = {}
         self._answers: dict[Hashable, _Answer] = {}
+        self._views = ViewPolls(self._threads.submit, self._read_views)
         self._hook: MaterializedViewHook | None = None
         self._content: object = None
         self._opened = self._read = 0.0
@@ -190,19 +192,51 @@ class Connected:
         Raises:
             CatalogUnavailableError: The read did not end in time.
         """
-        future = self._submit(what, call, min(every / 2, _OLDEST_SECONDS))
-        try:
-            # Other triggers may wait for this read, so it goes on when this trigger is cancelled.
-            async with asyncio.timeout(LOOK_SECONDS):
-                answer = await asyncio.shield(asyncio.wrap_future(future))
-        except TimeoutError:
-            raise CatalogUnavailableError(
-                f"connection {self.conn_id!r}: its catalog did not answer within {LOOK_SECONDS:g} s; "
-                f"{len(self._running)} reads wait for it"
-            ) from None
+        answer = await self._answered(self._submit(what, call, min(every / 2, _OLDEST_SECONDS)))
         if answer.error is not None:
             raise answer.error.with_traceback(None)
         return cast("T", answer.result)
+
+    async def poll(self, wanted: Wanted, *, every: float) -> ViewFreshness:
+        """Return the freshness of a view. Views of many triggers are read together, see :class:`ViewPolls`.
+
+        Args:
+            wanted: The view.
+            every: Seconds between the polls of this trigger.
+
+        Raises:
+            CatalogUnavailableError: The read did not end in time.
+            MaterializedViewError: The view cannot be read.
+        """
+        found = (await self._answered(self._views.request(wanted, every=every)))[wanted]
+        if isinstance(found, MaterializedViewError):
+            raise found.with_traceback(None)
+        return found
+
+    async def _answered(self, future: Future[T]) -> T:
+        """Wait for a read. Other triggers may wait for it, so it goes on when this trigger is cancelled."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            raise CatalogUnavailableError(
+                f"connection {self.conn_id!r}: its catalog did not answer within {LOOK_SECONDS:g} s"
+            ) from None
+
+    def _read_views(self, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+        results = self._read_once(last)
+        met = [result for result in results.values() if isinstance(result, MaterializedViewError)]
+        self.after(*met)
+        # A fatal error may come from the connection as it was before it was corrected.
+        if any(not error.retryable for error in met) and self.was_edited():
+            return self._read_once(last)
+        return results
+
+    def _read_once(self, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+        try:
+            return read_views(self.hook, last)
+        except MaterializedViewError as error:
+            return dict.fromkeys(last, error)
 
     def _submit(self, what: Hashable, call: Callable[[], Any], age: float) -> Future[_Answer]:
         with self._lock:

@@ -13,11 +13,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.freshness.lag import Readiness, lag, readiness
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.freshness.lag import Readiness, readiness
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.times import parse_time
-from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
+from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
+from airflow_mv.triggers.views import ViewFreshness
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +80,21 @@ class FreshnessPoll:
         return f"{self.status['view']}{rows} is {self.status['state']}{behind}: {why}"
 
 
-def look(
-    hook: MaterializedViewHook,
-    view: str,
-    *,
-    states: Collection[str],
-    max_staleness_seconds: float | None,
-    span: Span | None = None,
-) -> FreshnessPoll:
-    """Read a view's status and decide whether it is fresh enough.
+def judge(seen: ViewFreshness, *, states: Collection[str], max_staleness_seconds: float | None) -> FreshnessPoll:
+    """Decide whether a view is fresh enough.
 
     Args:
-        hook: Where the view is.
-        view: The view.
+        seen: Its freshness.
         states: Accepted states: names of ``Readiness``, or words of ``airflow-mv status``.
         max_staleness_seconds: Also accept a stale view whose lag is at most this.
-        span: Consider only the rows of this interval.
-
-    Raises:
-        MaterializedViewError: The view cannot be read.
     """
-    status = hook.status(view, interval=span)
-    behind = lag(status.observation)
     tolerated = None if max_staleness_seconds is None else timedelta(seconds=max_staleness_seconds)
-    found = readiness(status.observation, tolerated, behind=behind)
+    found = readiness(seen.freshness, seen.behind, tolerated)
     document = {
-        **status.to_dict(),
+        **seen.document,
         "readiness": str(found),
-        "lag_seconds": behind.seconds(),
-        "behind_since": behind.since.isoformat() if behind.since else None,
+        "lag_seconds": seen.behind.seconds(),
+        "behind_since": seen.behind.since.isoformat() if seen.behind.since else None,
     }
     return FreshnessPoll(found == Readiness.WITHIN_GRACE or found in map(Readiness.named, states), document)
 
@@ -145,7 +132,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         view: The view.
         iceberg_conn_id: Connection of its catalog.
         states: Accepted states.
-        max_staleness_seconds: See :func:`look`.
+        max_staleness_seconds: See :func:`judge`.
         poke_interval: Seconds between polls.
         interval: Consider only the rows of this interval: start and end (or ``None``) in ISO 8601, and the column
             (or ``None``); see :class:`airflow_mv.spec.interval.Span`.
@@ -187,38 +174,19 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         """Poll until the view is fresh enough. Log the result when it changes."""
         polls = PollLog()
         while True:
-            seen = await self._seen()
+            seen = await self.poll()
             polls.note(self.log, seen)
             if seen.ready:
                 yield TriggerEvent(seen.to_dict())  # type: ignore[no-untyped-call]
                 return
             await asyncio.sleep(self.poke_interval)
 
-    async def _seen(self) -> FreshnessPoll:
+    async def poll(self) -> FreshnessPoll:
+        """Poll once."""
         # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
-        what = (self.view, *self.states, None, self.max_staleness_seconds, *(self.interval or ()))
         try:
-            return await connected(self.iceberg_conn_id).look(what, self._look, every=self.poke_interval)
+            wanted = self.view, span_of(*self.interval) if self.interval else None
+            seen = await connected(self.iceberg_conn_id).poll(wanted, every=self.poke_interval)
         except MaterializedViewError as error:
             return FreshnessPoll.failed(error)
-
-    def _look(self) -> FreshnessPoll:
-        shared = connected(self.iceberg_conn_id)
-        seen = self._look_once(shared)
-        # A fatal error may come from the connection as it was before it was corrected.
-        if seen.error_class and seen.ready and shared.was_edited():
-            return self._look_once(shared)
-        return seen
-
-    def _look_once(self, shared: Connected) -> FreshnessPoll:
-        try:
-            return look(
-                shared.hook,
-                self.view,
-                states=self.states,
-                max_staleness_seconds=self.max_staleness_seconds,
-                span=span_of(*self.interval) if self.interval else None,
-            )
-        except MaterializedViewError as error:
-            shared.after(error)
-            return FreshnessPoll.failed(error)
+        return judge(seen, states=self.states, max_staleness_seconds=self.max_staleness_seconds)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
+from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger
 from airflow_mv.triggers.connected import forget
 from examples.demo.home import DemoHome
 from tests.airflow.deployment import Shared
@@ -37,6 +39,12 @@ from airflow_mv.sensors import *
 from airflow_mv.assets import materialized_view_asset
 from airflow.sdk import DAG, chain, task
 """
+
+
+def seen_by(trigger: MaterializedViewFreshTrigger) -> FreshnessPoll:
+    """Poll once, and take no result of an earlier poll."""
+    trigger.poke_interval = 0.0
+    return asyncio.run(trigger.poll())
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, ViewN
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
 from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger
-from tests.airflow.conftest import VIEW, Airflow
+from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake
 from tests.intervals.support import days_lake
 from tests.services import http_server
@@ -112,7 +112,7 @@ def test_the_trigger_waits_through_an_outage_and_ends_if_waiting_cannot_help(air
 
     url = "postgresql://nobody@127.0.0.1:1/nothing"
     airflow.connect("down", conn_type="iceberg", extra={"type": "sql", "uri": url, "warehouse": "file:///nowhere"})
-    seen = MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="down")._look()
+    seen = seen_by(MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="down"))
     assert (seen.ready, seen.error_class) == (False, "CatalogUnavailableError")
 
 
@@ -127,12 +127,12 @@ def test_the_first_check_waits_through_a_locked_catalog(airflow: Airflow, daily:
         other.execute("BEGIN EXCLUSIVE")
         assert not fresh.poke({}).is_done
         assert not changed.poke({}).is_done
-        seen = trigger._look()
+        seen = seen_by(trigger)
         assert (seen.ready, seen.error_class) == (False, "CatalogUnavailableError")
         with pytest.raises(CatalogUnavailableError, match="database is locked"):
             MaterializedViewHook("locked").status(VIEW)
     assert fresh.poke({}).is_done
-    assert trigger._look().ready
+    assert seen_by(trigger).ready
 
 
 def test_a_stale_view_passes_while_it_lacks_only_recent_commits(airflow: Airflow, daily: Lake) -> None:
@@ -192,9 +192,9 @@ def test_a_sensor_may_wait_for_an_interval_of_the_view(airflow: Airflow, tmp_pat
         with pytest.raises(TaskDeferred) as deferred:
             sensor(1, 2).execute({})
         trigger = MaterializedViewFreshTrigger(**deferred.value.trigger.serialize()[1])
-        assert not trigger._look().ready
+        assert not seen_by(trigger).ready
         found.refresh_days(1, 2)
-        seen = trigger._look()
+        seen = seen_by(trigger)
         assert seen.ready
         assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is fresh: ")
     with pytest.raises(AirflowFailException, match="interval_start is '', which is not a point in time"):
@@ -217,7 +217,7 @@ def test_a_sensor_may_wait_for_the_rows_of_its_run(airflow: Airflow, tmp_path: P
         assert not sensor(interval_length="2 d", interval_column="day").poke(run_of("2024-06-03")).is_done
         with pytest.raises(TaskDeferred) as deferred:
             sensor().execute(run_of("2024-06-02"))
-        seen = MaterializedViewFreshTrigger(**deferred.value.trigger.serialize()[1])._look()
+        seen = seen_by(MaterializedViewFreshTrigger(**deferred.value.trigger.serialize()[1]))
         assert not seen.ready
         assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is ")
         conf = {"refresh_interval_start": "2024-06-02", "refresh_interval_end": "2024-06-03"}
@@ -263,7 +263,7 @@ def test_soft_fail_skips_in_both_modes(airflow: Airflow, sales: Lake) -> None:
     sensor = MaterializedViewFreshSensor(task_id="wait", view="lake.sales.nowhere", soft_fail=True)
     with pytest.raises(AirflowSkipException):
         sensor.execute({})
-    failed = MaterializedViewFreshTrigger(view="lake.sales.nowhere")._look().to_dict()
+    failed = seen_by(MaterializedViewFreshTrigger(view="lake.sales.nowhere")).to_dict()
     with pytest.raises(AirflowSkipException):
         sensor.resume_execution("execute_complete", {"event": failed}, {})
 

@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
+from sqlalchemy import Engine
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.pending import PendingCriteria
@@ -25,7 +28,7 @@ from airflow_mv.triggers import (
     find_pending,
 )
 from airflow_mv.triggers.connected import connected, forget
-from tests.airflow.conftest import VIEW, Airflow
+from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake
 
 Story = Callable[[Callable[[], Awaitable[dict[str, Any]]], Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -228,9 +231,9 @@ def test_a_corrected_connection_does_not_end_a_wait_with_the_earlier_error(airfl
     airflow.connect("edited", conn_type="iceberg", extra=extra)
     daily.append()
     trigger = MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="edited")
-    assert trigger._look().error_class == "ViewNotFoundError"
+    assert seen_by(trigger).error_class == "ViewNotFoundError"
     os.environ["AIRFLOW_CONN_EDITED"] = json.dumps(good)
-    assert trigger._look().document()["state"] == "stale"
+    assert seen_by(trigger).document()["state"] == "stale"
     os.environ["AIRFLOW_CONN_EDITED"] = json.dumps({"conn_type": "iceberg", "extra": extra})
     forget()
     shared = connected("edited")
@@ -279,3 +282,46 @@ def test_the_sensor_fails_if_waiting_cannot_help(airflow: Airflow, daily: Lake) 
         sensor.execute_complete({}, {"error": ["ConfigurationError", "no"]})
     daily.iceberg.drop_table("sales.orders")
     assert not sensor.poke({})
+
+
+def test_triggers_that_wait_at_the_same_time_share_their_reads(airflow: Airflow, daily: Lake, reads: list[str]) -> None:
+    """Their views and base tables are looked up together, and only what has moved is read: a base table once."""
+    daily.table("other")
+    views = [str(daily.view(f"v{number}")) for number in range(12)]
+    other = str(daily.view("new", "SELECT id FROM sales.other"))
+    for view in views:
+        daily.refresh(view)
+    daily.append()
+    triggers = [MaterializedViewFreshTrigger(view=view, poke_interval=2) for view in [*views, *views, other]]
+    queries: list[int] = []
+
+    async def poll() -> list[str]:
+        queries.append(0)
+        return [seen.document()["state"] for seen in await asyncio.gather(*(trigger.poll() for trigger in triggers))]
+
+    def count(*_: object) -> None:
+        queries[-1] += 1
+
+    async def polls() -> None:
+        del reads[:]
+        assert await poll() == ["stale"] * 24 + ["never-refreshed"]
+        assert max(Counter(reads).values()) == 1
+        first = len(reads)
+        assert await poll() == ["stale"] * 24 + ["never-refreshed"]
+        assert queries[-1] == 0, "results are shared for half a period"
+        await asyncio.sleep(1.2)
+        assert await poll() == ["stale"] * 24 + ["never-refreshed"]
+        assert (len(reads), queries[-1]) == (first, 1), "nothing has moved, which one query tells"
+        daily.refresh(views[0])
+        daily.append(name="other")
+        await asyncio.sleep(1.2)
+        del reads[:]
+        assert await poll() == ["fresh", *["stale"] * 11] * 2 + ["never-refreshed"]
+        moved = {location.split("/metadata/")[0] for location in reads}
+        assert len(moved) < 6, moved
+
+    sqlalchemy.event.listen(Engine, "before_cursor_execute", count)
+    try:
+        asyncio.run(polls())
+    finally:
+        sqlalchemy.event.remove(Engine, "before_cursor_execute", count)

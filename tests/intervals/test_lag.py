@@ -33,6 +33,10 @@ def seen(lake: Days, *interval: int) -> Observation:
     return observe(lake.catalog, VIEW, span=days(*interval) if interval else None)
 
 
+def ready(rows: Observation, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
+    return readiness(rows.freshness, lag(rows), max_staleness, now=now)
+
+
 def committed(lake: Days) -> datetime:
     snapshot = lake.sold.current_snapshot()
     assert snapshot is not None
@@ -42,11 +46,11 @@ def committed(lake: Days) -> datetime:
 def test_an_interval_has_its_own_lag(lake: Days) -> None:
     """A report about yesterday does not need to wait for earlier days."""
     assert lag(seen(lake, 2, 3)).seconds() == 0
-    assert readiness(seen(lake, 2, 3)) == Readiness.FRESH
+    assert ready(seen(lake, 2, 3)) == Readiness.FRESH
     for rows in (seen(lake, 1, 2), seen(lake, 1, 3), seen(lake)):
         assert (lag(rows).since, lag(rows).exact) == (committed(lake), True)
-        assert readiness(rows, HOUR) == Readiness.WITHIN_GRACE
-        assert readiness(rows, HOUR, now=datetime.now(UTC) + 2 * HOUR) == Readiness.STALE
+        assert ready(rows, HOUR) == Readiness.WITHIN_GRACE
+        assert ready(rows, HOUR, now=datetime.now(UTC) + 2 * HOUR) == Readiness.STALE
 
 
 def test_the_lag_of_a_view_is_that_of_its_oldest_rows(lake: Days) -> None:
@@ -66,9 +70,9 @@ def test_rows_that_were_never_computed_have_no_grace(sqlite_uri: str, warehouse:
         lake.sell((2, 2))
         behind = lag(seen(lake))
         assert (behind.since, behind.exact) == (committed(lake), False)
-        assert readiness(seen(lake), HOUR) == Readiness.STALE
-        assert readiness(seen(lake, 2, 3), HOUR) == Readiness.WITHIN_GRACE
-        assert readiness(seen(lake, 1, 2), HOUR) == Readiness.NEVER
+        assert ready(seen(lake), HOUR) == Readiness.STALE
+        assert ready(seen(lake, 2, 3), HOUR) == Readiness.WITHIN_GRACE
+        assert ready(seen(lake, 1, 2), HOUR) == Readiness.NEVER
 
 
 def test_refreshing_intervals_is_not_a_pending_change(lake: Days) -> None:

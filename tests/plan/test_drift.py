@@ -19,7 +19,7 @@ from airflow_mv.errors import (
     RefreshRefusedError,
     StaleViewError,
 )
-from airflow_mv.freshness.lag import Readiness, readiness
+from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import State
 from airflow_mv.refresh import RefreshOptions
@@ -86,7 +86,7 @@ def test_a_column_that_changed_without_a_snapshot_makes_the_view_invalid_until_i
         assert seen(home) == (State.INVALID, [code])
         observation = observe(home.catalog, VIEW)
         assert observation.freshness.reasons[0].message == said
-        assert readiness(observation) == Readiness.INVALID
+        assert readiness(observation.freshness, lag(observation)) == Readiness.INVALID
         with pytest.raises(StaleViewError, match=said):
             readable(home.catalog, VIEW)
         assert home.refresh().mode == Mode.NOOP

@@ -59,6 +59,10 @@ class Observed:
     tables: tuple[ObservedTable, ...]
 
 
+def ready(seen: Observed, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
+    return readiness(seen.freshness, lag(seen), max_staleness, now=now)
+
+
 def observe(recorded: tuple[ObservedTable, ...] | None, *now: ObservedTable, version_id: int = 1) -> Observed:
     """A view that was refreshed at ``recorded`` and is observed at ``now``."""
     record = None
@@ -123,7 +127,7 @@ def test_if_the_first_missing_commit_has_expired_the_lag_is_a_lower_bound() -> N
 
     assert (behind.since, behind.exact) == (at(20), False)
     assert behind.seconds(at(21)) == 60
-    assert readiness(seen, timedelta(hours=1), now=at(21)) == Readiness.STALE
+    assert ready(seen, timedelta(hours=1), now=at(21)) == Readiness.STALE
 
 
 def test_a_table_that_was_dropped_and_recreated_lacks_all_of_its_commits() -> None:
@@ -156,23 +160,23 @@ def test_each_readiness_state(
     recorded: tuple[ObservedTable, ...] | None, now: ObservedTable, expected: Readiness
 ) -> None:
     """At minute 90, with an hour of grace."""
-    assert readiness(observe(recorded, now), timedelta(hours=1), now=at(90)) == expected
+    assert ready(observe(recorded, now), timedelta(hours=1), now=at(90)) == expected
 
 
 def test_rows_of_another_definition_are_invalid_and_never_within_grace() -> None:
     """They answer another query, so they are not merely old."""
     seen = observe((table(ONE),), table(ONE), version_id=2)
-    assert readiness(seen, timedelta(days=999), now=at(1)) == Readiness.INVALID
+    assert ready(seen, timedelta(days=999), now=at(1)) == Readiness.INVALID
     assert lag(seen).seconds() is None
 
 
 def test_rows_that_another_writer_changed_in_the_storage_table_are_never_within_grace() -> None:
     changed = Freshness(State.STALE, (Reason(Code.STORAGE_CHANGED, "another writer has changed it"),), ())
-    assert readiness(Observed(changed, ()), timedelta(days=999)) == Readiness.STALE
+    assert ready(Observed(changed, ()), timedelta(days=999)) == Readiness.STALE
 
 
 def test_without_a_tolerance_any_lag_is_stale() -> None:
-    assert readiness(observe((table(ONE),), table(ONE, TWO)), now=at(10)) == Readiness.STALE
+    assert ready(observe((table(ONE),), table(ONE, TWO)), now=at(10)) == Readiness.STALE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polls of many views at once, for all triggers of a process that wait for views of one connection.
+
+Views that are asked for at about the same time are read in one batch: their catalog is asked where they and their base
+tables are, in a few queries, and only those of which one has moved are read again. Views that will be asked for soon
+are read in the same batch, so triggers with equal periods come to share one batch a period.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.freshness.lag import Lag, lag
+from airflow_mv.freshness.state import Freshness, Pins
+from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Span
+
+#: A view's name, as its trigger has it, and the interval that it waits for; ``None`` for all rows.
+Wanted: TypeAlias = tuple[str, Span | None]
+
+#: Seconds from the first request of a batch to its start.
+_COLLECT_SECONDS = 0.2
+#: Maximum age of a result that another trigger's request has led to, in seconds.
+_OLDEST_SECONDS = 30.0
+#: A view is forgotten when it was not asked for during this many periods.
+_PERIODS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFreshness:
+    """The freshness of a view, without the metadata that it was read from.
+
+    Args:
+        document: The document of ``airflow-mv status``.
+        freshness: The verdict.
+        behind: The lag.
+        pointers: See :class:`airflow_mv.freshness.observe.Observation`.
+    """
+
+    document: dict[str, Any]
+    freshness: Freshness
+    behind: Lag
+    pointers: Mapping[Identifier, str] | None
+
+
+Results: TypeAlias = dict[Wanted, ViewFreshness | MaterializedViewError]
+
+
+@dataclass(slots=True)
+class _Known:
+    """The last result for a view, and who may take it.
+
+    Args:
+        result: The result.
+        read_at: Monotonic time before its read.
+        every: Seconds between the polls of the trigger that asked last.
+        asked_at: When it did.
+    """
+
+    result: ViewFreshness | MaterializedViewError | None
+    read_at: float
+    every: float
+    asked_at: float
+
+    def is_due(self, now: float) -> bool:
+        return now - self.read_at >= min(self.every / 2, _OLDEST_SECONDS)
+
+
+class ViewPolls:
+    """The polls of the views of one connection.
+
+    Args:
+        submit: Runs a function in a thread.
+        read: Reads views. It is given the last result for each; ``None`` for one that has to be read.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Callable[[], Results]], Future[Results]],
+        read: Callable[[Mapping[Wanted, ViewFreshness | None]], Results],
+    ) -> None:
+        self._submit = submit
+        self._read = read
+        self._lock = threading.Lock()
+        self._known: dict[Wanted, _Known] = {}
+        self._next: Future[Results] | None = None
+        self._requested: set[Wanted] = set()
+        self._reading: dict[Wanted, Future[Results]] = {}
+
+    def request(self, wanted: Wanted, *, every: float) -> Future[Results]:
+        """Return the batch that has a view's freshness, at most half a period old.
+
+        Args:
+            wanted: The view.
+            every: Seconds between the polls of this trigger.
+        """
+        now = time.monotonic()
+        with self._lock:
+            known = self._known.setdefault(wanted, _Known(None, -_OLDEST_SECONDS, every, now))
+            known.every, known.asked_at = every, now
+            if known.result is not None and not known.is_due(now):
+                done: Future[Results] = Future()
+                done.set_result({wanted: known.result})
+                return done
+            if wanted in self._reading:
+                return self._reading[wanted]
+            self._requested.add(wanted)
+            if self._next is None:
+                self._next = self._submit(self._batch)
+            return self._next
+
+    def _batch(self) -> Results:
+        time.sleep(_COLLECT_SECONDS)
+        started = time.monotonic()
+        with self._lock:
+            batch, future, requested = self._chosen(started), self._next, self._requested
+            self._next, self._requested = None, set()
+            if future is not None:
+                self._reading |= dict.fromkeys(batch, future)
+        try:
+            results = self._read(batch)
+            with self._lock:
+                for wanted, result in results.items():
+                    known = self._known[wanted]
+                    known.result, known.read_at = result, started
+                    if wanted in requested:
+                        known.asked_at = time.monotonic()  # a trigger counts its period from the answer
+        finally:
+            with self._lock:
+                for wanted in batch:
+                    self._reading.pop(wanted, None)
+        return results
+
+    def _chosen(self, now: float) -> dict[Wanted, ViewFreshness | None]:
+        """Return the views of the next batch: those that were asked for, and those that would be soon."""
+        in_use = self._requested | self._reading.keys()
+        for wanted, known in [*self._known.items()]:
+            if wanted not in in_use and now - known.asked_at > _PERIODS * known.every:
+                del self._known[wanted]
+        due = {wanted for wanted, known in self._known.items() if known.is_due(now)} - self._reading.keys()
+        found: dict[Wanted, ViewFreshness | None] = {}
+        for wanted in due | self._requested:
+            last = self._known[wanted].result
+            found[wanted] = last if isinstance(last, ViewFreshness) else None
+        return found
+
+
+def read_view(hook: MaterializedViewHook, wanted: Wanted) -> ViewFreshness:
+    """Read the freshness of one view.
+
+    Args:
+        hook: Where it is.
+        wanted: The view.
+
+    Raises:
+        MaterializedViewError: It cannot be read.
+    """
+    return _read(hook, wanted, None)
+
+
+def read_views(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+    """Read the freshness of views; a base table that they share is read once. Failures do not affect other views.
+
+    Args:
+        hook: Where they are.
+        last: The last result for each. It is still true if no pointer has moved. ``None`` for one that has to be read.
+    """
+    from airflow_mv.freshness.observe import for_each
+
+    results, pins = _unmoved(hook, last), Pins()
+    for result in for_each([item for item in last if item not in results], lambda item: _read(hook, item, pins)):
+        results[result.item] = result.error or result.get()
+    return results
+
+
+def _read(hook: MaterializedViewHook, wanted: Wanted, pins: Pins | None) -> ViewFreshness:
+    from airflow_mv.freshness.observe import observe
+    from airflow_mv.freshness.status import ViewStatus
+
+    view, span = wanted
+    seen = observe(hook.catalog_for(view), hook.identify(view), pins=pins, span=span)
+    return ViewFreshness(ViewStatus(seen).to_dict(), seen.freshness, lag(seen), seen.pointers)
+
+
+def _unmoved(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+    """Return the results that are still true. After an error there is none: each view's own read tells why."""
+    from airflow_mv.freshness.observe import for_each, moved
+
+    known = {item: found for item, found in last.items() if found is not None and found.pointers is not None}
+    by_catalog: dict[str, dict[Wanted, Mapping[Identifier, str]]] = {}
+    for item, found in known.items():
+        by_catalog.setdefault(hook.identify(item[0]).catalog, {})[item] = found.pointers or {}
+    results: Results = {}
+    for looked in for_each(by_catalog, lambda name: moved(hook.catalog_named(name), by_catalog[name])):
+        outdated = by_catalog[looked.item] if looked.value is None else looked.value
+        results |= {item: known[item] for item in by_catalog[looked.item] if item not in outdated}
+    return results
