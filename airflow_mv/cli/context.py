@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as clock_time
 from pathlib import Path
@@ -302,9 +302,17 @@ def chosen_views(
     return catalog, materialized_views(catalog, space)
 
 
-def airflow_logs_on_stderr() -> contextlib.AbstractContextManager[object]:
-    """Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document."""
-    return contextlib.redirect_stdout(sys.stderr)
+@contextlib.contextmanager
+def airflow_connections() -> Iterator[None]:
+    """Find Airflow's connections, those in its database, too.
+
+    Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        from airflow_mv.hooks.airflow_compat import connections_of_the_database
+
+        with connections_of_the_database():
+            yield
 
 
 def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
@@ -313,7 +321,7 @@ def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
         from airflow_mv.catalog import MaterializedViewCatalog
 
         return MaterializedViewCatalog(name)
-    with airflow_logs_on_stderr():
+    with airflow_connections():
         from airflow_mv.hooks import MaterializedViewHook
 
         return MaterializedViewHook(conn_id).catalog_named(name)

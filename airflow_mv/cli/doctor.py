@@ -19,7 +19,7 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.configured import configured
 from airflow_mv.catalog.files import join
-from airflow_mv.cli.context import airflow_logs_on_stderr, open_named
+from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.observe import observe
 from airflow_mv.job.submit import OLDEST_JAVA
@@ -91,7 +91,7 @@ def _connection(conn_id: str, catalogs: tuple[str, ...]) -> tuple[Inspection, tu
     """Read a connection; return the names under which its catalog is to be opened, too."""
     check = f"connection {conn_id}"
     try:
-        with airflow_logs_on_stderr():
+        with airflow_connections():
             from airflow_mv.hooks import MaterializedViewHook
 
             bound = MaterializedViewHook(conn_id).bound_name()

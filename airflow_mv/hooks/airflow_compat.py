@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import BaseOperator
@@ -25,6 +28,22 @@ def timetable_field(timetable: Any, name: str) -> Any:
 def one_task_at_a_time() -> bool:
     """Whether ``dag.test()`` runs the DAG: no task begins before another one has ended."""
     return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)
+
+
+@contextmanager
+def connections_of_the_database() -> Iterator[None]:
+    """Let a process that is none of Airflow's find connections in Airflow's database, as the scheduler does.
+
+    Without it, Airflow's task SDK asks the environment and the configured secrets backends only.
+    """
+    name = "_AIRFLOW_PROCESS_CONTEXT"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "server")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
 class MaskingOperator(BaseOperator):

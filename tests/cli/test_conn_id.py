@@ -17,14 +17,28 @@ from tests.cli.support import call
 AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 
 
-def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, warehouse: Path) -> None:
-    """An operator's connection and a command see the same views; stdout is one document."""
+#: Adds a connection to Airflow's database.
+STORE = """
+import sys
+from airflow.models import Connection
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+
+initdb()
+with create_session() as session:
+    session.add(Connection(conn_id="my_lake", conn_type="iceberg", extra=sys.argv[1]))
+"""
+
+
+def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, warehouse: Path, tmp_path: Path) -> None:
+    """An operator and a command find the same connection in Airflow's database; stdout is one document."""
     with lake(sqlite_uri, warehouse) as home:
         home.table()
         home.view()
         extra = {"type": "sql", "uri": sqlite_uri, "warehouse": str(warehouse)}
-        connection = json.dumps({"conn_type": "iceberg", "extra": extra})
-        variables = {**os.environ, "AIRFLOW_CONN_MY_LAKE": connection}
+        database = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db"}
+        variables = {**os.environ, **database}
+        subprocess.run([sys.executable, "-c", STORE, json.dumps(extra)], env=variables, check=True, timeout=500)
 
         def run(*arguments: str) -> subprocess.CompletedProcess[str]:
             command = [AIRFLOW_MV, *arguments, "--json"]
