@@ -78,7 +78,7 @@ def _measure(catalog: TimedCatalog, spark: SparkSession, view: str, repeat: int)
     name, bare_name = f"{CATALOG}.{SCRATCH}.{view}", f"{CATALOG}.{SCRATCH}.{view}_bare"
     statement = f"CREATE OR REPLACE TABLE {bare_name} USING iceberg AS {VIEWS[view]}"
     stager = timed_stager(catalog, spark)
-    create(catalog, name, Definition(VIEWS[view]), stager=stager)
+    create(catalog, name, Definition(VIEWS[view], refresh_strategy="full"), stager=stager)
     measured = Measured()
 
     def ours() -> float:

@@ -121,7 +121,7 @@ class Hourly:
         lake = freshness.Lake.make(folder, argparse.Namespace(tables=1, number=0), _KEPT)
         catalog = lake.open()
         properties = {} if maintained else {EXPIRE_PROPERTY: NEVER}
-        definition = Definition(_QUERY, time_travel=time_travel, properties=properties)
+        definition = Definition(_QUERY, refresh_strategy="full", time_travel=time_travel, properties=properties)
         create(catalog, _VIEW, definition, stager=freshness.empty_storage(catalog))
         base = lake.pyiceberg().load_table("bench.t0").metadata
         return cls(folder, catalog, sqlite3.connect(folder / "catalog.db"), base)

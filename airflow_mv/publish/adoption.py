@@ -27,6 +27,7 @@ from airflow_mv.spec.materialized_view import (
     STORAGE_OF_PROPERTY,
     is_own_ref,
 )
+from airflow_mv.spec.refresh_log import LOG_PROPERTY
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 
@@ -94,7 +95,7 @@ class AdoptTable(Change[_State]):
                 STORAGE_OF_PROPERTY: self._view.within_catalog,
                 **definition_properties(self._view, table, metadata, self._id),
             },
-            unsets=tuple(name for name in (PROPERTY,) if name in table.properties),
+            unsets=tuple(name for name in (PROPERTY, LOG_PROPERTY) if name in table.properties),
         )
         return self._catalog.commit_table(self._view, table.table_uuid or "", change) is not None
 
@@ -124,7 +125,7 @@ def release(holder: Holder) -> TableChange:
         holder: The view's table.
     """
     table = holder.table
-    own = (DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY, STORAGE_OF_PROPERTY, PROPERTY)
+    own = (DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY, STORAGE_OF_PROPERTY, PROPERTY, LOG_PROPERTY)
     return TableChange(
         requires={holder.tag: holder.tagged},
         removes=tuple(sorted(ref for ref in table.refs if is_own_ref(ref))),

@@ -36,7 +36,9 @@ def story(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> 
         first = lake.head()
         run = module_airflow.run(f"""
             options = dict(view="{VIEW}", conf={SMALL})
-            create = CreateMaterializedViewOperator(task_id="create", sql='''{QUERY}''', dialects=["trino"], **options)
+            create = CreateMaterializedViewOperator(
+                task_id="create", sql='''{QUERY}''', dialects=["trino"], refresh_strategy="full", **options
+            )
             create_again = CreateMaterializedViewOperator(task_id="create_again", sql='''{QUERY};''', **options)
             refresh = RefreshMaterializedViewOperator(task_id="refresh", **options)
             again = RefreshMaterializedViewOperator(task_id="again", **options)
