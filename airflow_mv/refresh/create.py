@@ -664,6 +664,7 @@ class _NewProperties(ViewChange):
         if _has(view, properties):
             return None
         changed = with_view_properties(view.metadata, properties)
+        sort_order(changed.properties, changed.schema_.names, view=str(view.identifier))  # refuses unknown columns
         dropped = view.settings is not None and changed.current_version.stored_in is None
         if storage is None or dropped:  # by a server or a writer that keeps only the fields that it knows
             return changed

@@ -14,6 +14,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.freshness.versions import versions
 from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import Defined, Effect, OnChange, define
+from airflow_mv.spec.sort_order import SORT_PROPERTY
 from tests.builders import QUERY, Lake
 from tests.contract.support import VIEW
 
@@ -128,10 +129,12 @@ def test_a_new_view_is_incremental_in_writing(every_home: Lake) -> None:
 
 
 def test_what_cannot_be_changed_in_place_is_refused(home: Lake) -> None:
-    """A layout is converted, and a name that a plain view has is not taken silently."""
+    """A layout is converted, a sort order has columns of the view, and a plain view's name is not taken silently."""
     other = next(name for name in ("table", "pointed", "registered") if name != home.layout)
     with pytest.raises(UnsupportedError, match=r"convert|cannot compare and swap|has no views"):
         defined(home, "rebuild", layout=other)
+    with pytest.raises(ConfigurationError, match="sort-by: there is no column 'day'; there are: region, orders"):
+        defined(home, "apply", properties={SORT_PROPERTY: "day DESC"})
     home.plain_view("plain", "SELECT 1 AS id, 'a' AS region, 2 AS amount")
     with pytest.raises(AlreadyExistsError, match="plain is a plain view"):
         define(home.catalog, "sales.plain", Definition("SELECT 1 AS one"), stager=home.stager)
