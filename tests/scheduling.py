@@ -16,7 +16,7 @@ from xdist.workermanage import WorkerController
 
 #: The order of folders; those that are not named are cheap and in the middle.
 _FIRST = ("plugin", "airflow", "security", "torture", "rest", "contract")
-_LAST = ("incremental", "cli", "checks", "spark", "engine")
+_LAST = ("incremental", "cli", "intervals", "checks", "spark", "engine")
 #: The first files of their folder: files that share an Airflow, and one whose last tests do not.
 _NEIGHBOURS = ("test_scheduler.py", "test_backfill.py")
 _ROOT = Path(__file__).parent

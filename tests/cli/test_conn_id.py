@@ -20,11 +20,12 @@ AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 #: Adds a connection to Airflow's database.
 STORE = """
 import sys
+from airflow import settings
 from airflow.models import Connection
-from airflow.utils.db import initdb
+from airflow.models.base import Base
 from airflow.utils.session import create_session
 
-initdb()
+Base.metadata.create_all(settings.get_engine())
 with create_session() as session:
     session.add(Connection(conn_id="my_lake", conn_type="iceberg", extra=sys.argv[1]))
 """

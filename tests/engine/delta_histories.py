@@ -193,12 +193,14 @@ def play(seed: int, steps: int, *, by_spark: bool) -> dict[str, Any]:
             if by_spark:
                 lake.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
         sql = {key: f"delta.`{path}`" for key, path in paths.items()} | {"dim": dim}
-        for view, query in VIEWS.items():
+        # The feed is read by a filter in any run, and joined only in the long ones.
+        views = VIEWS if by_spark else {name: query for name, query in VIEWS.items() if name != "joined"}
+        for view, query in views.items():
             lake.create(view, query.format(**sql), refresh_strategy="incremental", properties=ALWAYS)
             found.check(view, query, "creation")
         for _ in range(steps):
             done = [found.change(path, by_spark=by_spark) for path in paths.values()]
-            for view, query in VIEWS.items():
+            for view, query in views.items():
                 found.check(view, query, str(done))
         # Both kinds of statements that write read the deletion vector: an incremental refresh and a full one.
         marked = found.mark(paths["plain"])

@@ -105,7 +105,7 @@ def test_incremental_equals_recompute() -> None:
         run(lab, random, tally)
 
     examples()
-    check_seeds(lab, tally, range(128), refreshes=2)
+    check_seeds(lab, tally, range(128), refreshes=1)
     check_coverage(tally)
 
 

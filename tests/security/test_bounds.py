@@ -25,13 +25,14 @@ from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.status import history as recorded
 from airflow_mv.freshness.status import status
+from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.view import new_view, replace_version, with_view_properties
-from airflow_mv.triggers import MaterializedViewFreshTrigger
-from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
+from airflow_mv.triggers import MaterializedViewFreshTrigger, read_view
+from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind, seen_by
 from tests.builders import LAYOUTS, Lake, lake
 from tests.services import Quiet
 
@@ -260,10 +261,11 @@ def test_i26_two_copies_of_one_trigger_run_at_once_and_never_block_the_loop(dail
     daily.append()
     _, arguments = MaterializedViewFreshTrigger(view=VIEW, poke_interval=0.05).serialize()
     assert json.loads(json.dumps(arguments)) == arguments
-    MaterializedViewFreshTrigger(**arguments)._look()  # triggers lazy imports
-    before = time.thread_time()
-    MaterializedViewFreshTrigger(**arguments)._look()
-    one_look, loop = time.thread_time() - before, LoopTime()
+    with closing(MaterializedViewHook()) as hook:
+        read_view(hook, (VIEW, None))  # triggers lazy imports
+        before = time.thread_time()
+        read_view(hook, (VIEW, None))
+        one_look, loop = time.thread_time() - before, LoopTime()
 
     async def both() -> list[dict[str, Any]]:
         beating = asyncio.create_task(loop.watch())
@@ -390,7 +392,7 @@ def wait_with_many(airflow: Airflow, home: Lake, uri: str, count: int, connected
         MaterializedViewFreshTrigger(view=str(view), iceberg_conn_id="many", poke_interval=interval)
         for view in islice(cycle(views), count)
     ]
-    triggers[0]._look()  # triggers lazy imports and opens the catalog
+    seen_by(MaterializedViewFreshTrigger(view=str(views[0]), iceberg_conn_id="many"))  # opens the catalog
     seen = Seen()
 
     async def story() -> None:
@@ -469,7 +471,7 @@ def test_i26_a_trigger_keeps_its_interval_beside_a_hundred_of_a_catalog_that_doe
             for number in range(100)
         ]
         healthy = MaterializedViewFreshTrigger(view=VIEW, poke_interval=0.2)
-        healthy._look()
+        seen_by(MaterializedViewFreshTrigger(view=VIEW))
 
         async def story() -> float:
             hanging = [asyncio.create_task(_first(trigger)) for trigger in sick]
