@@ -224,10 +224,11 @@ def _defined(
         done = comparison.define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
         return done.view, done.lines
     if adopt:
-        made = adoption.adopt(catalog, view, definition, stager=stager)
+        made, action = adoption.adopt(catalog, view, definition, stager=stager), "adopted"
     else:
+        action = "replaced" if replace and catalog.exists(view) else "created"
         made = creation.create(catalog, view, definition, stager=stager, replace=replace)
-    return made, [f"{'adopted' if adopt else 'created'} {view}", *why_recomputed(catalog, made)]
+    return made, [f"{action} {view}", *why_recomputed(catalog, made)]
 
 
 @main.command()

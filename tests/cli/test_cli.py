@@ -231,6 +231,7 @@ def test_create_accepts_every_documented_option(lake: Lake) -> None:
     assert (replaced.code, replaced.json["version_id"]) == (0, 2)
     same = call("create", lake("daily"), "--sql", sql.replace("sum", "max"), "--replace")
     assert lake.view("daily").metadata.current_version_id == 2
+    assert same.stdout.startswith(f"replaced {lake('daily')}\n")
     assert f"stored rows of {lake('daily')}: `airflow-mv read {lake('daily')}`" in " ".join(same.stdout.split())
     assert lake.view("daily").materialized.allow_stale_data  # what is not named stays
 
