@@ -69,11 +69,12 @@ class Run:
 
 @dataclass
 class Airflow:
-    """Runs DAGs; its process starts with the first run, with this environment."""
+    """Runs DAGs; its process starts with the first run, with this environment. Settings may change between runs."""
 
     folder: Path
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
     def connect(self, conn_id: str, **fields: Any) -> None:
@@ -83,11 +84,12 @@ class Airflow:
         os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(fields)
 
     def disconnect(self) -> None:
-        """Remove all connections."""
+        """Remove all connections and settings."""
         forget()
         for conn_id in self.connections:
             os.environ.pop(f"AIRFLOW_CONN_{conn_id.upper()}", None)
         self.connections.clear()
+        self.settings.clear()
 
     def run(self, tasks: str, meanwhile: tuple[str, Callable[[], object]] | None = None, **arguments: Any) -> Run:
         """Run a DAG with these tasks; ``meanwhile`` is called once, when the log contains its text."""
@@ -100,7 +102,8 @@ class Airflow:
         """Run the DAG of a file."""
         process = self._started()
         connections = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
-        environment = {"AIRFLOW__AIRFLOW_MV__SPARK_APPLICATION_URL": f"{HISTORY}{{application_id}}", **connections}
+        environment = {"AIRFLOW__AIRFLOW_MV__SPARK_APPLICATION_URL": f"{HISTORY}{{application_id}}"}
+        environment |= connections | self.settings
         answer = self.folder / f"{file.stem}.answer.json"
         request = {"file": str(file), "arguments": arguments, "environment": environment, "answer": str(answer)}
         assert process.stdin

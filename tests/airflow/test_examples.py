@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example DAGs run, and Airflow knows the provider."""
+"""The example DAGs run."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import subprocess
-import sys
 import time
 from datetime import date
 from pathlib import Path
@@ -16,7 +12,6 @@ import pytest
 
 from airflow_mv.assets import materialized_view_asset
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.provider_info import get_provider_info
 from examples.demo.data import rows as flight_rows
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import QUERY, Lake
@@ -25,23 +20,17 @@ EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 BARE = QUERY.replace("lake.sales.orders", "orders")
 
 
-def test_every_example_is_short_and_has_no_import_error(airflow: Airflow) -> None:
-    """Each file shows one idea."""
+def test_no_example_has_an_import_error_and_the_daily_refresh_of_a_fresh_view_does_nothing(
+    airflow: Airflow, sales: Lake
+) -> None:
+    """The folder is parsed as a whole. The view exists with the example's query, so the tasks do nothing."""
     files = sorted(EXAMPLES.glob("*.py"))
     assert {"refresh_daily.py", "gate_on_freshness.py", "plan_and_commit.py"} <= {file.name for file in files}
-    script = (
-        "import sys; from airflow.dag_processing.dagbag import DagBag; b = DagBag(sys.argv[1]); print(b.import_errors)"
-    )
-    done = subprocess.run([sys.executable, "-c", script, str(EXAMPLES)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("{}"), done.stdout
-
-
-def test_the_daily_refresh_of_a_fresh_view_does_nothing(airflow: Airflow, sales: Lake) -> None:
-    """The view exists with the example's query, so the tasks do nothing."""
     sales.view(sql=BARE)
     sales.refresh()
-    run = airflow.run_file(EXAMPLES / "refresh_daily.py")
+    run = airflow.run_file(EXAMPLES, dag_id="refresh_daily")
 
+    assert run.import_error == ""
     assert run.states == {"create": "success", "refresh": "success"}, run.log
     assert run.values["refresh"]["outcome"] == "fresh"
 
@@ -132,22 +121,6 @@ def test_a_commit_without_a_spark_job_reports_what_is_missing(airflow: Airflow, 
     assert run.states == {"plan": "success", "commit": "failed", "nonsense": "failed"}
     assert "the Spark job left no outcome at" in run.task_log("commit")
     assert "which is no plan; give it the PlanRefreshOperator's output" in run.log
-
-
-def test_airflow_knows_the_provider_and_finds_its_modules() -> None:
-    """`airflow providers get` is what users of Airflow run."""
-    environment = {**os.environ, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
-    command = [sys.executable, "-m", "airflow", "providers", "get", "airflow-mv", "--full", "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-
-    assert "Iceberg materialized views" in done.stdout
-    assert "airflow_mv.operators" in done.stdout
-    info = get_provider_info()
-    modules = [
-        name for kind in ("operators", "sensors", "hooks", "triggers") for name in info[kind][0]["python-modules"]
-    ]
-    for name in modules:
-        importlib.import_module(name)
 
 
 def test_an_asset_has_the_same_uri_wherever_it_is_named() -> None:

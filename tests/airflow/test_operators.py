@@ -9,7 +9,7 @@ import stat
 import subprocess
 import threading
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,8 @@ def test_a_secret_that_openlineage_adds_is_not_a_process_argument(airflow: Airfl
     sales.view()
     auth = {"type": "api_key", "apiKey": "hidden-5517"}
     transport = json.dumps({"type": "http", "url": "http://127.0.0.1:1", "retry": {"total": 0}, "auth": auth})
-    own = Airflow(airflow.folder, airflow.connections, {"AIRFLOW__OPENLINEAGE__TRANSPORT": transport})
-    with closing(own):
-        own.run(f'{REFRESH}, spark_binary="{program}", openlineage_inject_transport_info=True)')
+    airflow.settings["AIRFLOW__OPENLINEAGE__TRANSPORT"] = transport
+    airflow.run(f'{REFRESH}, spark_binary="{program}", openlineage_inject_transport_info=True)')
     submitted = _submitted(program)
     assert "hidden-5517" in submitted["file"]
     assert "spark.openlineage.transport.type=http" in submitted["arguments"]
