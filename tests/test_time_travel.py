@@ -83,6 +83,28 @@ def test_a_snapshot_has_the_rows_of_its_refresh_or_is_refused(home: Lake) -> Non
         TimeTravel(as_of=moment(), snapshot_id=first)
 
 
+def test_a_past_refresh_is_read_until_its_rows_expire_also_without_time_travel(home: Lake) -> None:
+    """The log of past refreshes has it, and not the view's one record."""
+    home.view()
+    home.refresh()
+    first, before, then = home.storage(), home.read(), moment()
+    assert first.record is not None
+    home.append()
+    home.refresh()
+    ways = (
+        TimeTravel(refresh_id=first.record.refresh_id),
+        TimeTravel(sequence_number=first.record.sequence_number),
+        TimeTravel(snapshot_id=first.rows_snapshot),
+        TimeTravel(as_of=then),
+        TimeTravel(bases_as_of=then),
+    )
+    assert all(rows(home, wanted) == before for wanted in ways)
+    assert home.read() != before
+    expire(home.catalog, VIEW, older_than=timedelta(0))
+    with pytest.raises(RefreshNotFoundError, match=f"the rows of refresh {first.record.refresh_id} have expired"):
+        rows(home, ways[0])
+
+
 def test_the_history_says_how_many_bytes_earlier_refreshes_hold(home: Lake) -> None:
     """As many as the files that the current rows do not need, also after a rollback; none once they have expired."""
     home.view(time_travel=True)

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.lag import lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
@@ -19,9 +21,11 @@ from airflow_mv.registry.model import MEASURED, REFRESHES, RefreshRow, ViewRow
 from airflow_mv.registry.registry import Registry, bring_in, compact_finished_months, require_registry
 from airflow_mv.registry.rows import LONGEST, refresh_row
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, StorageState
+from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.times import from_ms
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     found, now = _Looked([], [], {}), datetime.now(UTC)
 
     def rows(seen: Observation) -> tuple[ViewRow, list[RefreshRow]]:
-        return _view_row(seen, now), _recorded_rows(seen.view, seen.storage.state)
+        return _view_row(seen, now), _recorded_rows(seen.view, seen.storage)
 
     def plain(_: LoadedView) -> None:
         return None
@@ -153,9 +157,13 @@ def _key(row: RefreshRow) -> tuple[Any, ...]:
     return tuple(getattr(row, name) for name in REFRESHES.keys)
 
 
-def _recorded_rows(view: LoadedView, state: StorageState | None) -> list[RefreshRow]:
-    """Return the row of each refresh that a view's storage table records."""
-    records = state.refreshes if state else ()
+def _recorded_rows(view: LoadedView, storage: LoadedStorage) -> list[RefreshRow]:
+    """Return the row of each refresh that a view's storage table records, or has in its log."""
+    try:
+        records = all_refreshes(view, storage)
+    except InvalidMetadataError as error:
+        log.warning("The registry gets the recorded refreshes of %s only: %s", view.identifier, error)
+        records = storage.state.refreshes if storage.state else ()
     return [refresh_row(view.identifier, view.metadata.view_uuid, record) for record in records]
 
 

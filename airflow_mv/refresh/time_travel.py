@@ -8,11 +8,13 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
 from airflow_mv.freshness.observe import observe_tables, require_readable
 from airflow_mv.refresh.inputs import load_tables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, RefreshRecord, StorageState
+from airflow_mv.spec.refresh_log import is_complete
 from airflow_mv.spec.table import TableMetadata, ancestors
 from airflow_mv.spec.times import from_ms, parse_time
 
@@ -52,7 +54,7 @@ CURRENT = TimeTravel()
 def find(
     catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: StorageState, wanted: TimeTravel
 ) -> RefreshRecord:
-    """Return the recorded refresh that a reader asks for.
+    """Return the recorded refresh that a reader asks for. The log of past refreshes counts, too.
 
     Args:
         catalog: Where the view is.
@@ -64,7 +66,11 @@ def find(
     Raises:
         RefreshNotFoundError: The history holds no such refresh. The message says what it holds.
         SnapshotNotFoundError: The state of a base table at that time is not known any more.
+        InvalidMetadataError: The log of past refreshes is broken.
     """
+    if wanted == CURRENT:
+        return state.current
+    state = _with_log(view, storage, state, wanted)
     if wanted.bases_as_of is not None:
         return _of_bases(catalog, view, state, parse_time(wanted.bases_as_of))
     if wanted.snapshot_id is not None:
@@ -74,10 +80,21 @@ def find(
         return found[-1] if found else _missing(view, state, f"with sequence number {wanted.sequence_number}")
     if wanted.as_of is not None:
         return _of_time(view, state, parse_time(wanted.as_of))
-    if wanted.refresh_id is None:
-        return state.current
     named = next((record for record in state.refreshes if record.refresh_id == wanted.refresh_id), None)
     return named or _missing(view, state, f"with id {wanted.refresh_id}")
+
+
+def _with_log(view: LoadedView, storage: LoadedStorage, state: StorageState, wanted: TimeTravel) -> StorageState:
+    """Return the history with the past refreshes that only the log has."""
+    recorded = {record.refresh_id for record in state.refreshes}
+
+    def counts(record: RefreshRecord) -> bool:
+        if record.refresh_id in recorded or wanted.bases_as_of is None:
+            return True
+        # The log has no intervals of a refresh of one, and tables of an earlier definition may be gone.
+        return is_complete(record) and record.version_id == view.metadata.current_version_id
+
+    return state.model_copy(update={"refreshes": tuple(filter(counts, all_refreshes(view, storage)))})
 
 
 def _of_time(view: LoadedView, state: StorageState, moment: datetime) -> RefreshRecord:
