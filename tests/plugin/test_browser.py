@@ -377,12 +377,11 @@ def test_costs_are_those_of_the_registry(server: Served, reader: Page) -> None:
     reader.get_by_role("button", name="7 days").press("Enter")
     expect(month).to_have_text(re.compile(r"2\d"))
     expect(reader).to_have_url(re.compile(r"as=costs&days=7"))
-    tops = {tile.bounding_box()["y"] for tile in reader.locator(".tile").all()}  # type: ignore[index]
-    assert len(tops) == 1, "tiles stand in one row"
-    bar, time = (by_view.locator("tbody tr").first.locator(part).bounding_box() for part in (".share", ".time"))
-    assert bar
-    assert time
-    assert bar["x"] + bar["width"] <= time["x"], "a bar does not cover its number"
+    tops = "tiles => new Set(tiles.map((tile) => tile.getBoundingClientRect().top)).size"
+    assert reader.locator(".tile").evaluate_all(tops) == 1, "tiles stand in one row"
+    apart = """row => row.querySelector(".share").getBoundingClientRect().right
+        <= row.querySelector(".time").getBoundingClientRect().left"""
+    assert by_view.locator("tbody tr").first.evaluate(apart), "a bar does not cover its number"
     reader.set_viewport_size({"width": 380, "height": 800})
     assert reader.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     reader.set_viewport_size({"width": 1280, "height": 800})
