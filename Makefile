@@ -15,6 +15,8 @@ AGAIN := { echo "Failed tests run once more, in one process:"; \
 	$(BIN)/python -m pytest -m "not slow" --last-failed --last-failed-no-failures none --maxfail 3 $(PYTEST_ARGS); }
 CHECKED := airflow_mv examples tests dags_examples benchmarks docker .ci
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests and the demo start hundreds of Python processes. Without bytecode files each of them compiles Airflow again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18

@@ -169,11 +169,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         shared.stop()
 
 
+_RUNNING = pytest.StashKey[Airflow]()
+
+
 @pytest.fixture(scope="session")
-def _airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    found = Airflow(tmp_path_factory.mktemp("dags"))
-    yield found
-    found.close()
+def _airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    """One process, also for modules of other folders, which import this fixture and would get one of their own."""
+    stash = request.config.stash
+    if _RUNNING not in stash:
+        stash[_RUNNING] = Airflow(tmp_path_factory.mktemp("dags"))
+        request.config.add_cleanup(stash[_RUNNING].close)
+    return stash[_RUNNING]
 
 
 @pytest.fixture(scope="module")
