@@ -57,7 +57,7 @@ def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
     assert call("registry", "query", text, "--catalog", "lake", "--json").json == [{"mode": "full", "n": 2}]
     refused = call("registry", "query", "DROP TABLE views", "--catalog", "lake")
     assert (refused.code, refused.error) == (1, "a query of the registry is one SELECT: nothing is changed by SQL")
-    assert call("registry", "rebuild", "--purge", "--json", "--catalog", "lake").json["refreshes"] == 1
+    assert call("registry", "rebuild", "--purge", "--json", "--catalog", "lake").json["refreshes"] == 2
     assert call("history", "lake.sales.daily", "--json").json == [{**item, **dict.fromkeys(COSTS)} for item in whole]
 
 
