@@ -43,7 +43,7 @@ PARTS = ("north", "a b/c=%d'e", None)
 VIEWS = {
     "kept": "SELECT id, part, amount, moment FROM {plain} WHERE id % 5 <> 1",
     "grouped": "SELECT part, count(*) AS n, count(amount) AS c, max(moment) AS latest FROM {plain} GROUP BY part",
-    "fed": "SELECT id, size(tags) AS tags, amount FROM {feed} WHERE amount > 2",
+    "fed": "SELECT id, size(tags) AS tags, amount FROM {feed} WHERE amount > 2 AND NOT isnan(amount)",
     "joined": "SELECT f.id, d.boss FROM {feed} f JOIN {dim} d ON d.region = f.part",
 }
 _DUCK = {"size(tags)": "len(tags)"}
