@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test test-fast test-matrix check format docs docs-images job-wheel torture bench \
+.PHONY: help setup demo airflow test test-fast test-matrix walks check format docs docs-images job-wheel torture bench \
 	clean distclean
 
 BIN := .venv/bin
@@ -64,6 +64,10 @@ job-wheel: setup ## the Spark job as a wheel of its own (airflow-mv-job), in dis
 torture: setup ## the slow tests, minutes each, and their figures (SEED=7: other choices; SLICE=2/4: a quarter of them)
 	@bash .ci/setup.sh services
 	$(if $(SEED),TORTURE_SEED=$(SEED) AIRFLOW_MV_FUZZ_SEED=$(SEED)) $(if $(SLICE),TORTURE_SLICE=$(SLICE)) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+walks: setup ## three users of a whole Airflow: DAG author, engineer who backfills, analyst; each step is printed
+	@bash .ci/setup.sh services
+	$(BIN)/python -m pytest tests/walks -m slow -q $(PYTEST_ARGS)
 
 bench: setup ## a refresh against the bare statement on TPC-H (BENCH_ARGS="--scale 1")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
