@@ -55,7 +55,11 @@ class Walk:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``airflow-mv``; connections are only in Airflow's database."""
         own = {k: v for k, v in self.deployment.home.environment().items() if not k.startswith("AIRFLOW_CONN_")}
-        environment = {**os.environ, **own, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database}
+        database = {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database.replace("+psycopg2", "+psycopg"),
+        }
+        environment = {**os.environ, **own, **database}
         command = [str(Path(sys.executable).with_name("airflow-mv")), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
