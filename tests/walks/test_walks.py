@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, expect
 
+from airflow_mv.errors import ViewNotFoundError
 from tests.airflow.deployment import until
 from tests.walks.conftest import Walk
 
@@ -35,7 +36,8 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     ranked = "SELECT region, min_by(id, amount) AS id FROM lake.sales.orders GROUP BY region"
     refused = walk.command("create", "lake.sales.ranked", "--sql", ranked, "--require", "merge")
     assert refused.returncode == 1
-    assert not walk.lake.iceberg.view_exists("sales.ranked")
+    with pytest.raises(ViewNotFoundError):
+        walk.lake.catalog.load("lake.sales.ranked")
 
     step("a DAG creates the view and refreshes it; it is incremental by default")
     assert set(walk.deployment.run("author_1", "first").values()) == {"success"}, walk.deployment.last_output()
@@ -59,15 +61,14 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     assert isinstance(history[0]["base_tables"][0]["snapshot_reference"], str)
 
     step("the last refresh is rolled back without time travel")
-    rolled = walk.command("rollback", VIEW, "--yes")
+    rolled = walk.command("rollback", VIEW, "--to", history[0]["refresh_id"])
     assert rolled.returncode == 0, rolled.stderr
 
     step("an error of --json is JSON, with a code and whether to try again")
     failed = walk.command("refresh", "lake.sales.nowhere", "--json")
     assert failed.returncode == 1
-    error = json.loads(failed.stderr.splitlines()[-1])
-    assert error["code"]
-    assert error["retryable"] is False
+    error = json.loads(failed.stderr.splitlines()[-1])["error"]
+    assert (error["code"], error["retryable"]) == ("ViewNotFoundError", False)
 
     step("maintain runs for a whole namespace")
     assert walk.command("maintain", "--namespace", "lake.sales").returncode == 0
