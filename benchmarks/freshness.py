@@ -61,33 +61,40 @@ done = time.perf_counter()
 print(json.dumps([imported - started, opened - imported, first - opened, done - first]))
 """
 
-#: Reads one base table, and prints the peak of the memory that was added to that of the imports, MiB.
+#: Reads one base table and its last 20 commits, and prints the CPU seconds and the peak of the memory that was added to
+#: that of the imports, MiB.
 _READER = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 import pyiceberg.io.pyarrow
 from pyiceberg.catalog import load_catalog
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.table import snapshots_between
 def peak():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 catalog = load_catalog("lake", **json.loads(sys.argv[1]))
 ours = MaterializedViewCatalog(catalog)
 catalog.list_tables("bench")
-before = peak()
+before, started = peak(), time.process_time()
 if sys.argv[2] == "ours":
     name = Identifier("lake", ("bench",), "t0")
-    ours.table_metadata(name, ours.locate([name])[name])
+    table = ours.table_metadata(name, ours.locate([name])[name])
+    assert len(snapshots_between(table, table.head - 20, table.head)) == 20
 else:
     catalog.load_table(("bench", "t0"))
-print(peak() - before)
+print(json.dumps([time.process_time() - started, peak() - before]))
 """
+_READERS = ("ours", "pyiceberg's load_table")
+#: How many times less CPU than pyiceberg a first look at the longest history should take.
+_TARGET = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, default=100, metavar="N", help="views")
     parser.add_argument("--tables", type=int, default=10, metavar="M", help="base tables; a view reads three of them")
     parser.add_argument("--snapshots", type=int, nargs="+", default=[10, 1_000, 10_000], help="of each base table")
+    parser.add_argument("--longest", type=int, default=100_000, metavar="N", help="snapshots of one more base table")
     parser.add_argument("--repeat", type=int, default=5, metavar="R", help="runs of each measurement")
 
 
@@ -103,13 +110,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             sizes[snapshots] = lake.metadata_bytes()
             results[snapshots] = _measure(lake, options.repeat)
             print(f"{snapshots} snapshots: done", flush=True)
+        longest = _longest(folder / "longest", options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(
         f"\nFreshness of {options.number} views over {options.tables} base tables ({_READS} each), SQLite catalog, "
-        f"{options.repeat} runs\n{report.about(facts)}\n\n{_table(results, sizes)}"
+        f"{options.repeat} runs\n{report.about(facts)}\n\n{_table(results, sizes)}\n\n"
+        f"One base table of {options.longest:,} snapshots, read by a new process\n\n{_longest_table(longest)}"
     )
-    return {"benchmark": "freshness", "machine": facts, "bytes": sizes, "seconds": results}
+    return {"benchmark": "freshness", "machine": facts, "bytes": sizes, "seconds": results, "longest": longest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,15 +269,31 @@ def _measure(lake: Lake, repeat: int) -> dict[str, list[float]]:
         lake.commit(pointers, table, lake.snapshots + 1)
     _statuses(lake, repeat, "each table has a new snapshot", State.STALE, runs)
     _readers(lake, repeat, runs)
-    for reader in ("ours", "pyiceberg's load_table"):
-        runs[f"peak memory of one base table: {reader}"] = [_peak(lake, reader) for _ in range(repeat)]
     return runs
 
 
-def _peak(lake: Lake, reader: str) -> float:
-    """Return the memory that reading a base table adds to a new process, MiB."""
-    command = [sys.executable, "-c", _READER, json.dumps(lake.properties), reader]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def _longest(folder: Path, options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Return CPU seconds, and MiB of added memory, of new processes that read a base table, by reader in turn."""
+    lake = Lake.make(folder, argparse.Namespace(tables=1, number=0), options.longest)
+    runs: dict[str, list[tuple[float, float]]] = {reader: [] for reader in _READERS}
+    for _ in range(options.repeat):
+        for reader, found in runs.items():
+            command = [sys.executable, "-c", _READER, json.dumps(lake.properties), reader]
+            cpu, added = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            found.append((cpu, added))
+    return runs
+
+
+def _longest_table(runs: dict[str, list[tuple[float, float]]]) -> str:
+    rows = [
+        (reader, report.spread([cpu for cpu, _ in found]), report.spread([mib for _, mib in found], digits=0), "-")
+        for reader, found in runs.items()
+    ]
+    ours, theirs = (runs[reader] for reader in _READERS)
+    pairs = list(zip(ours, theirs, strict=True))
+    ratios = [report.spread([slow[at] / fast[at] for fast, slow in pairs], digits=1) for at in (0, 1)]
+    rows.append(("ratio of the two", *ratios, f"{_TARGET} times less CPU"))
+    return report.table(["", "CPU, s", "memory, MiB", "target"], rows)
 
 
 def _statuses(lake: Lake, repeat: int, title: str, expected: State, runs: dict[str, list[float]]) -> None:
@@ -323,17 +348,9 @@ def _table(results: dict[int, dict[str, list[float]]], sizes: dict[int, int]) ->
 
     names = list(next(iter(results.values())))
     rows = [row("metadata file of a base table", (f"{size / 1e6:.2f} MB" for size in sizes.values()))]
-    rows += [row(f"{name}, {_unit(name)}", (_cell(name, runs[name]) for runs in results.values())) for name in names]
+    rows += [row(f"{name}, ms", (_ms(runs[name]) for runs in results.values())) for name in names]
     rows.append(row("ratio of the two", (_ratio(runs) for runs in results.values())))
     return report.table(["", *(f"{snapshots:,} snapshots" for snapshots in results)], rows)
-
-
-def _unit(name: str) -> str:
-    return "MiB" if name.startswith("peak") else "ms"
-
-
-def _cell(name: str, numbers: list[float]) -> str:
-    return report.spread(numbers, digits=0) if _unit(name) == "MiB" else _ms(numbers)
 
 
 def _ms(seconds: list[float]) -> str:

@@ -173,6 +173,8 @@ def is_wide(text: bytes | bytearray | str) -> bool:
         return True
     if isinstance(text, str):
         return text.count("\\u") > text.count("\\u00")
+    if b"\\" not in text:  # much faster than to count
+        return False
     return text.count(b"\\u") > text.count(b"\\u00")
 
 

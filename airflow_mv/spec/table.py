@@ -2,7 +2,7 @@
 """Read the table-metadata fields that freshness, time travel and publishing need.
 
 Source: Iceberg ``format/spec.md``, "Table Metadata Fields" and "Snapshots". A file with ten thousand
-snapshots is read in milliseconds because everything else is skipped.
+snapshots is read in milliseconds because everything else is skipped, and so are the snapshots that nobody asks for.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
 from airflow_mv.spec.base_tables import Selector
+from airflow_mv.spec.lazy_items import MARK, LazyItems, cut_out
 from airflow_mv.spec.lean import Budget
 from airflow_mv.spec.stored import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, decode_text, shown, unpacked, whole_number
 from airflow_mv.spec.times import from_ms
@@ -37,7 +38,7 @@ def sequence_number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) and int(text) <= _LARGEST else None
 
 
-class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
+class Snapshot(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     """One snapshot; ``summary`` values are text, as stored."""
 
     snapshot_id: Long
@@ -66,21 +67,21 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
         return self.number(key) or 0
 
 
-class LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
+class LogEntry(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     """When a snapshot became current."""
 
     timestamp_ms: Long
     snapshot_id: Long
 
 
-class MetadataLogEntry(msgspec.Struct, frozen=True, rename="kebab"):
+class MetadataLogEntry(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     """A metadata file that was current before."""
 
     metadata_file: str
     timestamp_ms: Long
 
 
-class Ref(msgspec.Struct, frozen=True, rename="kebab"):
+class Ref(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     """A branch or a tag, with the ages after which an expiry removes it, and the snapshots before a branch's last."""
 
     snapshot_id: Long
@@ -108,7 +109,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     sort_orders: list[dict[str, Any]] = msgspec.field(default_factory=list)
     default_sort_order_id: int = 0
     properties: dict[str, str] = msgspec.field(default_factory=dict)
-    #: If there are very many, they are decoded at each access.
+    #: In a large file each is decoded when it is used, and one with a fault raises :class:`InvalidMetadataError` then.
     snapshots: Sequence[Snapshot] = msgspec.field(default_factory=list)
     snapshot_log: list[LogEntry] = msgspec.field(default_factory=list)
     metadata_log: list[MetadataLogEntry] = msgspec.field(default_factory=list)
@@ -122,6 +123,8 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     @cached_property
     def by_id(self) -> dict[int, int]:
         """The positions of the retained snapshots, by id."""
+        if isinstance(self.snapshots, LazyItems):
+            return self.snapshots.by_key
         return {item.snapshot_id: number for number, item in enumerate(self.snapshots)}
 
     def find(self, snapshot_id: int) -> Snapshot | None:
@@ -216,8 +219,17 @@ class _Parts(msgspec.Struct, frozen=True, rename="kebab"):
     refs: msgspec.Raw = _ABSENT
 
 
+class _SnapshotKey(msgspec.Struct, gc=False):
+    """A snapshot's id; everything else is skipped."""
+
+    key: Long = msgspec.field(name="snapshot-id")
+
+
+#: In files of more bytes snapshots are decoded when they are used.
+_LARGE = 512 * 1024
 _DECODER = msgspec.json.Decoder(_Parts)
 _SNAPSHOT = msgspec.json.Decoder(Snapshot)
+_SNAPSHOT_KEYS = msgspec.json.Decoder(list[_SnapshotKey])
 #: The decoded parts: their types, and whether all of their content is kept.
 _PARTS: dict[str, tuple[Any, bool]] = {
     "location": (msgspec.json.Decoder(str), False),
@@ -228,35 +240,45 @@ _PARTS: dict[str, tuple[Any, bool]] = {
     "partition_specs": (msgspec.json.Decoder(list[dict[str, Any]]), True),
     "sort_orders": (msgspec.json.Decoder(list[dict[str, Any]]), True),
     "properties": (msgspec.json.Decoder(dict[str, str]), False),
+    "snapshots": (msgspec.json.Decoder(list[Snapshot]), False),
     "snapshot_log": (msgspec.json.Decoder(list[LogEntry]), False),
     "metadata_log": (msgspec.json.Decoder(list[MetadataLogEntry]), False),
     "refs": (msgspec.json.Decoder(dict[str, Ref]), False),
 }
 
 
-def _decoded(text: bytes | bytearray) -> TableMetadata:
+def _decoded(text: bytes | bytearray, source: str) -> TableMetadata:
     """Decode table metadata within a budget of memory.
 
     Raises:
         ValueError, RecursionError: It is not valid, or would take too much memory.
     """
-    parts, budget = _DECODER.decode(text), Budget()
+    budget = Budget()
+    parts, snapshots = _parts(text, budget, source)
     found: dict[str, Any] = {name: getattr(parts, name) for name in parts.__struct_fields__ if name not in _PARTS}
     for name, (decoder, generic) in _PARTS.items():
         raw = getattr(parts, name)
-        if raw is not _ABSENT:
+        if raw is not _ABSENT and not (name == "snapshots" and snapshots is not None):
             try:
                 found[name] = budget.decode(raw, decoder, generic=generic)
             except ValueError as error:
                 raise ValueError(f"field {name.replace('_', '-')!r}: {error}") from None
-    snapshots = parts.snapshots
-    found.pop("snapshots")
-    if snapshots is not _ABSENT:
-        try:
-            found["snapshots"] = budget.lazy(snapshots, _SNAPSHOT, text)
-        except ValueError as error:
-            raise ValueError(f"field 'snapshots': {error}") from None
+    if snapshots is not None:
+        found["snapshots"] = snapshots
     return TableMetadata(**found)
+
+
+def _parts(text: bytes | bytearray, budget: Budget, source: str) -> tuple[_Parts, Sequence[Snapshot] | None]:
+    """Return the parts of a document, and the snapshots of a large one, which are not decoded."""
+    what = f"{source}: field 'snapshots'"
+    cut = None
+    if len(text) > _LARGE:
+        cut = cut_out(text, "snapshots", _SNAPSHOT_KEYS, _SNAPSHOT, budget=budget, source=what)
+    if cut is not None:
+        parts = _DECODER.decode(cut.rest)
+        if bytes(parts.snapshots) == MARK:
+            return parts, cut.items
+    return _DECODER.decode(text), None
 
 
 def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetadata:
@@ -273,7 +295,7 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
     """
     text = unpacked(data, source)
     try:
-        table = _decoded(text)
+        table = _decoded(text, source)
     except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"{source}: not valid table metadata: {shown(str(error))}") from None
     if unique:

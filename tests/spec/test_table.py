@@ -241,6 +241,68 @@ def test_an_error_names_the_invalid_field_the_view_and_the_file(changes: dict[st
     assert SOURCE in str(caught.value)
 
 
+# -- large files: snapshots are decoded when they are used ----------------------------------------
+
+#: Looks like the structure of a document, inside of a text.
+TRAP = '}, {"snapshot-id": 9}], "snapshots": [{"snapshot-id": 8}], {"'
+LONG = [snapshot(n, n - 1, **{"manifest-list": TRAP * (n % 3), "x": TRAP[: n % len(TRAP)]}) for n in range(1, 4001)]
+NESTED = {**LONG[2000], "y": [{"snapshot-id": n, "snapshots": [{"z": TRAP}]} for n in range(900)]}
+FIRST = {"comment": {"snapshots": LONG[:5]}, "properties": {'"snapshots": [': TRAP}}
+LARGE: dict[str, dict[str, Any]] = {
+    "texts that look like structure": {**V2, "snapshots": LONG},
+    "an item with arrays of objects": {**V2, "snapshots": [*LONG[:2000], NESTED, *LONG[2001:]]},
+    "a field of the same name before it": {**FIRST, **V2, "snapshots": LONG},
+    "few snapshots, and a long text": {**V2, "comment": TRAP * 9000},
+    "no snapshots, and a long text": {**V2, "snapshots": [], "comment": TRAP * 9000},
+}
+
+
+def items(read: TableMetadata) -> list[tuple[Any, ...]]:
+    return [(item.snapshot_id, item.parent_snapshot_id, item.manifest_list, item.summary) for item in read.snapshots]
+
+
+def stored_items(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    keys = ("snapshot-id", "parent-snapshot-id", "manifest-list", "summary")
+    return [tuple(item.get(key) for key in keys) for item in document["snapshots"]]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("document", LARGE.values(), ids=LARGE.keys())
+def test_a_large_file_has_the_snapshots_that_a_json_parser_finds(document: dict[str, Any], indent: int | None) -> None:
+    """Where an item begins is never taken from what only looks like it."""
+    plain = json.dumps(document, indent=indent).encode()
+    for data in (plain, gzip.compress(plain, 1)):
+        read = table(data)
+        assert items(read) == stored_items(document)
+        for number, item in enumerate(document["snapshots"]):
+            assert read.by_id[item["snapshot-id"]] == number
+            assert read.snapshots[number].parent_snapshot_id == item["parent-snapshot-id"]
+
+
+def test_of_a_large_file_s_repeated_fields_the_last_one_counts() -> None:
+    """A field's name may be spelled with an escape, too."""
+    for name in ("snapshots", "snap\\u0073hots"):
+        end = b'"%b": %b}' % (name.encode(), json.dumps(LONG[:3]).encode())
+        assert items(table(json.dumps({**V2, "snapshots": LONG}).encode()[:-1] + b", " + end))[3:] == []
+
+
+@pytest.mark.parametrize("end", [b"", b"]]", b"}", b"],", b"]}}", b"] x}", b",]}", b"]]}"], ids=repr)
+def test_a_large_file_whose_end_is_wrong_is_refused(end: bytes) -> None:
+    whole = json.dumps({**{key: V2[key] for key in V2 if key != "snapshots"}, "snapshots": LONG})
+    assert whole.endswith("}]}")
+    with pytest.raises(InvalidMetadataError, match="not valid table metadata"):
+        table(whole[:-2].encode() + end)
+
+
+def test_a_snapshot_with_a_fault_is_refused_when_it_is_used() -> None:
+    """The other snapshots of a large file can be read."""
+    read = table({**V2, "snapshots": [*LONG[:3000], snapshot(3001, 7, summary={"operation": 1}), *LONG[3001:]]})
+    assert read.snapshots[2999].summary == LONG[2999]["summary"]
+    with pytest.raises(InvalidMetadataError, match="field 'snapshots': Expected `str`") as caught:
+        read.find(3001)
+    assert SOURCE in str(caught.value)
+
+
 GOOD = json.dumps(V2).encode()
 PACKED = gzip.compress(GOOD, mtime=0)
 HOSTILE = {
