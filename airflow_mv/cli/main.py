@@ -50,6 +50,7 @@ from airflow_mv.version import __version__
 if TYPE_CHECKING:
     from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
     from airflow_mv.freshness.known import CatalogStatuses
+    from airflow_mv.freshness.observe import Observation
     from airflow_mv.refresh import RefreshOptions
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.define import OnChange
@@ -301,10 +302,20 @@ def _looked(
         return CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval))
     if views:
         opener = partial(open_catalog, views, conn_id)
-        return CatalogStatuses(statuses_of_views(named_views(views), opener, cache=cache, properties_of=properties_of))
+        named = named_views(views)
+        return CatalogStatuses(
+            statuses_of_views(named, opener, cache=cache, properties_of=properties_of, count=_count_fresh)
+        )
     name, space = (whole or "", None) if namespace is None else split_namespace(namespace, conn_id)
     openers = {item: partial(open_named, item, conn_id) for item in catalog_names(name, conn_id)}
     return statuses_of_catalogs(openers, space, cache=cache, properties_of=properties_of)
+
+
+def _count_fresh(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, Any]:
+    """Count the fresh intervals of a stale view. What is needed for it is imported for such a view only."""
+    from airflow_mv.refresh.coverage import count
+
+    return count(catalog, observation)
 
 
 def _is_about_intervals(

@@ -40,8 +40,8 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
         out.file.writelines(f"{line}\n" for document in shown for line in _plain_status(document))
         return
     for document in shown:
-        when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
-        out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]{_scope(document)}")
+        state = f"{_coloured(document['state'])}{_fresh(document)}"
+        out.print(f"{_escape(document['view'])}  {state}[dim]{_when(document)}[/dim]{_scope(document)}")
         for reason in document["reasons"]:
             out.print(f"  {_reason(reason)}")
         for line in _expiring(document):
@@ -50,12 +50,25 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
 
 def _plain_status(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a status without colours."""
-    when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
-    yield f"{visible(document['view'])}  {document['state']}{when}{_scope(document).replace(_OPENS, '[')}"
+    scope = _scope(document).replace(_OPENS, "[")
+    yield f"{visible(document['view'])}  {document['state']}{_fresh(document)}{_when(document)}{scope}"
     for reason in document["reasons"]:
         yield f"  {visible(reason['message'])} ({reason['code']})"
     for line in _expiring(document):
         yield f"  {visible(line)}"
+
+
+def _when(document: Mapping[str, Any]) -> str:
+    return f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
+
+
+def _fresh(document: Mapping[str, Any]) -> str:
+    """Return how many intervals of a stale view are fresh, if they were counted."""
+    found = document.get("coverage")
+    if found is None:
+        return ""
+    units = found["unit"] if found["intervals"] == 1 else f"{found['unit']}s"
+    return f"  {found['up_to_date']:,} of {found['intervals']:,} {units} fresh"
 
 
 def _expiring(document: Mapping[str, Any]) -> Iterator[str]:

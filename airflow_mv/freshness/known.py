@@ -37,6 +37,7 @@ class _Kept(msgspec.Struct):
 
     pointers: list[Pointer]
     status: dict[str, Any] | None = None
+    counted: dict[str, Any] | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Kept)
@@ -51,12 +52,14 @@ class Known:
         plain: The plain views.
         ordinary: The tables that are no views, with their metadata files.
         left: The views and tables that have to be read.
+        counts: How many intervals of the views are fresh; ``None`` for those that were not counted.
     """
 
     documents: dict[Key, dict[str, Any]] = field(default_factory=dict)
     plain: set[Key] = field(default_factory=set)
     ordinary: dict[Key, str] = field(default_factory=dict)
     left: set[Key] = field(default_factory=set)
+    counts: dict[Key, dict[str, Any] | None] = field(default_factory=dict)
 
     def sorted_documents(self) -> list[dict[str, Any]]:
         """Return the documents in the order of the views' names."""
@@ -177,11 +180,18 @@ def known_views(
             found.left.add(key)
         elif summary.status is not None:
             found.documents[key] = summary.status
+            found.counts[key] = summary.counted
         elif key in pointers.views:
             found.plain.add(key)
         else:
             found.ordinary[key] = pointers.tables[key]
     return found
+
+
+def with_count(document: dict[str, Any], counted: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the document of a view with the number of its fresh intervals as ``coverage``, if they were counted."""
+    shown = {key: value for key, value in (counted or {}).items() if key != "until"}
+    return {**document, "coverage": shown} if shown else document
 
 
 def _summary(data: bytes | None) -> _Kept | None:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
@@ -16,7 +15,7 @@ from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.catalog.pointer_list import Key
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.expiry import expiries
-from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_of, key_text, look_at
+from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_of, key_text, look_at, with_count
 from airflow_mv.freshness.observe import ItemResult, Observation, for_each, observe, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.summary import Summary, encoded, summary_of, summary_of_plain, summary_of_table
@@ -29,6 +28,9 @@ from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.translation import texts_of
 
 log = logging.getLogger(__name__)
+
+#: Counts the fresh intervals of a stale view; see :func:`airflow_mv.refresh.coverage.count`.
+Count = Callable[[MaterializedViewCatalog, Observation], dict[str, Any]]
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
@@ -102,7 +104,7 @@ def observe_catalogs(
 
 
 def observe_named(
-    catalog: MaterializedViewCatalog, views: Sequence[Identifier], seen: Look, cache: FactCache
+    catalog: MaterializedViewCatalog, views: Sequence[Identifier], seen: Look, cache: FactCache, count: Count
 ) -> list[dict[str, Any]]:
     """Return the documents of named views, those that the cache knows from there, and keep the others in it.
 
@@ -111,23 +113,34 @@ def observe_named(
         views: Their names.
         seen: What the cache knows of them.
         cache: The cache.
+        count: Counts the fresh intervals of a stale view.
 
     Raises:
         MaterializedViewError: One of them cannot be read.
     """
     new: dict[Identifier, Summary] = {}
-    known = seen.known.documents
-    results = observe_each(catalog, [view for view in views if key_of(view) not in known], partial(_judged, new))
-    documents = [known.get(key_of(view)) or next(results).get() for view in views]
+    known = seen.known
+
+    def judged(observation: Observation) -> dict[str, Any]:
+        found = {} if observation.freshness.state != State.STALE else count(catalog, observation)
+        return with_count(_judged(new, observation, found), found)
+
+    results = observe_each(catalog, [view for view in views if key_of(view) not in known.documents], judged)
+    documents = [
+        with_count(known.documents[key], known.counts.get(key)) if key in known.documents else next(results).get()
+        for key in map(key_of, views)
+    ]
     if seen.kind and catalog.locates_at_once:
         cache.put(seen.kind, {key_text(key_of(name)): encoded(item) for name, item in new.items()})
     return documents
 
 
-def _judged(new: dict[Identifier, Summary], observation: Observation) -> dict[str, Any]:
+def _judged(
+    new: dict[Identifier, Summary], observation: Observation, counted: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return a view's document, and add its summary to ``new``."""
     document = ViewStatus(observation).to_dict()
-    summary = summary_of(observation, document)
+    summary = summary_of(observation, document, counted)
     if summary is not None:
         new[observation.view.identifier] = summary
     return document

@@ -24,22 +24,25 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         pointers: The pointers that it follows from.
         status: The document of ``airflow-mv status``; ``None`` for a plain view, and for a table that is no view.
+        counted: How many intervals are fresh; empty if there is nothing to count, ``None`` if it was not counted.
     """
 
     pointers: list[Pointer]
     status: dict[str, Any] | None = None
+    counted: dict[str, Any] | None = None
 
 
-def summary_of(seen: Observation, status: dict[str, Any]) -> Summary | None:
+def summary_of(seen: Observation, status: dict[str, Any], counted: dict[str, Any] | None = None) -> Summary | None:
     """Return the summary of an observation; ``None`` if it depends on more than pointers.
 
     Args:
         seen: The observation.
         status: Its document.
+        counted: See :class:`Summary`.
     """
     if seen.pointers is None or seen.interval is not None:
         return None
-    return Summary(_listed(seen.pointers), status)
+    return Summary(_listed(seen.pointers), status, counted)
 
 
 def summary_of_plain(view: LoadedView) -> Summary:

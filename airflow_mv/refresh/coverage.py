@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.statistics import AddedFiles, FileStatistics
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.coverage import Affected, Cover, Coverage, CoverRange, Units, cover
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, PartFreshness, State
@@ -21,6 +23,8 @@ from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import IntervalPart
 from airflow_mv.spec.times import unit_number, unit_start
 from airflow_mv.sql.intervals import COLUMN_PROPERTY, interval_column, resolve, unit_of
+
+log = logging.getLogger(__name__)
 
 #: Intervals before now that are shown where no interval was refreshed separately.
 DEFAULT_INTERVALS = 30
@@ -77,6 +81,31 @@ def coverage(
         return Coverage(name, chosen, kind, unit, (stale,))
     ranges = cover(_parts(observation), chosen, units, _affected(catalog, inputs, chosen, units))
     return Coverage(name, chosen, kind, unit, ranges)
+
+
+def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, Any]:
+    """Return how many intervals of a view are fresh.
+
+    Args:
+        catalog: Where the view is.
+        observation: The view.
+
+    Returns:
+        ``unit``, ``intervals``, ``up_to_date``, and ``until``: when the time that is counted goes on to the next unit,
+        ``None`` if it does not. Empty if the view has no interval column, or its intervals cannot be told.
+    """
+    if column_of(observation) is None:
+        return {}
+    now = datetime.now(UTC)
+    try:
+        found = coverage(catalog, observation.view.identifier, now=now)
+    except MaterializedViewError as error:
+        log.warning("The intervals of %s are not counted: %s", observation.view.identifier, error)
+        return {}
+    today = unit_number(now, found.unit)
+    until = unit_start(today + 1, found.unit) if found.ranges[-1].end >= unit_start(today, found.unit) else None
+    counted = {"unit": found.unit, "intervals": found.total, "up_to_date": found.up_to_date}
+    return {**counted, "until": until.isoformat() if until else None}
 
 
 def column_of(observation: Observation) -> str | None:

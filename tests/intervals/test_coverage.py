@@ -179,8 +179,10 @@ def test_rows_of_another_definition_are_stale(lake: Days) -> None:
     assert found.counts[Cover.STALE] == 3
 
 
-def test_the_command_shows_ranges_and_how_many_are_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a table, as JSON, and as an exit code."""
+def test_the_command_shows_ranges_and_how_many_are_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    """As a table, as JSON, and as an exit code. The status of a named view has the number, which the cache keeps."""
     for name, value in configure(tmp_path, "lake").items():
         monkeypatch.setenv(name, value)
     reload_configuration()
@@ -209,6 +211,11 @@ def test_the_command_shows_ranges_and_how_many_are_fresh(tmp_path: Path, monkeyp
     }  # fmt: skip
     assert [call(*asked, "--check").code, call(*asked[:-1], "2024-06-02", "--check").code] == [3, 0]
     assert call("status", "--all", "--intervals").code == 2
+    plain = ["status", f"lake.{VIEW}"]
+    assert call(*plain).stdout.startswith("lake.sales.daily  stale  1 of 2 days fresh  refreshed 20")
+    reads.clear()
+    assert call(*plain, "--json").json[0]["coverage"] == {"unit": "day", "intervals": 2, "up_to_date": 1}
+    assert reads == []
     assert call(*asked, "--interval", "2024-06-01", "2024-06-02").code == 2
     monkeypatch.undo()
     reload_configuration()
