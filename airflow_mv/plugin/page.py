@@ -21,6 +21,7 @@ from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.status import history, how_to_read
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import costs_of
+from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.plugin.rows import ViewRow, row_of
@@ -49,6 +50,7 @@ class Page:
     """
 
     sources: Sources
+    _counts: Counts = field(default_factory=Counts)
     _answers: dict[tuple[str, str], tuple[float, Future[Any]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -69,17 +71,27 @@ class Page:
             states.append(_state(source.address.conn_id, source.address.catalog, found))
         return rows, states
 
-    def listed(self, rows: list[ViewRow], query: Query, reader: Reader, session: Session) -> dict[str, Any]:
-        """Return one page of the list."""
+    def listed(
+        self, rows: list[ViewRow], query: Query, catalogs: Collection[str], reader: Reader, session: Session
+    ) -> dict[str, Any]:
+        """Return one page of the list. While fresh intervals are counted, ``counting`` is true."""
         fitting = listing.matching(rows, query)
         shown, total = listing.cut(fitting, query)
         names = [str(row.view) for row in shown]
         last, running = runs.last_refreshes(names, reader, session), runs.at_work(names, reader, session)
+        sources, _ = self.sources.all(catalogs)
+        counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
         return {
             "views": [
-                {**_line(row, last.get(str(row.view)), now), "running": str(row.view) in running} for row in shown
+                {
+                    **_line(row, last.get(str(row.view)), now),
+                    "running": str(row.view) in running,
+                    "coverage": counted.get(row.view),
+                }
+                for row in shown
             ],
+            "counting": None in counted.values(),
             "total": total,
             "counts": listing.counts(fitting),
             "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),

@@ -84,8 +84,9 @@ async def views(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
     def answer(session: Session) -> dict[str, Any]:
         reader = Reader(user)
         query = asked.query(_views_of(asked.dag_id, reader, session))
-        rows, sources = page.rows(runs.catalog_names(session))
-        return {"sources": sources, **page.listed(rows, query, reader, session)}
+        catalogs = runs.catalog_names(session)
+        rows, sources = page.rows(catalogs)
+        return {"sources": sources, **page.listed(rows, query, catalogs, reader, session)}
 
     return await _from_database(answer)
 

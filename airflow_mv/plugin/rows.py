@@ -15,6 +15,7 @@ from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.plugin.messages import harmless, said
+from airflow_mv.refresh.coverage import column_of
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
@@ -51,6 +52,7 @@ class ViewRow:
         rows: Rows that the view has; ``None`` if its storage table's metadata does not say.
         last: The reasons, interval and checks of the refresh, see :func:`airflow_mv.plugin.messages.said`.
         strategy: ``full`` or ``incremental``.
+        interval_column: The column of its intervals, if it has one.
         tables: Its base tables, each with whether rows of it have changed since.
         pointers: The catalog's pointers that determine the state; ``None`` if they do not determine it completely.
     """
@@ -66,6 +68,7 @@ class ViewRow:
     rows: int | None = None
     last: Mapping[str, Any] | None = None
     strategy: str | None = None
+    interval_column: str | None = None
     tables: tuple[tuple[str, bool], ...] = ()
     pointers: Mapping[Identifier, str] | None = None
 
@@ -135,6 +138,7 @@ def row_of(observation: Observation) -> ViewRow:
         rows=observation.storage.table.rows_at(observation.storage.rows_snapshot) if record else None,
         last=_last(record) if record else None,
         strategy=observation.view.materialized.refresh_strategy,
+        interval_column=column_of(observation),
         tables=tuple((change.identifier, change.changed) for change in freshness.base_tables),
         pointers=observation.pointers,
     )

@@ -54,6 +54,8 @@ class CatalogSource:
     def __post_init__(self) -> None:
         self.survey = Survey(self.open, self.seconds)
         self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="airflow-mv-page")
+        # Counts of many views must not keep a reader of one view waiting.
+        self.counting = ThreadPoolExecutor(1, thread_name_prefix="airflow-mv-counts")
 
     def open(self) -> MaterializedViewCatalog:
         """Open the catalog. It is opened again after some minutes, because its connection may have been edited.

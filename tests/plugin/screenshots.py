@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.plugin.served import ROOT, chromium, served
-from tests.plugin.shop import DAGS, connection, refresh_ids, shop
+from tests.plugin.shop import DAGS, LAST, connection, refresh_ids, shop
 
 SIZE = {"width": 1280, "height": 800}
 VIEW = "lake.sales.customer_value"
@@ -49,7 +49,7 @@ def _nights() -> list[dict[str, Any]]:
     chance = random.Random(7)
     runs = []
     for night in range(24, 0, -1):
-        mode = chance.choice(["merge", "merge", "merge", "append", "fast-forward", "full"])
+        mode = chance.choice(["replace-keys", "replace-keys", "replace-keys", "replace-keys", "fast-forward", "full"])
         extra = None if night in (6, 7) else _extra(VIEW, f"night {night}", mode, chance)
         kind = "manual jana" if night in (5, 14) else "scheduled"
         runs.append({"dag_id": "sales_morning", "hours": 8 + 24 * night, "kind": kind, "published": {VIEW: extra}})
@@ -62,12 +62,13 @@ def _morning(current: dict[str, str]) -> list[dict[str, Any]]:
     published: dict[str, dict[str, Any]] = {"sales_morning": {}, "sales_report": {}}
     for view, refresh_id in current.items():
         dag_id = "sales_report" if view.endswith(("report", "stock_by_region")) else "sales_morning"
-        published[dag_id][view] = _extra(view, refresh_id, "full", chance)
+        mode, _, written = LAST[view.rpartition(".")[2]]
+        published[dag_id][view] = _extra(view, refresh_id, mode, chance) | {"rows_written": written}
     return [{"dag_id": dag_id, "hours": 8, "kind": "scheduled", "published": of} for dag_id, of in published.items()]
 
 
 def _extra(view: str, refresh_id: str, mode: str, chance: random.Random) -> dict[str, Any]:
-    rows = 0 if mode == "fast-forward" else chance.randrange(2_000, 90_000)
+    rows = {"fast-forward": 0, "full": 47_000 + chance.randrange(900)}.get(mode, chance.randrange(200, 4_000))
     seconds = round(_SECONDS.get(mode, 21.0) * chance.uniform(0.7, 1.3), 1)
     found = {"view": view, "refresh_id": refresh_id, "mode": mode, "rows_written": rows, "seconds": seconds}
     return {**found, "reasons": [{"code": code, "message": message} for code, message in _why(mode, rows, chance)]}
@@ -77,9 +78,13 @@ def _why(mode: str, rows: int, chance: random.Random) -> list[tuple[str, str]]:
     before, after = (chance.randrange(10**18, 9 * 10**18) for _ in range(2))
     if mode == "fast-forward":
         return [("ONLY_REPLACED", "lake.sales.orders was compacted: the same rows in other files")]
-    moved = f"lake.sales.orders moved {before} → {after}: {rows % 7 + 1} snapshots, +{rows:,} rows"
-    what = "the view's refresh strategy is full" if mode == "full" else f"{mode} is the cheapest way"
-    return [("BASE_CHANGED", moved), ("STRATEGY_FULL" if mode == "full" else "INCREMENTAL", what)]
+    added = chance.randrange(9_000, 30_000) * (40 if mode == "full" else 1)
+    moved = f"lake.sales.orders moved {before} → {after}: {rows % 7 + 2} snapshots, +{added:,} rows"
+    cost = "full is expected to be cheaper: full 96 s for 180 MiB, replace-keys 141 s for 203 MiB"
+    return [
+        ("BASE_CHANGED", moved),
+        ("COST", cost) if mode == "full" else ("INCREMENTAL", f"{mode} is the cheapest way"),
+    ]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,24 @@ VIEWS = {
     "weekly_forecast": "SELECT region, max(amount) AS amount FROM lake.sales.shipments GROUP BY region",
 }
 REFRESHED = [name for name in VIEWS if name != "weekly_forecast"]
+
+#: In pictures: the mode of each view's last refresh, the rows that the view has, and those that were written.
+LAST = {
+    UNEXPECTED: ("full", 812_440, 812_440),
+    "daily_revenue": ("merge", 2_190, 14),
+    "orders_by_region": ("merge", 36, 5),
+    "returns_by_region": ("merge", 36, 3),
+    "customer_value": ("replace-keys", 48_213, 1_908),
+    "stock_by_region": ("full", 1_440, 1_440),
+    "region_report": ("replace-keys", 2_190, 14),
+    "new_customers": ("append", 91_377, 214),
+}
+#: In pictures: the rows of base tables, those of the last commit, and its age in hours.
+COMMITS = {
+    "orders": (4_126_380, 24_310, 9.5),
+    "shipments": (1_204_530, 18_240, 7.4),
+    "customers": (91_592, 215, 1.6),
+}
 
 DAGS = """
 from datetime import datetime
@@ -77,16 +96,15 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
 
     Args:
         folder: An empty folder.
-        aged: Whether its commits and refreshes are backdated by hours, for pictures; if not, one view has markup as
-            its name, and the metadata of one is broken.
-            is markup, and the metadata of one is broken.
+        aged: Whether it is for pictures: commits and refreshes are backdated by hours, and sizes are plausible. If not,
+            one view has markup as its name, and the metadata of one is broken.
     """
     (folder / "warehouse").mkdir()
     with lake(f"sqlite:///{folder}/catalog.db", folder / "warehouse", **{PLACE: "airflow_mv"}) as found:
         for table in ("orders", "returns", "customers", "shipments"):
             found.table(table, rows=[(number, ("north", "south", "east")[number % 3], number) for number in range(9)])
         for name, sql in VIEWS.items():
-            strategy = "incremental" if name == UNEXPECTED else "full"
+            strategy = "incremental" if aged or name == UNEXPECTED else "full"
             found.view(name, sql, time_travel=name == "daily_revenue", refresh_strategy=strategy)
         found.refresh(f"sales.{UNEXPECTED}")
         found.append()
@@ -145,7 +163,7 @@ def _registered(number: int, name: str, moment: datetime, chance: random.Random)
         mode="full" if full else "merge",
         fallback=why if unexpected else None,
         rows_written=chance.randrange(2_000, 90_000),
-        bytes_read=None if full else chance.randrange(10**7, 10**9),
+        bytes_read=chance.randrange(10**8, 10**9) if full else chance.randrange(10**6, 10**8),
         outcome="refreshed",
         seconds=seconds + 3.0,
         job_seconds=seconds,
@@ -179,13 +197,14 @@ def _break(found: Lake) -> None:
 
 
 def _age(found: Lake) -> None:
-    """Rewrite stored times, as if commits and refreshes had been made over the last night."""
+    """Rewrite stored times and sizes, as if commits and refreshes had been made over the last night."""
     now = time.time_ns() // 1_000_000
-    for table, hours in (("shipments", 7.4), ("customers", 1.6)):
-        _rewrite(found.load(table).metadata_location, lambda document, h=hours: _older(document, now, h))
-    for place, name in enumerate(REFRESHED):
-        hours = 8 + place / 9
-        _rewrite(found.storage(f"sales.{name}").location, lambda document, h=hours: _refreshed(document, now, h))
+    for table, (rows, added, hours) in COMMITS.items():
+        _rewrite(found.load(table).metadata_location, partial(_committed, now=now, rows=rows, added=added, hours=hours))
+    for place, (name, last) in enumerate(LAST.items()):
+        _rewrite(found.storage(f"sales.{name}").location, partial(_refreshed, now=now, hours=8 + place / 9, last=last))
+    for location in (found.load("sold").metadata_location, found.storage("sales.daily").location):
+        _rewrite(location, _earlier)
 
 
 def _rewrite(location: str, change: Any) -> None:
@@ -195,17 +214,43 @@ def _rewrite(location: str, change: Any) -> None:
     path.write_text(json.dumps(document))
 
 
-def _older(document: dict[str, Any], now: int, hours: float) -> None:
+def _sized(snapshot: dict[str, Any], rows: int, added: int) -> None:
+    bytes_of_row = 46
+    sizes = {"total-records": rows, "total-files-size": bytes_of_row * rows}
+    new = {"added-records": added, "added-files-size": bytes_of_row * added}
+    snapshot["summary"] |= {key: str(value) for key, value in (sizes | new).items()}
+
+
+def _committed(document: dict[str, Any], *, now: int, rows: int, added: int, hours: float) -> None:
     moment = int(now - hours * HOUR * 1000)
-    document["snapshots"][-1]["timestamp-ms"] = moment
+    before, last = document["snapshots"][-2:]
+    _sized(before, rows - added, rows - added)
+    _sized(last, rows, added)
+    last["timestamp-ms"] = moment
     for entry in document["snapshot-log"]:
         entry["timestamp-ms"] = min(entry["timestamp-ms"], moment)
 
 
-def _refreshed(document: dict[str, Any], now: int, hours: float) -> None:
+def _refreshed(document: dict[str, Any], *, now: int, hours: float, last: tuple[str, int, int]) -> None:
+    mode, rows, written = last
     records = json.loads(document["properties"][PROPERTY])
     for record in records["refreshes"]:
-        record["refreshed-at-ms"] = int(now - hours * HOUR * 1000)
-        record["rows-written"] = int(hours * 1e6) % 90_001
+        record |= {"refreshed-at-ms": int(now - hours * HOUR * 1000), "mode": mode, "rows-written": written}
+        if mode != "full":
+            record["reasons"] = [{"code": "INCREMENTAL", "message": f"{mode} is expected to be the cheapest way"}]
     document["properties"][PROPERTY] = json.dumps(records)
     document["properties"].pop(LOG_PROPERTY, None)
+    _sized(document["snapshots"][-1], rows, written)
+
+
+def _earlier(document: dict[str, Any]) -> None:
+    """Move all commits and refreshes some hours into the past."""
+    back = 3 * HOUR * 1000
+    for entry in (*document["snapshots"], *document["snapshot-log"]):
+        entry["timestamp-ms"] -= back
+    if PROPERTY in document["properties"]:
+        records = json.loads(document["properties"][PROPERTY])
+        for record in records["refreshes"]:
+            for item in (record, *record.get("intervals", ())):
+                item["refreshed-at-ms"] -= back
+        document["properties"][PROPERTY] = json.dumps(records)

@@ -7,19 +7,26 @@ import json
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from fastapi.testclient import TestClient
 
+from airflow_mv.freshness.observe import observe
 from airflow_mv.plugin.app import create_app
+from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.page import Page
-from airflow_mv.plugin.sources import Sources
+from airflow_mv.plugin.rows import row_of
+from airflow_mv.plugin.sources import CatalogSource, Sources
 from airflow_mv.registry.registry import Registry
 from airflow_mv.registry.settings import PLACE, registry_settings
 from tests.builders import Lake
+from tests.intervals.support import VIEW, days_lake
 from tests.plugin.conftest import Server
 from tests.registry.support import refresh_row
 
@@ -252,3 +259,29 @@ def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, mo
     _, found = answer(server, ("booked", "pages"), "/api/costs?days=7")
     assert "at most 30 are read here" in found["catalogs"][0]["problem"]["message"]
     assert answer(server, ("booked",), "/api/costs?days=367")[0] == 400
+
+
+def test_fresh_intervals_are_counted_again_only_if_something_has_moved(
+    sqlite_uri: str, warehouse: Path, reads: list[str]
+) -> None:
+    """A list of thousands of views costs nothing more while nothing moves; the numbers are those of the view's page."""
+    with days_lake(sqlite_uri, warehouse, "pointed") as lake, ThreadPoolExecutor(1) as pool:
+        lake.sell((1, 10), (2, 20), (3, 30))
+        lake.refresh_days(1, 4)
+        source, counts = cast("CatalogSource", SimpleNamespace(open=lambda: lake.catalog, counting=pool)), Counts()
+
+        def counted() -> list[dict[str, Any] | None]:
+            row = row_of(observe(lake.catalog, VIEW))
+            reads.clear()
+            while None in (found := counts.of([row], {"lake": source}).values()):
+                time.sleep(0.05)
+            return list(found)
+
+        assert counted() == [{"unit": "day", "intervals": 3, "up_to_date": 3}]
+        lake.sell((2, 1))
+        assert counted() == [{"unit": "day", "intervals": 3, "up_to_date": 2}]
+        assert reads
+        assert counted() == [{"unit": "day", "intervals": 3, "up_to_date": 2}]
+        assert reads == []
+        lake.sell((3, 1))
+        assert counted() == [{"unit": "day", "intervals": 3, "up_to_date": 1}]

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
 
 from airflow_mv.scope import END_PARAM, START_PARAM
 from tests.builders import Lake
+from tests.plugin.prepare import FAILURE
 from tests.plugin.served import Served, served
 from tests.plugin.shop import DAGS, HOSTILE, UNEXPECTED, connection, refresh_ids, shop
 
@@ -37,6 +38,8 @@ BACKFILLED = {
     "checks": {"passed": 2, "of": 3, "warned": ["not too few"]},
 }
 _MS = 180_000
+#: Pixels of a line of text and the space around it.
+_LINE = 24
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +123,23 @@ def frame(page: Page) -> FrameLocator | Page:
     return page if urlsplit(page.url).path == ALONE else page.frame_locator("iframe")
 
 
+def told(page: Page, button: Locator) -> Locator:
+    """The note that a button opens, by the keyboard. Escape closed the last one, and the focus is on its button."""
+    note = frame(page).get_by_role("dialog", name="Details")
+    if note.is_visible():
+        page.keyboard.press("Escape")
+        expect(note).to_be_hidden()
+        expect(frame(page).locator(":focus")).to_have_class(re.compile("tip"))
+    button.press("Enter")
+    return note
+
+
+def unreachable(page: Page) -> list[str]:
+    """Texts that only a pointer that hovers can reach: titles that are not the name of something with the focus."""
+    hovers = 'item.tagName !== "BUTTON" || item.ariaLabel !== item.title'
+    return frame(page).locator("[title]").evaluate_all(f"all => all.filter(item => {hovers}).map(item => item.title)")
+
+
 def names(page: Page) -> list[str]:
     """The listed views, once all have been read."""
     expect(frame(page).locator(".told")).to_contain_text("as of")
@@ -164,7 +184,22 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     expect(frame(reader).get_by_text("No view fits this filter.")).to_be_visible()
     frame(reader).get_by_role("button", name="Show all").click()
     frame(reader).get_by_role("button", name=re.compile("stale$")).click()
-    expect(frame(reader).locator("td .pill")).to_have_text(["stale"] * 4)
+    expect(frame(reader).locator("td .pill")).to_have_text(["stale", "stale", "21 of 26 days fresh", "stale"])
+    details = told(reader, frame(reader).get_by_role("button", name="Details of customer_value"))
+    expect(details).to_contain_text(re.compile(r"lake.sales.customers moved \d{12,} → \d{12,}"))
+    assert unreachable(reader) == []
+
+
+def test_a_narrow_screen_has_two_lines_for_each_view(server: Served, reader: Page) -> None:
+    """Nothing is cut off or has to be scrolled to: what there is no room for is among the details."""
+    reader.goto(f"{server.url}{ALONE}")
+    names(reader)
+    reader.set_viewport_size({"width": 390, "height": 800})
+    heights = frame(reader).locator("tbody").evaluate_all("lines => lines.map(line => line.offsetHeight)")
+    assert max(heights) < 3 * _LINE
+    assert reader.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert frame(reader).locator(".wide").evaluate("place => place.scrollWidth <= place.clientWidth")
+    reader.set_viewport_size({"width": 1280, "height": 800})
 
 
 def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served, reader: Page) -> None:
@@ -172,6 +207,7 @@ def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served
     reader.goto(f"{server.url}{ALONE}?view={STALE}")
     view = frame(reader)
     expect(view.get_by_text("Why it is stale")).to_be_visible()
+    expect(view.locator("svg.graph .told").first).to_have_text("stale")
     expect(view.locator(".card", has_text="What a refresh would do now")).to_contain_text("Spark statement")
     changed = view.locator("tr.changed")
     expect(changed).to_contain_text("lake.sales.customers")
@@ -180,8 +216,8 @@ def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served
     expect(lines).to_have_count(2)
     expect(lines.nth(0)).to_contain_text("jana (manual)")
     expect(lines.nth(0)).to_contain_text("13 s")
-    expect(lines.nth(1)).to_contain_text("failed")
-    expect(view.locator("svg.graph text")).to_have_text(["customer_value", "customers", "orders"])
+    expect(lines.nth(1)).to_contain_text(f"SparkJobError: {FAILURE}")
+    expect(view.locator("svg.graph text:not(.told)")).to_have_text(["customer_value", "customers", "orders"])
     dag = view.get_by_role("link", name="sales_morning").first
     expect(dag).to_have_attribute("href", re.compile("/dags/sales_morning"))
 
@@ -303,9 +339,11 @@ def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -
     lines = refreshes.locator("tbody tr")
     # Found by their text: another test may have added a refresh above them.
     recomputed, of_a_day = lines.filter(has_text="unexpected"), lines.filter(has_text="1 Jun 2024")
-    expect(recomputed.get_by_text("unexpected")).to_have_attribute("title", re.compile("Against expectation: .*MIN_BY"))
-    expect(of_a_day).to_contain_text("2/3 passed")
-    expect(of_a_day.locator("td", has_text="2/3 passed")).to_have_attribute("title", "not too few: warned")
+    mark = told(reader, recomputed.get_by_role("button", name="unexpected"))
+    expect(mark).to_contain_text(re.compile("Against expectation: .*MIN_BY"))
+    expect(told(reader, of_a_day.get_by_role("button", name="2/3 passed"))).to_have_text("not too few: warned")
+    expect(told(reader, of_a_day.get_by_role("button", name="1 Jun 2024"))).to_contain_text("the end excluded")
+    assert unreachable(reader) == []
     expect(of_a_day).to_contain_text("the rows of that day are recomputed")
     expect(refreshes.locator(".timeline .unexpected")).to_have_count(1)
     expect(refreshes.locator(".timeline title").first).to_contain_text("replace-interval 1 Jun 2024")
@@ -344,6 +382,7 @@ def test_a_dag_has_a_tab_with_the_views_that_it_refreshes(server: Served, reader
         reader.get_by_role("tab", name="Materialized views")
     ).click()
     assert sorted(names(reader)) == ["region_report", "stock_by_region"]
+    assert frame(reader).locator(".wide").evaluate("place => place.scrollWidth <= place.clientWidth")
     frame(reader).get_by_role("link", name="region_report").click()
     expect(frame(reader).get_by_role("heading", level=1)).to_have_text("lake.sales.region_report")
     reader.goto(f"{server.url}/dags/without_views/plugin/dag-materialized-views")
@@ -377,6 +416,9 @@ def test_costs_are_those_of_the_registry(server: Served, reader: Page) -> None:
     reader.get_by_role("button", name="7 days").press("Enter")
     expect(month).to_have_text(re.compile(r"2\d"))
     expect(reader).to_have_url(re.compile(r"as=costs&days=7"))
+    cost = by_view.get_by_role("columnheader").get_by_role("button", name="Cost")
+    expect(told(reader, cost)).to_contain_text("The time that Spark's executors worked")
+    assert unreachable(reader) == []
     tops = "tiles => new Set(tiles.map((tile) => tile.getBoundingClientRect().top)).size"
     assert reader.locator(".tile").evaluate_all(tops) == 1, "tiles stand in one row"
     apart = """row => row.querySelector(".share").getBoundingClientRect().right

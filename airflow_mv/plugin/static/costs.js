@@ -3,8 +3,8 @@
 
 import { address, airflowLink } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { h, pill, problem, show, svg } from "./dom.js";
-import { ago, bytes, count, duration } from "./format.js";
+import { h, pill, problem, show, svg, tip } from "./dom.js";
+import { ago, agoExactly, bytes, clamped, count, duration } from "./format.js";
 
 const AGAIN_MS = 300000;
 const DAYS = [7, 30, 90, 365];
@@ -114,8 +114,8 @@ function nothing({ catalog }, days) {
 }
 
 function tiles({ refreshes, cost_seconds: cost, saved_seconds: saved, fallbacks, lagging, late }) {
-  const tile = (name, value, title, alarm) =>
-    h("div", { class: alarm ? "tile alarm" : "tile", title }, h("dd", null, value), h("dt", null, name));
+  const tile = (name, value, about, alarm) =>
+    h("div", { class: alarm ? "tile alarm" : "tile" }, h("dd", null, value), h("dt", null, about ? tip(name, name, about) : name));
   return h(
     "dl",
     { class: "tiles" },
@@ -133,11 +133,11 @@ const SAVED = "The estimated job time of full refreshes, less that of the increm
 
 const viewColumn = { name: "View", cell: ({ view }) => h("a", { href: address({ view }), "data-key": view }, view), wide: true };
 const costColumns = [
-  { name: "Cost", title: COST, number: true, cell: (line, most) => bar(line.cost_seconds, most.cost_seconds) },
+  { name: "Cost", about: COST, number: true, cell: (line, most) => bar(line.cost_seconds, most.cost_seconds) },
   { name: "Refreshes", number: true, cell: (line) => count(line.refreshes) },
-  { name: "Elapsed", title: "Wall-clock time of plan, job and publication", number: true, cell: (line) => duration(line.seconds) },
+  { name: "Elapsed", about: "Wall-clock time of plan, job and publication", number: true, cell: (line) => duration(line.seconds) },
   { name: "Rows written", number: true, cell: (line) => count(line.rows_written) },
-  { name: "Bytes read", title: "Bytes of the files that were read to find the change", number: true, cell: (line) => bytes(line.bytes_read) },
+  { name: "Bytes read", about: "Bytes of the files that were read to find the change", number: true, cell: (line) => bytes(line.bytes_read) },
 ];
 
 const TABLES = [
@@ -148,7 +148,7 @@ const TABLES = [
     columns: [
       viewColumn,
       { name: "Times", number: true, cell: (line) => count(line.fallbacks) },
-      { name: "Last", cell: (line) => ago(line.last_at) },
+      { name: "Last", cell: (line) => agoExactly(`last ${line.view}`, line.last_at) },
       { name: "Why the last time", cell: (line) => line.why, wide: true, long: true },
     ],
   },
@@ -157,7 +157,7 @@ const TABLES = [
     question: "saved",
     columns: [
       viewColumn,
-      { name: "Saved", title: SAVED, number: true, cell: (line, most) => bar(line.saved_seconds, most.saved_seconds) },
+      { name: "Saved", about: SAVED, number: true, cell: (line, most) => bar(line.saved_seconds, most.saved_seconds) },
       { name: "Refreshes", number: true, cell: (line) => count(line.refreshes) },
       { name: "Jobs took", number: true, cell: (line) => duration(line.job_seconds) },
       { name: "Full would take", number: true, cell: (line) => duration(line.full_seconds) },
@@ -176,7 +176,7 @@ const TABLES = [
       viewColumn,
       { name: "State", cell: (line) => pill(line.state) },
       { name: "Lag", number: true, cell: (line) => (line.lag_seconds === null ? "" : duration(line.lag_seconds)) },
-      { name: "Refreshed", cell: (line) => ago(line.refreshed_at) },
+      { name: "Refreshed", cell: (line) => agoExactly(`refreshed ${line.view}`, line.refreshed_at) },
       { name: "Why", cell: (line) => line.explanation, wide: true, long: true },
     ],
   },
@@ -186,11 +186,10 @@ function card({ title, question, columns }, { answers, catalog }) {
   const { lines, total } = answers[question];
   if (!lines.length) return null;
   const most = Object.fromEntries(["cost_seconds", "saved_seconds"].map((key) => [key, Math.max(...lines.map((line) => line[key] ?? 0))]));
-  const head = columns.map(({ name, title: about, number }) => h("th", { scope: "col", class: number ? "number" : null, title: about }, name));
+  const head = columns.map(({ name, about, number }) => h("th", { scope: "col", class: number ? "number" : null }, about ? tip(`${question} ${name}`, name, about) : name));
   const cell = ({ cell: draw, number, wide, long }, line) => {
     const drawn = draw(line, most);
-    const title = long && typeof drawn === "string" ? drawn : null;
-    return h("td", { class: number ? "number" : long ? "long" : wide ? "name" : null }, long ? h("div", { class: "clamp", title }, drawn) : drawn);
+    return h("td", { class: number ? "number" : long ? "long" : wide ? "name" : null }, long ? clamped(`${question} ${line.view}`, drawn) : drawn);
   };
   const body = lines.map((line) => h("tr", null, columns.map((column) => cell(column, line))));
   const more = total > lines.length

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and times as people read them; the exact ones are a hover away.
+// Numbers and times as people read them; the exact ones are a button away.
 
-import { h } from "./dom.js";
+import { h, tip } from "./dom.js";
 
 const UNITS = [
   [86400, "d"],
@@ -47,26 +47,31 @@ export function ago(iso) {
   const then = new Date(iso);
   const seconds = (Date.now() - then.getTime()) / 1000;
   const text = seconds < 5 ? "just now" : `${duration(Math.max(10, seconds)).split(" ").slice(0, 2).join(" ")} ago`;
-  return h("time", { datetime: iso, title: exact(then) }, text);
+  return h("time", { datetime: iso }, text);
 }
 
-function exact(moment) {
+// The same, with the exact time. Of the buttons on a page each has its own `key`.
+export function agoExactly(key, iso) {
+  return iso ? tip(key, ago(iso), exact(iso)) : "";
+}
+
+export function exact(iso) {
+  const moment = new Date(iso);
   return `${moment.toLocaleString()}\n${moment.toISOString()}`;
 }
 
 // A lag of which only the end is known is "at least".
-export function lag({ seconds, since, exact: isExact }) {
+export function lag({ seconds, exact: isExact }) {
   if (seconds === null) return "";
   if (seconds === 0) return h("span", { class: "quiet" }, "none");
-  const title = since ? `since ${exact(new Date(since))}` : "";
-  return h("span", { title }, `${isExact ? "" : "≥ "}${duration(Math.max(1, seconds))}`);
+  return `${isExact ? "" : "≥ "}${duration(Math.max(1, seconds))}`;
 }
 
 // A snapshot id is long: its end tells it apart.
-export function snapshot(identity) {
+export function snapshot(key, identity) {
   if (identity === null || identity === undefined) return h("span", { class: "quiet" }, "none");
   const text = String(identity);
-  return h("code", { title: text }, text.length > 8 ? shortId(text) : text);
+  return text.length > 8 ? tip(key, h("code", null, shortId(text)), text) : h("code", null, text);
 }
 
 function shortId(text) {
@@ -77,11 +82,15 @@ export function shortIds(text) {
   return text.replace(/\b\d{12,}\b/g, shortId);
 }
 
-// Why a refresh did what it did, where there is little room: what nobody has expected, else all reasons.
+// Why a refresh did what it did, where there is little room: what nobody has expected, else all reasons; and in full.
 export function whyOf({ reasons = [], fallback }) {
   const all = reasons.map((reason) => reason.message);
-  const text = shortIds(fallback ?? all.join("; "));
-  return { text, title: all.join("\n") || fallback };
+  return { text: shortIds(fallback ?? all.join("; ")), whole: all.join("\n") || fallback || "" };
+}
+
+// Two lines of a text, and all of it behind a button.
+export function clamped(key, text, whole = text) {
+  return text ? tip(key, text, whole, { class: "tip clamp" }) : null;
 }
 
 const DAY_MS = 86400000;
@@ -100,7 +109,7 @@ export function stretch({ start, end }) {
   return `${day(from)} ${time(from)}${same ? "–" : ` – ${day(to)} `}${time(to)}`;
 }
 
-export function stretchTitle({ column, start, end }) {
+export function stretchExactly({ column, start, end }) {
   return `Only the rows with ${column} from\n${start} up to\n${end}, the end excluded`;
 }
 
@@ -114,6 +123,6 @@ export function checksText(checks) {
 }
 
 // A recomputation in full that nobody has asked for must not look like any other.
-export function unexpected(fallback) {
-  return fallback ? h("span", { class: "mark", title: `Against expectation: ${fallback}` }, "unexpected") : null;
+export function unexpected(key, fallback) {
+  return fallback ? tip(`unexpected ${key}`, "unexpected", `Against expectation: ${fallback}`, { class: "tip mark" }) : null;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is made from what, from left to right: layers by the longest way from a base table, lines sorted to cross little.
 
-import { h, svg } from "./dom.js";
+import { h, LABELS, svg } from "./dom.js";
 
-const [WIDTH, HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN] = [200, 34, 70, 14, 12];
+const [WIDTH, HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN] = [200, 44, 70, 12, 12];
 const SWEEPS = 6;
 const LONGEST = 26;
 
@@ -30,15 +30,16 @@ function curve(from, to) {
 
 function box(node, { x, y }, isCurrent, linkTo) {
   const state = node.kind === "view" ? node.state : "table";
+  const told = node.kind === "view" ? `${LABELS[state] ?? state}${node.running ? " · running" : ""}` : "table";
   const text = node.name.length > LONGEST ? `${node.name.slice(0, LONGEST - 1)}…` : node.name;
   const drawn = svg(
     "g",
     { class: `node ${state}${isCurrent ? " current" : ""}${node.running ? " at-work" : ""}`, transform: `translate(${x},${y})` },
-    svg("title", null, node.kind === "view" ? `${node.id}: ${node.state}${node.running ? ", running" : ""}` : `${node.id} (table)`),
+    svg("title", null, `${node.id}: ${told}`),
     svg("rect", { width: WIDTH, height: HEIGHT, rx: node.kind === "view" ? 8 : 2 }),
-    svg("circle", { cx: 14, cy: HEIGHT / 2, r: 4.5 }),
-    svg("text", { x: 26, y: HEIGHT / 2 + 4.5 }, text),
-    node.running && svg("text", { class: "sign", x: WIDTH - 20, y: HEIGHT / 2 + 4.5, "aria-hidden": "true" }, "▸"),
+    svg("circle", { cx: 14, cy: 16, r: 4.5 }),
+    svg("text", { x: 26, y: 20 }, text),
+    svg("text", { class: "told", x: 26, y: 36 }, told),
   );
   return node.kind === "view" && !isCurrent ? svg("a", { href: linkTo(node.id), "data-key": `node ${node.id}` }, drawn) : drawn;
 }

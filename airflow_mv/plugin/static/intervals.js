@@ -3,7 +3,7 @@
 
 import { airflowLink } from "./address.js";
 import { ask, backfill } from "./api.js";
-import { h, show } from "./dom.js";
+import { h, pill, show } from "./dom.js";
 import { count, stretch } from "./format.js";
 import { moment, openDialog, startRun, tasksOf } from "./run.js";
 
@@ -28,6 +28,12 @@ export function isCovered(facts) {
 export function summary(found) {
   const unit = found.intervals === 1 ? found.unit : `${found.unit}s`;
   return `${count(found.up_to_date)} of ${count(found.intervals)} ${unit} fresh`;
+}
+
+// Of a view whose intervals are refreshed one by one, how many are fresh says more than that one is not.
+export function statePill(state, found) {
+  if (!found || state !== "stale") return pill(state);
+  return h("span", { class: `pill ${found.up_to_date === found.intervals ? "fresh" : "partly"}` }, summary(found));
 }
 
 export class Strip {

@@ -3,9 +3,10 @@
 
 import { address } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { h, LABELS, pill, problem, running, show } from "./dom.js";
-import { ago, count, duration, lag, shortIds, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
+import { breakable, h, LABELS, problem, running, show, tip } from "./dom.js";
+import { ago, count, duration, exact, lag, shortIds, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
+import { statePill } from "./intervals.js";
 
 const PAGE = 100;
 const LOOKING_MS = 1500;
@@ -13,16 +14,17 @@ const AGAIN_MS = 4000;
 const IDLE_MS = 30000;
 const LATE_SECONDS = 8;
 const COLUMNS = [
-  { name: "State", sort: "attention", title: "What needs attention comes first" },
+  { name: "State", sort: "attention", about: "sorted by it, what needs attention comes first" },
   { name: "View", sort: "view" },
-  { name: "Lag", sort: "lag", number: true, title: "Since the first base commit that the view lacks" },
+  { name: "Lag", sort: "lag", number: true, about: "since the first commit to a base table that the view lacks" },
   { name: "Refreshed", sort: "refreshed" },
-  { name: "Mode", sort: "mode", title: "What the last refresh did, and why" },
-  { name: "Rows", sort: "rows", number: true, title: "Rows that the view has" },
-  { name: "Written", number: true, title: "Rows that the last refresh wrote" },
+  { name: "Mode", sort: "mode", about: "what the last refresh did" },
+  { name: "Rows", sort: "rows", number: true, about: "rows that the view has" },
+  { name: "Written", number: true, about: "rows that the last refresh wrote" },
   { name: "Took", number: true },
   { name: "By" },
-  { name: "Base tables", number: true, title: "Changed since the last refresh, of all" },
+  { name: "Base tables", number: true, kind: "tables", about: "changed since the last refresh, of all" },
+  { name: "Details", kind: "more" },
 ];
 
 export function showList(page, asked) {
@@ -41,7 +43,7 @@ class List {
       type: "search",
       placeholder: "Filter by view or base table",
       "aria-label": "Filter by view or base table",
-      title: "Press / to get here",
+      "aria-keyshortcuts": "/",
       oninput: () => this.go({ text: this.search.value, page: 0 }, 200),
     });
     this.search.value = asked.text;
@@ -95,6 +97,7 @@ class List {
       if (turn !== this.turn) return; // the reader has asked for something else meanwhile
       this.draw(found, drawn);
       if (found.sources.some((source) => source.looking !== null)) again = found.sources.some(isFirst) ? LOOKING_MS : AGAIN_MS;
+      else if (found.counting) again = AGAIN_MS;
     } catch (error) {
       if (turn !== this.turn) return;
       if (!(error instanceof Problem)) throw error;
@@ -119,7 +122,7 @@ class List {
     const looking = found.sources.some(isFirst);
     if (!found.total) show(this.body, this.empty(found, looking));
     else if (graph) show(this.body, drawGraph(graph, null, (view) => this.linkTo(view)));
-    else show(this.body, this.table(found.views), this.pager(found.total));
+    else show(this.body, this.table(found.views), this.pager(found.total), about());
   }
 
   chipsOf(counts) {
@@ -149,11 +152,11 @@ class List {
     return h(
       "div",
       { class: "wide" },
-      h("table", { class: "views" }, h("thead", null, h("tr", null, head)), h("tbody", null, views.map((view) => this.line(view)))),
+      h("table", { class: "views" }, h("thead", null, h("tr", null, head)), views.map((view) => this.lines(view))),
     );
   }
 
-  header({ name, sort, number, title }) {
+  header({ name, sort, number, kind }) {
     const isSorted = sort && this.asked.sort === sort;
     const order = this.asked.descending ? "descending" : "ascending";
     // Of times and sizes the largest are wanted first.
@@ -161,32 +164,32 @@ class List {
     // What is asked for is read when the button is pressed: an answer may still be on its way.
     const turn = () => this.go({ sort, descending: this.asked.sort === sort ? !this.asked.descending : first });
     const arrow = isSorted ? (this.asked.descending ? " ↓" : " ↑") : "";
-    const label = sort ? h("button", { type: "button", onclick: turn, title, "data-key": `sort ${sort}` }, name, arrow) : name;
-    return h("th", { scope: "col", class: number ? "number" : null, title, "aria-sort": isSorted ? order : null }, label);
+    const label = sort ? h("button", { type: "button", onclick: turn, "data-key": `sort ${sort}` }, name, arrow) : h("span", { class: kind === "more" ? "unseen" : null }, name);
+    return h("th", { scope: "col", class: [number && "number", kind].filter(Boolean).join(" "), "aria-sort": isSorted ? order : null }, label);
   }
 
-  line(view) {
-    const why = view.reasons.map((reason) => reason.message).join("\n");
-    return h(
+  // What is known of a view, and below it why it is not fresh.
+  lines(view) {
+    const why = view.state === "fresh" ? [] : view.reasons.map((reason) => shortIds(reason.message));
+    const number = (name, text) => h("td", { class: `number ${name}` }, text);
+    const line = h(
       "tr",
       null,
-      h("td", { title: why }, pill(view.state), " ", running(view.running)),
-      h(
-        "td",
-        { class: "name" },
-        h("span", { class: "quiet" }, `${view.namespace}.`),
-        h("a", { href: this.linkTo(view.view), "data-key": view.view }, view.name),
-        view.state !== "fresh" && why && h("div", { class: view.state === "unknown" ? "why" : "why quiet" }, shortIds(view.reasons[0].message)),
-      ),
-      h("td", { class: "number" }, lag(view.lag)),
-      h("td", null, ago(view.refreshed_at)),
+      h("td", { class: "state" }, statePill(view.state, view.coverage), " ", running(view.running)),
+      h("td", { class: "name" }, h("span", { class: "quiet" }, `${view.namespace}.`), h("a", { href: this.linkTo(view.view), "data-key": view.view }, breakable(view.name))),
+      number("lag", lag(view.lag)),
+      h("td", { class: "refreshed" }, ago(view.refreshed_at)),
       refreshed(view),
-      h("td", { class: "number" }, count(view.rows)),
-      h("td", { class: "number" }, count(view.rows_written)),
-      h("td", { class: "number" }, duration(view.seconds)),
-      h("td", null, view.by),
-      h("td", { class: "number" }, view.tables ? `${view.changed_tables} / ${view.tables}` : ""),
+      number("size", count(view.rows)),
+      number("written", count(view.rows_written)),
+      number("took", duration(view.seconds)),
+      h("td", { class: "by" }, view.by),
+      number("tables", view.tables ? `${view.changed_tables} / ${view.tables}` : ""),
+      h("td", { class: "more" }, tip(view.view, "⋯", () => details(view), { "aria-label": `Details of ${view.name}` })),
     );
+    const more = why.length > 1 ? ` · ${why.length - 1} more` : null;
+    const because = h("td", { colspan: COLUMNS.length - 1, class: view.state === "unknown" ? "why" : "why quiet" }, why[0], more);
+    return h("tbody", { "data-state": view.state }, line, why.length ? h("tr", { class: "because" }, h("td"), because) : null);
   }
 
   pager(total) {
@@ -224,15 +227,36 @@ class List {
   }
 }
 
-function refreshed({ mode, last }) {
-  const why = whyOf(last ?? {});
-  return h(
-    "td",
-    { class: "line", title: why.title },
-    mode,
-    unexpected(last?.fallback),
-    last?.interval && h("span", { class: "stretch", title: stretchTitle(last.interval) }, stretch(last.interval)),
-  );
+function refreshed({ view, mode, last }) {
+  return h("td", { class: "mode-of" }, mode, unexpected(view, last?.fallback), last?.interval && h("span", { class: "stretch" }, stretch(last.interval)));
+}
+
+// All that a line has little room for.
+function details(view) {
+  const { since, seconds } = view.lag;
+  const facts = [
+    ["View", view.view],
+    ["State", LABELS[view.state] ?? view.state],
+    ["Why", view.reasons.map((reason) => h("p", null, reason.message))],
+    ["Behind", seconds ? [lag(view.lag), since && `, since ${exact(since)}`] : null],
+    ["Refreshed", view.refreshed_at && exact(view.refreshed_at)],
+    ["Mode", view.mode],
+    ["Because", whyOf(view.last ?? {}).whole],
+    ["Interval", view.last?.interval && stretchExactly(view.last.interval)],
+    ["Rows", count(view.rows)],
+    ["Written", count(view.rows_written)],
+    ["Took", duration(view.seconds)],
+    ["By", view.by],
+    ["Base tables", view.tables ? `${view.changed_tables} of ${view.tables} changed` : null],
+  ].filter(([, fact]) => fact?.length);
+  return h("dl", null, facts.map(([name, fact]) => [h("dt", null, name), h("dd", null, fact)]));
+}
+
+function about() {
+  const columns = COLUMNS.filter((column) => column.about).map((column) => [column.name, column.about]);
+  const lines = [...columns, ["/", "key: to the filter"], ["↑ ↓", "keys: from view to view"]];
+  return h("details", { class: "about quiet" }, h("summary", null, "Columns and keys"),
+    h("dl", null, lines.map(([name, text]) => [h("dt", null, name), h("dd", null, text)])));
 }
 
 function trouble(source) {

@@ -25,8 +25,7 @@ export function actions({ refreshers }, done) {
 
 function button(dag, several, done) {
   const label = several ? `Refresh now: ${dag.name}` : "Refresh now";
-  const title = dag.reason || `Runs DAG ${dag.name}`;
-  const attributes = { type: "button", class: "primary", disabled: !dag.may_run, title, "data-key": `run ${dag.dag_id}` };
+  const attributes = { type: "button", class: "primary", disabled: !dag.may_run, "data-key": `run ${dag.dag_id}` };
   return h("button", { ...attributes, onclick: () => confirmRun(dag, done) }, label);
 }
 

@@ -3,11 +3,11 @@
 
 import { address, airflowLink, runPath } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { h, pill, problem, running, show } from "./dom.js";
+import { breakable, h, problem, running, show, tip } from "./dom.js";
 import { failure } from "./errors.js";
-import { ago, bytes, checksText, count, duration, lag, snapshot, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
+import { agoExactly, bytes, checksText, clamped, count, duration, exact, lag, snapshot, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
-import { isCovered, Strip, summary } from "./intervals.js";
+import { isCovered, statePill, Strip } from "./intervals.js";
 import { drawPlot } from "./plot.js";
 import { actions } from "./run.js";
 
@@ -112,19 +112,12 @@ function waiting() {
   return h("p", { class: "quiet loading" }, "Looking …");
 }
 
-// Of a view whose intervals are refreshed one by one, how many are fresh says more than that one is not.
-function state(facts, coverage) {
-  if (!coverage || facts.state !== "stale") return pill(facts.state);
-  const isAll = coverage.up_to_date === coverage.intervals;
-  return h("span", { class: `pill ${isAll ? "fresh" : "partly"}` }, summary(coverage));
-}
-
 function heading(facts, coverage) {
   const isRunning = facts.history.some((item) => item.kind === "running");
   const parts = [
     facts.rows === null || facts.rows === undefined ? null : [h("span", { class: "quiet" }, "rows "), count(facts.rows)],
-    facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), lag(facts.lag)] : null,
-    facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), ago(facts.refreshed_at)] : null,
+    facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), tip("lag", lag(facts.lag), `since ${exact(facts.lag.since)}`)] : null,
+    facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), agoExactly("refreshed", facts.refreshed_at)] : null,
     [h("span", { class: "quiet" }, "strategy "), facts.strategy],
     facts.max_staleness ? [h("span", { class: "quiet" }, "may be behind for "), facts.max_staleness] : null,
     facts.allow_stale_data ? [h("span", { class: "quiet" }, "stale rows may be read")] : null,
@@ -133,7 +126,7 @@ function heading(facts, coverage) {
   return h(
     "div",
     null,
-    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), state(facts, coverage), running(isRunning)),
+    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), statePill(facts.state, coverage), running(isRunning)),
     h("p", { class: "facts" }, parts.filter(Boolean).map((part) => h("span", null, part))),
   );
 }
@@ -178,7 +171,7 @@ function baseTables(tables, linkTo) {
       "tr",
       { class: table.changed ? "changed" : null },
       h("td", { class: "name" }, table.identifier, table.error && h("div", { class: "why" }, table.error)),
-      h("td", { class: "arrow" }, snapshot(table.recorded), " → ", snapshot(table.current)),
+      h("td", { class: "arrow" }, snapshot(`recorded ${table.identifier}`, table.recorded), " → ", snapshot(`current ${table.identifier}`, table.current)),
       h("td", null, table.moved ? table.change : "unchanged"),
       h("td", { class: "number" }, table.moved ? count(table.snapshots) : ""),
       h("td", { class: "number" }, table.moved ? change("+", table.rows_added) : ""),
@@ -213,19 +206,21 @@ function refreshes(history, view) {
 function refreshLine(item, checked, number) {
   const what = item.kind === "refreshed" ? h("span", { class: `mode mode-${item.mode}` }, item.mode ?? "refreshed") : h("span", { class: `mode ${item.kind}` }, item.state);
   const why = whyOf(item);
+  const key = [item.refresh_id, item.run_id, item.task_id, item.map_index, item.at].join(" ");
+  const checks = item.checks?.lines.length ? tip(`checks ${key}`, checksText(item.checks), item.checks.lines.join("\n")) : checksText(item.checks);
   return h(
     "tr",
     null,
-    h("td", null, ago(item.at)),
-    h("td", null, what, unexpected(item.fallback),
-      item.interval && h("span", { class: "stretch", title: stretchTitle(item.interval) }, stretch(item.interval)),
-      item.current && h("span", { class: "quiet", title: item.refresh_id }, " current")),
+    h("td", null, agoExactly(`at ${key}`, item.at)),
+    h("td", null, what, unexpected(key, item.fallback),
+      item.interval && tip(`interval ${key}`, stretch(item.interval), stretchExactly(item.interval), { class: "tip stretch" }),
+      item.current && h("span", { class: "quiet" }, " current")),
     h("td", { class: "number" }, count(item.rows_written)),
     h("td", { class: "number" }, duration(item.seconds)),
-    checked && h("td", { title: item.checks?.lines.join("\n") }, checksText(item.checks)),
+    checked && h("td", null, checks),
     h("td", null, item.by ?? h("span", { class: "quiet" }, item.dag_id ? "" : "not by this Airflow")),
-    h("td", { class: "run", title: item.dag_id }, item.dag_id && airflowLink(runPath(item), item.dag_id)),
-    h("td", { class: "long" }, item.kind === "failed" && number < MOST_ERRORS ? failure(item) : null, why.text && h("div", { class: "clamp", tabindex: 0, title: why.title }, why.text)),
+    h("td", { class: "run" }, item.dag_id && airflowLink(runPath(item), breakable(item.dag_id))),
+    h("td", { class: "long" }, item.kind === "failed" && number < MOST_ERRORS ? failure(item) : null, clamped(`why ${key}`, why.text, why.whole)),
   );
 }
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many intervals of the listed views are fresh: counted in the background, and again only if something has moved.
+
+The count of a stale view needs the statistics of the files that were added to its base tables since. The survey of all
+views does not read them. So views are counted when they are listed, by the function of the view's own page.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_mv.freshness.state import State
+from airflow_mv.plugin.rows import ViewRow
+from airflow_mv.plugin.sources import CatalogSource
+from airflow_mv.refresh.coverage import coverage
+from airflow_mv.spec.identifiers import Identifier
+
+#: Seconds that a request for a list waits for counts.
+_WAIT = 0.4
+_HOUR = 3600
+#: Seconds after which a view is counted again that does not tell whether something has moved.
+_AGAIN = 300
+
+
+@dataclass
+class Counts:
+    """The counts of views. They are kept for as long as the view's pointers, and for the hour: the time ends now."""
+
+    _kept: dict[Identifier, tuple[object, Future[dict[str, Any]]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(
+        self, rows: Iterable[ViewRow], sources: Mapping[str, CatalogSource]
+    ) -> dict[Identifier, dict[str, Any] | None]:
+        """Return ``unit``, ``intervals`` and ``up_to_date`` of the stale views that have an interval column.
+
+        Args:
+            rows: The views.
+            sources: Their catalogs, by name.
+
+        Returns:
+            ``None`` for a view that is being counted. One that cannot be counted is left out.
+        """
+        stale = [row for row in rows if row.state == State.STALE and row.view.catalog in sources]
+        answers = {row.view: self._ask(row, sources[row.view.catalog]) for row in stale if row.interval_column}
+        wait(answers.values(), timeout=_WAIT)
+        return {
+            view: answer.result() if answer.done() else None
+            for view, answer in answers.items()
+            if not answer.done() or answer.exception() is None
+        }
+
+    def _ask(self, row: ViewRow, source: CatalogSource) -> Future[dict[str, Any]]:
+        moment = time.time() // (_HOUR if row.pointers else _AGAIN)
+        state = (row.refresh_id, row.pointers and dict(row.pointers), moment)
+        with self._lock:
+            kept = self._kept.get(row.view)
+            if kept is None or (kept[0] != state and kept[1].done()):
+                kept = self._kept[row.view] = (state, source.counting.submit(_count, source, row.view))
+            return kept[1]
+
+
+def _count(source: CatalogSource, view: Identifier) -> dict[str, Any]:
+    found = coverage(source.open(), view)
+    return {"unit": found.unit, "intervals": found.total, "up_to_date": found.up_to_date}
