@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at ten thousand views: the whole process of ``airflow-mv status --all``, with an empty and a full cache."""
+"""Looks at ten thousand views, each by a new process: ``status --all``, alerts, waiting sensors, the page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,23 +25,7 @@ from sqlalchemy import create_engine, text
 
 from benchmarks import report
 from benchmarks.freshness import Lake, summary_of_append
-
-#: Runs a command, and writes what it has cost beside its standard output.
-_COUNTED = """
-import json, sys
-from sqlalchemy import Engine, event
-from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.cli.main import main
-counts = {"queries": 0, "files": 0}
-def query(*_): counts["queries"] += 1
-def read(self, location, *, what, inner=MetadataFiles.read):
-    counts["files"] += 1
-    return inner(self, location, what=what)
-event.listen(Engine, "before_cursor_execute", query)
-MetadataFiles.read = read
-main(sys.argv[2:], standalone_mode=False)
-open(sys.argv[1], "w").write(json.dumps(counts))
-"""
+from examples.demo.postgres import postgres
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,22 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--snapshots", type=int, default=10, help="of each base table")
     parser.add_argument("--repeat", type=int, default=3, metavar="R", help="runs of each measurement")
     parser.add_argument("--uri", help="the catalog's database; by default a new SQLite file")
+    parser.add_argument("--postgres", action="store_true", help="in a PostgreSQL server that is started for the run")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure, print the table, return every run."""
     facts = report.machine()
     folder = options.cache.resolve() / f"many-{uuid.uuid4().hex[:8]}"
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if options.postgres:
+            options.uri = stack.enter_context(_postgres())
         started = time.perf_counter()
         many = Many.make(folder, options)
         print(f"{options.views} views over {options.tables} tables: made in {time.perf_counter() - started:.0f} s")
         runs = _measure(many, options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     print(
-        f"\nairflow-mv status --all lake --json, {options.views:,} views over {options.tables:,} base tables (3 each, "
-        f"{options.snapshots} snapshots), {many.kind}, {options.repeat} runs\n{report.about(facts)}\n\n{_table(runs)}"
+        f"\nLooks at {options.views:,} views over {options.tables:,} base tables (3 each, {options.snapshots} "
+        f"snapshots), {many.kind}, {options.repeat} runs\n{report.about(facts)}\n\n{_table(runs)}"
     )
     return {"benchmark": "many-views", "machine": facts, "runs": runs}
 
@@ -143,7 +131,14 @@ class Many:
         """The environment of a command on this catalog."""
         catalog = {"TYPE": "sql", "URI": self.uri, "WAREHOUSE": str(self.folder)}
         own = {f"PYICEBERG_CATALOG__LAKE__{key}": value for key, value in catalog.items()}
-        return {**os.environ, **own, "AIRFLOW_MV_CACHE": str(self.folder / "cache")}
+        extra = {**{key.lower(): value for key, value in catalog.items()}, "catalog_name": "lake"}
+        return {
+            **os.environ,
+            **own,
+            "AIRFLOW_MV_CACHE": str(self.folder / "cache"),
+            "AIRFLOW_HOME": str(self.folder / "airflow"),
+            "AIRFLOW_CONN_ICEBERG_DEFAULT": json.dumps({"conn_type": "iceberg", "extra": extra}),
+        }
 
 
 @dataclass(frozen=True)
@@ -210,38 +205,63 @@ def _appended(location: str, number: int) -> str:
     return after
 
 
-def _measure(many: Many, options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+@contextmanager
+def _postgres() -> Iterator[str]:
+    """Start a server whose folder its own user may read, and yield the URI of a database."""
+    folder = Path(tempfile.mkdtemp(prefix="airflow-mv-postgres-"))
+    try:
+        with postgres(folder, user="bench") as server:
+            yield server.render_as_string(hide_password=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+#: What each look is, as the table has it.
+_TITLES = {
+    "status": "`status --all`",
+    "alerts": "alerts",
+    "sensors": "sensors, first period",
+    "page": "page, first look",
+}
+Runs = dict[str, list[dict[str, float]]]
+
+
+def _measure(many: Many, options: argparse.Namespace) -> Runs:
     moved = max(1, options.tables // 100)
     cases: list[tuple[str, Callable[[], None]]] = [
         ("nothing has moved", lambda: None),
         (f"{moved} tables have moved", lambda: many.move(moved)),
     ]
-    runs = {"empty cache": [_counted(many)]}
-    for title, before in cases:
-        for _ in range(options.repeat):
+    runs = {"`status --all`, empty cache": [_looked(many, "status", options.views, "--count")]}
+    for look, name in _TITLES.items():
+        for case, before in cases:
+            found = runs.setdefault(f"{name}, {case}", [])
+            for _ in range(options.repeat):
+                before()
+                found.append(_clocked(many, *_STATUS) if look == "status" else _looked(many, look, options.views))
             before()
-            runs.setdefault(title, []).append(_clocked(many, "status", "--all", "lake", "--json"))
-    for title, before in cases:
-        before()
-        counts = _counted(many)
-        runs[title].append({name: counts[name] for name in ("queries", "files")})
+            counts = _looked(many, look, options.views, "--count")
+            found.append({key: counts[key] for key in ("queries", "files")})
     for title, command in (
-        ("nothing has moved, as text", ("status", "--all", "lake")),
-        ("nothing has moved, one view", ("status", "lake.bench.v1")),
+        ("`status --all`, nothing has moved, as text", ("status", "--all", "lake")),
+        ("`status VIEW`, nothing has moved", ("status", "lake.bench.v1")),
         ("`airflow-mv --help`", ("--help",)),
     ):
         runs[title] = [_clocked(many, *command) for _ in range(options.repeat)]
     return runs
 
 
+_STATUS = ("status", "--all", "lake", "--json")
+
+
 def _clocked(many: Many, *words: str) -> dict[str, float]:
     return _ended(many, [str(Path(sys.executable).with_name("airflow-mv")), *words])
 
 
-def _counted(many: Many) -> dict[str, float]:
-    counts = many.folder / "counts.json"
-    used = _ended(many, [sys.executable, "-c", _COUNTED, str(counts), "status", "--all", "lake", "--json"])
-    return {**used, **json.loads(counts.read_text())}
+def _looked(many: Many, look: str, views: int, *options: str) -> dict[str, float]:
+    file = many.folder / "look.json"
+    command = [sys.executable, "-m", "benchmarks.looks", look, str(file), str(views), *options]
+    return {**_ended(many, command), **json.loads(file.read_text())}
 
 
 def _ended(many: Many, command: list[str]) -> dict[str, float]:
@@ -255,14 +275,18 @@ def _ended(many: Many, command: list[str]) -> dict[str, float]:
     return {"seconds": seconds, "cpu": used.ru_utime + used.ru_stime}
 
 
-def _table(runs: dict[str, list[dict[str, float]]]) -> str:
+def _table(runs: Runs) -> str:
     def column(found: list[dict[str, float]], name: str, digits: int) -> str:
         numbers = [item[name] for item in found if name in item]
         if not numbers:
             return "-"
         return report.spread(numbers, digits=digits) if len(numbers) > 1 else f"{numbers[0]:,.{digits}f}"
 
-    names = (("seconds", 2), ("cpu", 2), ("queries", 0), ("files", 0))
+    for found in runs.values():
+        for item in found:
+            if "cpu" in item:
+                item["own"] = item["cpu"] - item.get("airflow", 0.0)
+    names = (("seconds", 2), ("cpu", 2), ("own", 2), ("queries", 0), ("files", 0))
     rows = [(title, *(column(found, name, digits) for name, digits in names)) for title, found in runs.items()]
-    head = ["", "whole process, s", "of it CPU, s", "catalog queries", "metadata files read"]
+    head = ["", "whole process, s", "CPU, s", "CPU without Airflow's import, s", "catalog queries", "metadata files"]
     return report.table(head, rows)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, freshness_slos, settle
+from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Watched, freshness_slos, settle
 from airflow_mv.refresh.create import Definition, create
-from airflow_mv.spec.identifiers import Identifier
 from tests.builders import QUERY, Lake, lake
 
 HOUR = timedelta(hours=1)
@@ -40,9 +39,20 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def load_slos(home: Lake, *names: str, after: timedelta = timedelta(0), **options: Any) -> list[FreshnessSlo]:
-    views = [home.catalog.identify(f"sales.{name}") for name in names or ("daily",)]
-    return list(freshness_slos(home.catalog, views, now=datetime.now(UTC) + after, **options))
+def watched(home: Lake, *names: str, **options: Any) -> Watched:
+    views = tuple(home.catalog.identify(f"sales.{name}") for name in names or ("daily",))
+    return Watched("lake", lambda: home.catalog, views, **options)
+
+
+def load_slos(
+    home: Lake, *names: str, after: timedelta = timedelta(0), max_staleness: timedelta | None = None
+) -> list[FreshnessSlo]:
+    return list(freshness_slos(watched(home, *names), max_staleness, now=datetime.now(UTC) + after))
+
+
+def listed_slos(home: Lake, after: timedelta) -> dict[str, FreshnessSlo]:
+    whole = Watched("lake", lambda: home.catalog, namespace=("sales",))
+    return {slo.view.name: slo for slo in freshness_slos(whole, now=datetime.now(UTC) + after)}
 
 
 def reported(home: Lake, notes: Notes, **options: Any) -> list[FreshnessAlert]:
@@ -126,7 +136,7 @@ def test_a_view_over_a_changed_plain_view_has_its_grace_from_that_change_on(home
     assert slo.since == datetime.fromtimestamp(changed / 1000, UTC)
     assert changed > own
     almost = datetime.fromtimestamp(own / 1000, UTC) + 2 * HOUR + timedelta(milliseconds=20)
-    (still,) = freshness_slos(home.catalog, [home.catalog.identify("sales.over")], now=almost)
+    (still,) = freshness_slos(watched(home, "over"), now=almost)
     assert not still.breached
     assert load_slos(home, "over", after=3 * HOUR)[0].breached
 
@@ -161,10 +171,10 @@ def test_a_named_view_without_a_freshness_slo_is_reported(home: Lake) -> None:
     assert "set its property airflow-mv.max-staleness, e.g. to '2 h'" in free.reasons[0]
     assert "property airflow-mv.max-staleness is 'soon'" in odd.reasons[0]
 
-    (listed,) = load_slos(home, "free", listed=True, after=99 * HOUR)
-    assert (listed.breached, listed.max_staleness) == (False, None)
     home.plain_view("plain", "SELECT * FROM lake.sales.orders")
-    assert load_slos(home, "plain", listed=True) == []
+    listed = listed_slos(home, 99 * HOUR)
+    assert (listed["free"].breached, listed["free"].max_staleness) == (False, None)
+    assert listed.keys() == {"daily", "free", "odd"}
 
 
 def test_a_view_that_was_dropped_and_recreated_is_reported_again(home: Lake) -> None:
@@ -180,8 +190,7 @@ def test_a_view_that_was_dropped_and_recreated_is_reported_again(home: Lake) -> 
 def test_an_outage_is_neither_a_recovery_nor_a_breach(home: Lake) -> None:
     """It is reported after all views that can be read."""
     home.append()
-    views = [Identifier.parse("lake.sales.daily"), Identifier.parse("lake.sales.daily")]
-    found = freshness_slos(home.catalog, views, now=datetime.now(UTC) + 3 * HOUR)
+    found = freshness_slos(watched(home, "daily", "daily"), now=datetime.now(UTC) + 3 * HOUR)
     assert next(found).breached
     home.iceberg.engine.dispose()  # type: ignore[attr-defined]
     database = Path(str(home.iceberg.engine.url.database))  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ from pyiceberg.utils.config import Config
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.configured import configured
 from airflow_mv.catalog.fact_cache import FORMAT, VARIABLE, FactCache
+from airflow_mv.freshness.alerts import FreshnessSlo, Watched, freshness_slos
 from airflow_mv.freshness.all_views import statuses_of_catalogs
+from airflow_mv.spec.identifiers import Identifier
 from tests.builders import QUERY, Lake, close, empty_commit, lake, open_catalog, rewritten
 
 HEAVY = ("airflow", "pyarrow", "pydantic", "pyiceberg", "pyspark", "sqlglot")
 SECRET = "s3cr3t-of-a-property"
+#: Some hours from now, so that no lag is 0.
+NOW = datetime.now(UTC) + timedelta(hours=3)
 
 
 @pytest.fixture
@@ -59,6 +64,24 @@ def seen(home: Lake, cache: FactCache | None) -> list[dict[str, Any]]:
         close(iceberg)
     found.require_complete()
     return found.documents
+
+
+def slos(home: Lake, cache: FactCache | None, *views: Identifier) -> list[FreshnessSlo]:
+    """The state of all views against an SLO, or of those that are named, by a process that has just started."""
+    properties = dict(home.catalog.properties)
+    iceberg = open_catalog(properties["uri"], Path(properties["warehouse"].removeprefix("file://")))
+    watched = Watched(
+        "lake",
+        lambda: MaterializedViewCatalog(iceberg),
+        views,
+        None if views else (),
+        cache or FactCache(None),
+        {"lake": properties}.get,
+    )
+    try:
+        return list(freshness_slos(watched, timedelta(seconds=1), now=NOW))
+    finally:
+        close(iceberg)
 
 
 def _renamed(document: dict[str, Any]) -> None:
@@ -101,10 +124,15 @@ def test_the_cache_changes_no_document(home: Lake, tmp_path: Path, reads: list[s
     cache, choose = FactCache(tmp_path / "cache"), random.Random(seed)
     for action in (*choose.sample(ACTIONS, len(ACTIONS)), _rename):
         action(home)
-        expected = seen(home, None)
+        expected, late = seen(home, None), slos(home, None)
+        # One of the two observes what has moved, and the other takes it from the cache.
+        if choose.random() < 0.5:
+            assert seen(home, cache) == expected
+        assert slos(home, cache) == late
         assert seen(home, cache) == expected
         reads.clear()
         assert seen(home, cache) == expected
+        assert slos(home, cache) == slos(home, cache, *(slo.view for slo in late)) == late
         assert reads == []
 
 

@@ -7,12 +7,12 @@ statements on rows of type ``VIEW`` are here. Each is one statement in its own t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select, true, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -33,6 +33,8 @@ VIEW = "VIEW"
 TABLE = "TABLE"
 _MAX_LOCATION = 1000
 _BATCH = 400
+#: From so many names on, all rows of their namespaces are read in one query. That takes less than to ask for each name.
+_MANY = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,27 +154,30 @@ class SqlPointers:
         Names without a row are left out.
         """
         found: dict[Identifier, tuple[str, str]] = {}
+        size = _BATCH if len(identifiers) < _MANY else len(identifiers)
         with self._session() as session:
-            for start in range(0, len(identifiers), _BATCH):
-                found |= self._locate(session, identifiers[start : start + _BATCH])
+            for start in range(0, len(identifiers), size):
+                found |= self._locate(session, identifiers[start : start + size])
         return found
 
-    def _locate(self, session: Session, wanted: Iterable[Identifier]) -> dict[Identifier, tuple[str, str]]:
+    def _locate(self, session: Session, wanted: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
         by_key = {(stored_namespace(item.namespace), item.name): item for item in wanted}
         names = [
             and_(IcebergTables.table_namespace == namespace, IcebergTables.table_name == name)
-            for namespace, name in by_key
+            for namespace, name in (by_key if len(by_key) <= _BATCH else ())
         ]
+        spaces = {namespace for namespace, _ in by_key}
+        among = or_(*names) if names else IcebergTables.table_namespace.in_(spaces) if len(spaces) <= _BATCH else true()
         query = select(
             IcebergTables.table_namespace,
             IcebergTables.table_name,
             IcebergTables.metadata_location,
             IcebergTables.iceberg_type,
-        ).where(IcebergTables.catalog_name == self._catalog, or_(*names))
+        ).where(IcebergTables.catalog_name == self._catalog, among)
         return {
             by_key[space, name]: (location, kind or "TABLE")
             for space, name, location, kind in session.execute(query)
-            if location
+            if location and (space, name) in by_key
         }
 
     def insert(self, view: Identifier, location: str) -> None:

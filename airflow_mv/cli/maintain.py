@@ -119,7 +119,7 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    from airflow_mv.freshness.observe import for_each
+    from airflow_mv.freshness.each import for_each
 
     documents, errors = [], []
     for result in for_each(views, run):

@@ -32,7 +32,7 @@ def refresh_each(
     Raises:
         MaterializedViewError: The first failure, after all views.
     """
-    from airflow_mv.freshness.observe import for_each
+    from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.state import Pins
     from airflow_mv.maintenance.run import maintain_after_refresh
     from airflow_mv.refresh.pins import pin_base_tables

@@ -8,27 +8,20 @@ no run that could fail.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.expiry import expiries, warnings
-from airflow_mv.freshness.lag import (
-    MAX_STALENESS_PROPERTY,
-    Readiness,
-    TableLag,
-    lag,
-    max_staleness_of,
-    readiness,
-)
+from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.freshness.each import ItemResult
+from airflow_mv.freshness.expiry import warnings
+from airflow_mv.freshness.known import Look, Opener, PropertiesOf, key_of, look_at
+from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, Readiness, TableLag, max_staleness_of, readiness
+from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.times import from_ms
-
-if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.freshness.observe import Observation
+from airflow_mv.spec.times import from_ms, parse_time
 
 #: Prefix of the keys in the memory.
 _KEY = "airflow_mv_breach."
@@ -141,91 +134,119 @@ class FreshnessAlert:
         return {"event": self.event, **self.slo.to_dict(), "message": self.message}
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The views of one catalog whose freshness SLOs are checked.
+
+    Args:
+        catalog: The catalog's name.
+        opener: Opens it. It is not called if the cache knows all of the views.
+        views: Their names.
+        namespace: Instead of ``views``: those of this namespace that have a freshness SLO; ``()``: of the whole
+            catalog.
+        cache: What metadata files say; by default nothing is kept.
+        properties_of: The properties of catalogs by name, to look at their pointers without opening them.
+    """
+
+    catalog: str
+    opener: Opener
+    views: tuple[Identifier, ...] = ()
+    namespace: tuple[str, ...] | None = None
+    cache: FactCache = field(default_factory=lambda: FactCache(None))
+    properties_of: PropertiesOf = lambda _: None
+
+    def summaries(self) -> Iterator[ItemResult[Identifier, Summary]]:
+        """Yield the summary of each view. What the cache knows at the catalog's present pointers is not read."""
+        namespace, wanted = self.namespace or None, {key_of(view) for view in self.views}
+        properties = self.properties_of(self.catalog)
+        look: Look[Summary] = Look()
+        if properties is not None:
+            named = wanted if self.namespace is None else None
+            look = look_at(self.catalog, properties, namespace, self.cache, self.properties_of, SUMMARY, wanted=named)
+        known = look.known.views
+        if self.namespace is not None and look.is_complete(namespace):
+            yield from (ItemResult(summary.view, summary) for summary in look.known.materialized())
+        elif self.views and all(key in known and known[key].status is not None for key in wanted):
+            yield from (ItemResult(view, known[key_of(view)]) for view in self.views)
+        else:
+            yield from self._observed(look)
+
+    def _observed(self, look: Look[Summary]) -> Iterator[ItemResult[Identifier, Summary]]:
+        from airflow_mv.freshness.summaries import note_ordinary, summaries
+
+        catalog = self.opener()
+        note_ordinary(catalog, look)
+        views = self.views if self.namespace is None else catalog.list(self.namespace or None)
+        for result in summaries(catalog, views, look, self.cache, named=self.namespace is None):
+            if result.value is None or result.value.status is not None:
+                yield result
+
+
 def freshness_slos(
-    catalog: MaterializedViewCatalog,
-    views: Iterable[Identifier],
-    max_staleness: timedelta | None = None,
-    *,
-    listed: bool = False,
-    now: datetime | None = None,
+    watched: Watched, max_staleness: timedelta | None = None, *, now: datetime | None = None
 ) -> Iterator[FreshnessSlo]:
     """Check views against their freshness SLOs. A base table that they share is read once.
 
     An error of one view, in the catalog or because it has no SLO, is a breach of that view.
 
     Args:
-        catalog: Where they are.
-        views: Their names.
+        watched: The views.
         max_staleness: The SLO of all of them; by default each view's property ``airflow-mv.max-staleness``.
-        listed: The views were listed, not named: leave out plain views and views without an SLO.
         now: The current time, for the lag.
 
     Raises:
         MaterializedViewError: A catalog does not answer. Raised after all readable views.
     """
-    from airflow_mv.freshness.observe import observe_each
-
-    def judge(seen: Observation) -> FreshnessSlo | None:
-        slo = _slo_of(seen, max_staleness, now or datetime.now(UTC))
-        return slo if listed else _require_slo(slo)
-
     unanswered = None
-    for result in observe_each(catalog, views, judge, plain=(lambda _: None) if listed else None):
+    for result in watched.summaries():
         error = result.error
         if error is not None and error.retryable:
             unanswered = unanswered or error
-        elif error is not None:
-            reasons = (f"{type(error).__name__}: {error}",)
-            yield FreshnessSlo(result.item, Readiness.UNKNOWN, max_staleness, breached=True, reasons=reasons)
-        elif result.value is not None:
-            yield result.value
+            continue
+        try:
+            if error is not None:
+                raise error
+            slo = _slo_of(result.get(), max_staleness, now or datetime.now(UTC), listed=watched.namespace is not None)
+        except MaterializedViewError as problem:
+            reasons = (f"{type(problem).__name__}: {problem}",)
+            slo = FreshnessSlo(result.item, Readiness.UNKNOWN, max_staleness, breached=True, reasons=reasons)
+        yield slo
     if unanswered is not None:
         raise unanswered
 
 
-def _require_slo(slo: FreshnessSlo) -> FreshnessSlo:
-    if slo.max_staleness is None:
-        raise ConfigurationError(
-            f"view {slo.view}: it has no freshness SLO; give max_staleness, or set its property "
-            f"{MAX_STALENESS_PROPERTY}, e.g. to '2 h'"
-        )
-    return slo
-
-
-def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -> FreshnessSlo:
-    metadata = seen.view.metadata
+def _slo_of(summary: Summary, max_staleness: timedelta | None, now: datetime, *, listed: bool) -> FreshnessSlo:
     allowed = max_staleness
     if allowed is None:
-        allowed = max_staleness_of(metadata.properties, view=str(seen.view.identifier))
-    behind = lag(seen)
-    found, since = readiness(seen.freshness, behind, allowed, now=now), behind.since
-    if found in (Readiness.NEVER, Readiness.INVALID):
-        since = from_ms(_defined_ms(seen))
-    # Rows of another definition are late once the view has had them for too long. An unknown state is late.
+        allowed = max_staleness_of(summary.max_staleness, view=str(summary.view))
+    if allowed is None and not listed:
+        raise ConfigurationError(
+            f"view {summary.view}: it has no freshness SLO; give max_staleness, or set its property "
+            f"{MAX_STALENESS_PROPERTY}, e.g. to '2 h'"
+        )
+    behind = summary.lag
+    found = readiness(summary.state, behind, allowed, foreign=summary.has_foreign_rows, now=now)
     waits = found in (Readiness.NEVER, Readiness.INVALID)
+    since = from_ms(summary.defined_ms) if waits else behind.since
+    # Rows of another definition are late once the view has had them for too long. An unknown state is late.
     late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)
+    reasons = [reason["message"] for reason in summary.document["reasons"]]
     return FreshnessSlo(
-        seen.view.identifier,
+        summary.view,
         found,
         allowed,
         breached=late,
         lag_seconds=behind.seconds(now),
         since=since,
         tables=behind.tables,
-        reasons=(*(reason.message for reason in seen.freshness.reasons), *warnings(expiries(seen), now=now)),
-        uuid=metadata.view_uuid,
+        reasons=(*reasons, *warnings(_expiring(summary), now=now)),
+        uuid=summary.uuid,
     )
 
 
-def _defined_ms(seen: Observation) -> int:
-    """Return the time of the definition that the rows do not have: the view's, or that of a nested view."""
-    own, record = seen.view.metadata.current_version, seen.record
-    known = {view.identifier: view for view in record.nested_views} if record else {}
-    nested = zip(seen.dependencies.views, seen.nested_views, strict=True)
-    changed = [view.version_ms for view, now in nested if record and known.get(now.identifier) != now]
-    if not changed or (record and record.version_id != own.version_id):
-        changed.append(own.timestamp_ms)
-    return min(changed)
+def _expiring(summary: Summary) -> dict[str, datetime]:
+    tables = summary.document["base_tables"]
+    return {item["identifier"]: parse_time(item["expires_at"]) for item in tables if item["expires_at"]}
 
 
 def settle(slo: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:

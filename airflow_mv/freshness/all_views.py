@@ -11,12 +11,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog.fact_cache import FactCache
-from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, PropertiesOf, key_of, look_at, with_count
+from airflow_mv.freshness.known import (
+    STATUS,
+    CatalogStatuses,
+    KeptStatus,
+    Look,
+    Opener,
+    PropertiesOf,
+    key_of,
+    look_at,
+    with_count,
+)
 from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.freshness.status import Count
+    from airflow_mv.freshness.summaries import Count
 
 
 def statuses_of_catalogs(
@@ -39,16 +49,16 @@ def statuses_of_catalogs(
     """
     kept = cache or FactCache(None)
     looks = {
-        name: look_at(name, properties, namespace, kept, properties_of)
+        name: look_at(name, properties, namespace, kept, properties_of, STATUS)
         for name in catalogs
         if (properties := properties_of(name)) is not None
     }
     found = CatalogStatuses()
-    if len(looks) == len(catalogs) and all(_is_complete(look, namespace) for look in looks.values()):
+    if len(looks) == len(catalogs) and all(look.is_complete(namespace) for look in looks.values()):
         for look in looks.values():
-            found.documents.extend(look.known.sorted_documents())
+            found.documents.extend(kept.status for kept in look.known.materialized() if kept.status is not None)
         return found
-    from airflow_mv.freshness.status import observe_catalogs
+    from airflow_mv.freshness.summaries import observe_catalogs
 
     observe_catalogs(found, catalogs, namespace, looks, kept)
     return found
@@ -78,20 +88,25 @@ def statuses_of_views(
     """
     name, wanted = views[0].catalog, [key_of(view) for view in views]
     properties = properties_of(name)
-    look = Look() if properties is None else look_at(name, properties, None, cache, properties_of, wanted=wanted)
-    known, now = look.known, datetime.now(UTC).isoformat()
-    for key in [key for key, document in known.documents.items() if document["state"] == "stale"]:
-        counted = known.counts[key]
-        if counted is None or (counted.get("until") or now) < now:
-            del known.documents[key]  # it was not counted, or another unit of time has begun since
-    if all(key in known.documents for key in wanted):
-        return [with_count(known.documents[key], known.counts[key]) for key in wanted]
-    from airflow_mv.freshness.status import observe_named
+    look: Look[KeptStatus] = Look()
+    if properties is not None:
+        look = look_at(name, properties, None, cache, properties_of, STATUS, wanted=wanted)
+    known = look.known.views
+    for key in [key for key, kept in known.items() if not _is_whole(kept)]:
+        del known[key]
+    if all(key in known for key in wanted):
+        return [with_count(known[key].status or {}, known[key].counted) for key in wanted]
+    from airflow_mv.freshness.summaries import observe_named
 
     catalog, _ = opener()
     return observe_named(catalog, views, look, cache, count)
 
 
-def _is_complete(look: Look, namespace: tuple[str, ...] | None) -> bool:
-    """Whether nothing has to be read. A namespace without views may not exist, which the catalog knows."""
-    return look.whole and not look.known.left and (namespace is None or bool(look.known.documents))
+def _is_whole(kept: KeptStatus) -> bool:
+    """Whether a summary has all that is shown of a named view, and its count is one until now."""
+    if kept.status is None:
+        return False
+    if kept.status["state"] != "stale":
+        return True
+    now = datetime.now(UTC).isoformat()
+    return kept.counted is not None and (kept.counted.get("until") or now) >= now

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -32,42 +32,44 @@ Opener = Callable[[], "MaterializedViewCatalog"]
 PropertiesOf = Callable[[str], Mapping[str, Any] | None]
 
 
-class _Kept(msgspec.Struct):
-    """The part of a summary that is needed here, see :class:`airflow_mv.freshness.summary.Summary`."""
+class KeptStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of a :class:`airflow_mv.freshness.summary.Summary` that ``airflow-mv status`` needs.
 
-    pointers: list[Pointer]
+    Args:
+        pointers: The pointers that it follows from. ``None``: it depends on more, and is not kept.
+        status: The document of ``airflow-mv status``; ``None`` for a plain view, and for a table that is no view.
+        counted: How many intervals are fresh; empty if there is nothing to count, ``None`` if it was not counted.
+    """
+
+    pointers: list[Pointer] | None
     status: dict[str, Any] | None = None
     counted: dict[str, Any] | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Kept)
+#: The part of a summary that a look decodes.
+S = TypeVar("S", bound=KeptStatus)
+
+STATUS = msgspec.json.Decoder(KeptStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Known(Generic[S]):
     """What the cache knows of a catalog's views at its present pointers.
 
     Args:
-        documents: The documents of ``airflow-mv status``, by namespace and name.
-        plain: The plain views.
+        views: The views' summaries, by namespace and name, plain views included.
         ordinary: The tables that are no views, with their metadata files.
         left: The views and tables that have to be read.
-        counts: How many intervals of the views are fresh; ``None`` for those that were not counted.
     """
 
-    documents: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    plain: set[Key] = field(default_factory=set)
+    views: dict[Key, S] = field(default_factory=dict)
     ordinary: dict[Key, str] = field(default_factory=dict)
     left: set[Key] = field(default_factory=set)
-    counts: dict[Key, dict[str, Any] | None] = field(default_factory=dict)
 
-    def sorted_documents(self) -> list[dict[str, Any]]:
-        """Return the documents in the order of the views' names."""
-        return [self.documents[key] for key in sorted(self.documents, key=lambda key: (key[0].split("."), key[1]))]
-
-    def has(self, view: Key) -> bool:
-        """Whether a view's freshness is known, or that it is a plain one."""
-        return view in self.documents or view in self.plain
+    def materialized(self) -> list[S]:
+        """Return the summaries of materialized views, in the order of their names."""
+        found = [key for key, summary in self.views.items() if summary.status is not None]
+        return [self.views[key] for key in sorted(found, key=lambda key: (key[0].split("."), key[1]))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class CatalogStatuses:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Look(Generic[S]):
     """The comparison of the cache with a catalog's pointers.
 
     Args:
@@ -113,9 +115,13 @@ class Look:
     """
 
     kind: str = ""
-    known: Known = field(default_factory=Known)
+    known: Known[S] = field(default_factory=Known)
     gone: tuple[str, ...] = ()
     whole: bool = False
+
+    def is_complete(self, namespace: tuple[str, ...] | None) -> bool:
+        """Whether nothing has to be read. A namespace without views may not exist, which the catalog knows."""
+        return self.whole and not self.known.left and (namespace is None or bool(self.known.materialized()))
 
 
 def kind_of(name: str, properties: Mapping[str, Any]) -> str:
@@ -131,12 +137,17 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> str:
     uri = re.sub(r"//[^/@]*@", "//", str(properties.get("uri", "")).partition("?")[0])
     own = sorted((key, str(value)) for key, value in properties.items() if key.startswith("airflow-mv."))
     text = json.dumps([__version__, name, uri, str(properties.get("warehouse", "")), own])
-    return f"status {hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"summary {hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def key_of(name: Identifier) -> Key:
     """Return how a SQL catalog names a view or table."""
     return ".".join(name.namespace), name.name
+
+
+def identifier_of(catalog: str, key: Key) -> Identifier:
+    """Return the name of a view or table."""
+    return Identifier(catalog, tuple(key[0].split(".")), key[1])
 
 
 def key_text(key: Key) -> str:
@@ -150,8 +161,9 @@ def known_views(
     kept: Mapping[str, bytes],
     namespace: tuple[str, ...] | None,
     properties_of: PropertiesOf,
+    decoder: msgspec.json.Decoder[S],
     wanted: Collection[Key] | None = None,
-) -> Known:
+) -> Known[S]:
     """Compare the pointers of a catalog with those of the summaries in the cache.
 
     Args:
@@ -160,6 +172,7 @@ def known_views(
         kept: The summaries.
         namespace: Only the views of this namespace.
         properties_of: Returns the properties of another catalog that base tables are in; ``None`` if it has none.
+        decoder: Decodes what is needed of a summary.
         wanted: Only these views; by default all, and the tables.
     """
     lists: dict[str, PointerList | None] = {name: pointers}
@@ -171,18 +184,16 @@ def known_views(
         return listed.location(key) if listed else None
 
     space = None if namespace is None else ".".join(namespace)
-    found = Known()
+    found: Known[S] = Known()
     for key in (*pointers.views, *pointers.tables) if wanted is None else wanted:
         if space is not None and key[0] != space:
             continue
-        summary = _summary(kept.get(key_text(key)))
-        if summary is None or any(location(item[0], item[1:3]) != item[3] for item in summary.pointers):
+        summary = decoded(kept.get(key_text(key)), decoder)
+        pointed = summary.pointers if summary is not None else None
+        if summary is None or not pointed or any(location(item[0], item[1:3]) != item[3] for item in pointed):
             found.left.add(key)
-        elif summary.status is not None:
-            found.documents[key] = summary.status
-            found.counts[key] = summary.counted
-        elif key in pointers.views:
-            found.plain.add(key)
+        elif summary.status is not None or key in pointers.views:
+            found.views[key] = summary
         else:
             found.ordinary[key] = pointers.tables[key]
     return found
@@ -194,9 +205,10 @@ def with_count(document: dict[str, Any], counted: Mapping[str, Any] | None) -> d
     return {**document, "coverage": shown} if shown else document
 
 
-def _summary(data: bytes | None) -> _Kept | None:
+def decoded(data: bytes | None, decoder: msgspec.json.Decoder[S]) -> S | None:
+    """Return a summary of the cache; ``None`` if there is none, or something else stands there."""
     try:
-        return None if data is None else _DECODER.decode(data)
+        return None if data is None else decoder.decode(data)
     except msgspec.MsgspecError:
         return None
 
@@ -207,9 +219,10 @@ def look_at(
     namespace: tuple[str, ...] | None,
     cache: FactCache,
     properties_of: PropertiesOf,
+    decoder: msgspec.json.Decoder[S],
     *,
     wanted: Collection[Key] | None = None,
-) -> Look:
+) -> Look[S]:
     """Compare the cache with a catalog's pointers. For a catalog without a list of pointers nothing is known.
 
     Args:
@@ -218,6 +231,7 @@ def look_at(
         namespace: Only the views of this namespace.
         cache: The cache.
         properties_of: Returns the properties of another catalog that base tables are in.
+        decoder: Decodes what is needed of a summary.
         wanted: Only these views.
     """
     pointers = list_pointers(name, properties) if cache.path is not None else None
@@ -226,9 +240,9 @@ def look_at(
     kind = kind_of(name, properties)
     if wanted is not None:
         kept = cache.get(kind, map(key_text, wanted))
-        return Look(kind, known_views(name, pointers, kept, namespace, properties_of, wanted), whole=True)
+        return Look(kind, known_views(name, pointers, kept, namespace, properties_of, decoder, wanted), whole=True)
     kept = cache.all(kind)
     cache.used(kind)
     present = {key_text(key) for key in (*pointers.views, *pointers.tables)}
-    known = known_views(name, pointers, kept, namespace, properties_of)
+    known = known_views(name, pointers, kept, namespace, properties_of, decoder)
     return Look(kind, known, tuple(kept.keys() - present), whole=True)

@@ -7,7 +7,7 @@ since. Times are commit times, by the clocks of the base tables' writers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,7 +16,6 @@ from typing import Protocol
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.changes import Kind, changes_rows
 from airflow_mv.freshness.state import BaseTableChange, Freshness, ObservedTable, State
-from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
 from airflow_mv.spec.times import duration, from_ms
 
@@ -166,20 +165,24 @@ def _longer(known: TableLag | None, other: TableLag) -> TableLag:
 
 
 def readiness(
-    freshness: Freshness, behind: Lag, max_staleness: timedelta | None = None, *, now: datetime | None = None
+    state: State,
+    behind: Lag,
+    max_staleness: timedelta | None = None,
+    *,
+    foreign: bool = False,
+    now: datetime | None = None,
 ) -> Readiness:
     """Return a view's state, given a tolerated lag.
 
     Args:
-        freshness: The verdict.
+        state: The view's freshness.
         behind: The view's lag.
         max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
             tolerated.
+        foreign: Whether another writer has written to the storage table: its rows are not of an earlier refresh.
         now: The time to count to.
     """
-    found = _READINESS[freshness.state]
-    # Rows that other writers wrote to the storage table are not rows of an earlier refresh.
-    foreign = any(reason.code == Code.STORAGE_CHANGED for reason in freshness.reasons)
+    found = _READINESS[state]
     if found != Readiness.STALE or max_staleness is None or foreign:
         return found
     seconds = behind.seconds(now)
@@ -187,14 +190,13 @@ def readiness(
     return Readiness.WITHIN_GRACE if within else Readiness.STALE
 
 
-def max_staleness_of(properties: Mapping[str, str], *, view: str) -> timedelta | None:
-    """Return a view's freshness SLO from its property, or ``None``.
+def max_staleness_of(text: str | None, *, view: str) -> timedelta | None:
+    """Return a view's freshness SLO from the text of its property, or ``None`` without one.
 
     Raises:
-        ConfigurationError: The property is not a length of time.
+        ConfigurationError: The text is not a length of time.
     """
-    what = f"view {view}, property {MAX_STALENESS_PROPERTY}"
-    return duration(properties.get(MAX_STALENESS_PROPERTY), what=what)
+    return duration(text, what=f"view {view}, property {MAX_STALENESS_PROPERTY}")
 
 
 def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Generic, TypeVar, cast
+from typing import TypeVar
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.path_tables import check_path
@@ -15,13 +14,12 @@ from airflow_mv.catalog.statistics import have_same_files
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
-    MaterializedViewError,
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
-    UnexpectedError,
 )
 from airflow_mv.freshness.changes import may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
+from airflow_mv.freshness.each import ItemResult, for_each
 from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
 from airflow_mv.spec.base_tables import DELTA_BY_PATH
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
@@ -40,8 +38,6 @@ from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_a
 from airflow_mv.sql.intervals import resolve
 from airflow_mv.sql.query import Dependencies, NestedView, ParsedQuery, base_tables, names_to_load, parse_query
 from airflow_mv.sql.translation import spark_sql
-
-log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -174,58 +170,6 @@ def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identif
     located = catalog.locate(names) if names else {}
     now = {name: place.metadata_location for name, place in located.items()}
     return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemResult(Generic[K, T]):
-    """The result for one of several items: a view or a catalog.
-
-    Args:
-        item: Its name.
-        value: What was computed; ``None`` after an error.
-        error: The error; an :class:`UnexpectedError` has the original one as its cause.
-    """
-
-    item: K
-    value: T | None = None
-    error: MaterializedViewError | None = None
-
-    def get(self) -> T:
-        """Return the value.
-
-        Raises:
-            MaterializedViewError: The error.
-        """
-        if self.error is not None:
-            unexpected = isinstance(self.error, UnexpectedError)
-            raise (self.error.__cause__ if unexpected else None) or self.error
-        return cast("T", self.value)
-
-
-def for_each(items: Iterable[K], compute: Callable[[K], T]) -> Iterator[ItemResult[K, T]]:
-    """Compute a value for each view or catalog. A failure of one item does not affect the others.
-
-    All code that reads several views goes through here. It alone decides which errors belong to one item. The caller
-    decides by the error's class what it means, and stops the iteration if the next items would fail, too.
-
-    Args:
-        items: Their names.
-        compute: Takes one of them.
-    """
-    for item in items:
-        yield _computed(item, compute)
-
-
-def _computed(item: K, compute: Callable[[K], T]) -> ItemResult[K, T]:
-    try:
-        return ItemResult(item, compute(item))
-    except MaterializedViewError as error:
-        return ItemResult(item, error=error)
-    except Exception as error:
-        log.exception("%s: unexpected error", item)
-        unexpected = UnexpectedError(f"{item}: unexpected {type(error).__name__}; the log has its trace")
-        unexpected.__cause__ = error
-        return ItemResult(item, error=unexpected)
 
 
 def observe_each(

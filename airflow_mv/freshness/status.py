@@ -4,33 +4,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.catalog.loaded import all_refreshes
-from airflow_mv.catalog.pointer_list import Key
-from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
+from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.freshness.expiry import expiries
-from airflow_mv.freshness.known import CatalogStatuses, Look, Opener, key_of, key_text, look_at, with_count
-from airflow_mv.freshness.observe import ItemResult, Observation, for_each, observe, observe_each
+from airflow_mv.freshness.observe import Observation, observe, observe_each
 from airflow_mv.freshness.state import State
-from airflow_mv.freshness.summary import Summary, encoded, summary_of, summary_of_plain, summary_of_table
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
-from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.spec.reasons import Reason
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.spec.snapshots import held_bytes
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.translation import texts_of
 
 log = logging.getLogger(__name__)
-
-#: Counts the fresh intervals of a stale view; see :func:`airflow_mv.refresh.coverage.count`.
-Count = Callable[[MaterializedViewCatalog, Observation], dict[str, Any]]
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
@@ -66,162 +59,6 @@ def statuses(
     """
     results = observe_each(catalog, views, lambda seen: ViewStatus(seen).to_dict(), span=interval)
     return [result.get() for result in results]
-
-
-def observe_catalogs(
-    found: CatalogStatuses,
-    catalogs: Mapping[str, Opener],
-    namespace: tuple[str, ...] | None,
-    looks: Mapping[str, Look],
-    cache: FactCache,
-) -> None:
-    """Add the freshness of all views of catalogs, and keep it in the cache.
-
-    Args:
-        found: Receives the documents and errors.
-        catalogs: Functions that open them, by name. If there are several, those that cannot hold views are left out.
-        namespace: Only the views of this namespace.
-        looks: What the cache knows of them, for those that it was compared with.
-        cache: The cache.
-
-    Raises:
-        MaterializedViewError: There is one catalog only, and it cannot be read.
-    """
-
-    def listed(name: str) -> tuple[MaterializedViewCatalog, Look, list[Identifier]]:
-        catalog = catalogs[name]()
-        if not (catalog.holds_views or len(catalogs) == 1):
-            return catalog, Look(), []
-        seen = looks.get(name) or look_at(name, catalog.properties, namespace, cache, lambda _: None)
-        catalog.note_ordinary_tables({_identifier(name, key): item for key, item in seen.known.ordinary.items()})
-        return catalog, seen, catalog.list(namespace)
-
-    for result in for_each(catalogs, listed):
-        if result.error is not None and len(catalogs) > 1:
-            _note_catalog(found, result.item, result.error)
-        else:
-            _observe_all(found, *result.get(), cache)
-
-
-def observe_named(
-    catalog: MaterializedViewCatalog, views: Sequence[Identifier], seen: Look, cache: FactCache, count: Count
-) -> list[dict[str, Any]]:
-    """Return the documents of named views, those that the cache knows from there, and keep the others in it.
-
-    Args:
-        catalog: Where they are.
-        views: Their names.
-        seen: What the cache knows of them.
-        cache: The cache.
-        count: Counts the fresh intervals of a stale view.
-
-    Raises:
-        MaterializedViewError: One of them cannot be read.
-    """
-    new: dict[Identifier, Summary] = {}
-    known = seen.known
-
-    def judged(observation: Observation) -> dict[str, Any]:
-        found = {} if observation.freshness.state != State.STALE else count(catalog, observation)
-        return with_count(_judged(new, observation, found), found)
-
-    results = observe_each(catalog, [view for view in views if key_of(view) not in known.documents], judged)
-    documents = [
-        with_count(known.documents[key], known.counts.get(key)) if key in known.documents else next(results).get()
-        for key in map(key_of, views)
-    ]
-    if seen.kind and catalog.locates_at_once:
-        cache.put(seen.kind, {key_text(key_of(name)): encoded(item) for name, item in new.items()})
-    return documents
-
-
-def _judged(
-    new: dict[Identifier, Summary], observation: Observation, counted: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return a view's document, and add its summary to ``new``."""
-    document = ViewStatus(observation).to_dict()
-    summary = summary_of(observation, document, counted)
-    if summary is not None:
-        new[observation.view.identifier] = summary
-    return document
-
-
-def _identifier(catalog: str, key: Key) -> Identifier:
-    return Identifier(catalog, tuple(key[0].split(".")), key[1])
-
-
-def _observe_all(
-    found: CatalogStatuses, catalog: MaterializedViewCatalog, seen: Look, views: list[Identifier], cache: FactCache
-) -> None:
-    """Add the documents of a catalog's views, those that the cache knows from there."""
-    new: dict[Identifier, Summary] = {}
-    results = _observed(catalog, [view for view in views if not seen.known.has(key_of(view))], new)
-    for view in views:
-        if seen.known.has(key_of(view)):
-            found.add(seen.known.documents.get(key_of(view)))
-        elif not _add_result(found, catalog, next(results)):
-            return
-    if seen.kind and catalog.locates_at_once:
-        ordinary, known = catalog.ordinary_tables, seen.known.ordinary
-        new |= {name: summary_of_table(name, at) for name, at in ordinary.items() if known.get(key_of(name)) != at}
-        cache.put(seen.kind, {key_text(key_of(name)): encoded(item) for name, item in new.items()}, gone=seen.gone)
-
-
-def _observed(
-    catalog: MaterializedViewCatalog, views: Iterable[Identifier], new: dict[Identifier, Summary]
-) -> Iterator[ItemResult[Identifier, dict[str, Any] | None]]:
-    """Observe views; their summaries are added to ``new``."""
-
-    def judge(observation: Observation) -> dict[str, Any] | None:
-        return _judged(new, observation)
-
-    def leave_out(view: LoadedView) -> None:
-        new[view.identifier] = summary_of_plain(view)
-
-    return observe_each(catalog, views, judge, plain=leave_out)
-
-
-def _add_result(
-    found: CatalogStatuses, catalog: MaterializedViewCatalog, result: ItemResult[Identifier, dict[str, Any] | None]
-) -> bool:
-    """Add a document or an error, and return whether the catalog still answers."""
-    if isinstance(result.error, CatalogUnavailableError):
-        away = _own_error(catalog, result.item)
-        if away is not None:
-            _note_catalog(found, catalog.name, away)
-            return False
-        found.errors.append(result.error)
-    if result.error is not None:
-        found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
-    else:
-        found.add(result.value)
-    return True
-
-
-def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
-    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not answer."""
-    (result,) = for_each([view], catalog.load)
-    return result.error if isinstance(result.error, CatalogUnavailableError) else None
-
-
-def _note_catalog(found: CatalogStatuses, catalog: str, error: MaterializedViewError) -> None:
-    found.errors.append(error)
-    found.documents.append(_unreadable(None, catalog, Code.CATALOG_UNREADABLE, error))
-
-
-def _unreadable(view: Identifier | None, catalog: str, code: Code, why: MaterializedViewError) -> dict[str, Any]:
-    return {
-        "view": None if view is None else str(view),
-        "catalog": catalog,
-        "state": str(State.UNKNOWN),
-        "refresh_id": None,
-        "refreshed_at": None,
-        "version_id": None,
-        "base_tables": [],
-        "reasons": [Reason(code, str(why)).to_dict()],
-        "interval": None,
-        "intervals": [],
-    }
 
 
 def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of a view's freshness, as it is kept in the cache: what listings and alerts need of an observation.
+"""The summary of a view's freshness, as it is kept in the cache: what listings, sensors and alerts need of a view.
 
 It follows from the content of metadata files alone, and those never change. So it is valid as long as the catalogs name
-the same files: see :mod:`airflow_mv.freshness.known`.
+the same files: see :mod:`airflow_mv.freshness.known`. It is read without importing a catalog.
 """
 
 from __future__ import annotations
@@ -12,53 +12,75 @@ from typing import Any
 
 import msgspec
 
-from airflow_mv.catalog import LoadedView
-from airflow_mv.freshness.known import Pointer
-from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.known import KeptStatus, Pointer
+from airflow_mv.freshness.lag import Lag
+from airflow_mv.freshness.state import State
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code
 
 
-class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The summary of a view.
-
-    Args:
-        pointers: The pointers that it follows from.
-        status: The document of ``airflow-mv status``; ``None`` for a plain view, and for a table that is no view.
-        counted: How many intervals are fresh; empty if there is nothing to count, ``None`` if it was not counted.
-    """
-
-    pointers: list[Pointer]
-    status: dict[str, Any] | None = None
-    counted: dict[str, Any] | None = None
-
-
-def summary_of(seen: Observation, status: dict[str, Any], counted: dict[str, Any] | None = None) -> Summary | None:
-    """Return the summary of an observation; ``None`` if it depends on more than pointers.
+class Summary(KeptStatus, frozen=True, omit_defaults=True):
+    """The summary of a view. A plain view has pointers only.
 
     Args:
-        seen: The observation.
-        status: Its document.
-        counted: See :class:`Summary`.
+        behind: The lag.
+        uuid: The view's uuid.
+        defined_ms: Time of the definition that the rows do not have: the view's own, or that of a plain view that it
+            reads, in ms since the epoch.
+        max_staleness: The freshness SLO, as the view's property has it.
+        strategy: ``full`` or ``incremental``.
+        interval_column: The column of its intervals, if it has one.
+        recorded: Of the recorded refresh: ``mode``, ``rows_written``, ``rows``, ``reasons``, ``checks``, ``interval``.
     """
-    if seen.pointers is None or seen.interval is not None:
-        return None
-    return Summary(_listed(seen.pointers), status, counted)
+
+    behind: Lag | None = None
+    uuid: str | None = None
+    defined_ms: int = 0
+    max_staleness: str | None = None
+    strategy: str | None = None
+    interval_column: str | None = None
+    recorded: dict[str, Any] | None = None
+
+    @property
+    def view(self) -> Identifier:
+        """The name of a materialized view."""
+        return Identifier.parse(self.document["view"])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document of ``airflow-mv status`` of a materialized view."""
+        return self.status or {}
+
+    @property
+    def state(self) -> State:
+        """The state of a materialized view."""
+        return State(self.document["state"])
+
+    @property
+    def lag(self) -> Lag:
+        """The lag of a materialized view."""
+        return self.behind or Lag(self.state)
+
+    @property
+    def has_foreign_rows(self) -> bool:
+        """Whether another writer has written to the storage table."""
+        return any(reason["code"] == Code.STORAGE_CHANGED for reason in self.document["reasons"])
+
+    def pointed(self) -> dict[Identifier, str] | None:
+        """Return the pointers by name; ``None`` if the summary depends on more than pointers."""
+        if self.pointers is None:
+            return None
+        return {Identifier(item[0], tuple(item[1].split(".")), item[2]): item[3] for item in self.pointers}
 
 
-def summary_of_plain(view: LoadedView) -> Summary:
-    """Return the summary of a plain view."""
-    return Summary(_listed({view.identifier: view.metadata_location}))
+SUMMARY = msgspec.json.Decoder(Summary)
 
 
-def summary_of_table(table: Identifier, location: str) -> Summary:
-    """Return the summary of a table that is no view."""
-    return Summary(_listed({table: location}))
+def listed(pointers: Mapping[Identifier, str]) -> list[Pointer]:
+    """Return pointers as they are kept."""
+    return [(name.catalog, ".".join(name.namespace), name.name, location) for name, location in pointers.items()]
 
 
-def encoded(summary: Summary) -> bytes:
+def encoded(summary: KeptStatus) -> bytes:
     """Return the stored form."""
     return msgspec.json.encode(summary)
-
-
-def _listed(pointers: Mapping[Identifier, str]) -> list[Pointer]:
-    return [(name.catalog, ".".join(name.namespace), name.name, location) for name, location in pointers.items()]

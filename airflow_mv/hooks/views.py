@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.freshness.coverage import Coverage
+    from airflow_mv.freshness.known import PropertiesOf
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
     from airflow_mv.maintenance.definition import VersionRolledBack
@@ -134,6 +135,24 @@ class MaterializedViewHook(BaseHook):
 
     def _others(self) -> dict[str, str]:
         return {**other_catalogs(self._completed()), **self.catalogs}
+
+    def properties_from(self, name: str) -> PropertiesOf:
+        """Return a function that has the properties of catalogs by name, without opening them.
+
+        Args:
+            name: The name of the connection's own catalog. The others are those that its views may read.
+        """
+        from airflow_mv.catalog.configured import configured
+
+        def properties_of(catalog: str) -> Mapping[str, Any] | None:
+            if catalog == name:
+                return self._completed().extra_dejson
+            conn_id = self._others().get(catalog)
+            with suppress(ConfigurationError):  # it may be of one view only, whose own look raises it
+                return configured().get(catalog) if conn_id is None else completed(conn_id).extra_dejson
+            return None
+
+        return properties_of
 
     def content(self) -> object:
         """Return the content of the connection and of those of other catalogs. It is equal until one is edited.

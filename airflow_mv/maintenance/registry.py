@@ -12,7 +12,7 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
-from airflow_mv.freshness.lag import lag, max_staleness_of
+from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.redaction import shortened
@@ -177,7 +177,7 @@ def _view_row(seen: Observation, now: datetime) -> ViewRow:
     view, record = seen.view, seen.record
     properties = view.metadata.properties
     try:
-        slo = max_staleness_of(properties, view=str(view.identifier))
+        slo = max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=str(view.identifier))
     except MaterializedViewError:
         slo = None
     return ViewRow(

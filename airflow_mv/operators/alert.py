@@ -6,15 +6,17 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
+from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import AlertError, ConfigurationError
-from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, freshness_slos, settle
+from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, Watched, freshness_slos, settle
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.retries import airflow_errors
 from airflow_mv.spec.identifiers import split
@@ -110,17 +112,25 @@ class FreshnessAlertOperator(BaseOperator):
 
     def _slos(self) -> Iterator[FreshnessSlo]:
         allowed = duration(self.max_staleness, what="max_staleness")
-        hook = MaterializedViewHook(self.iceberg_conn_id)
-        if self.namespace:
-            name, *space = split(self.namespace)
-            catalog = hook.catalog_named(name)
-            yield from freshness_slos(catalog, catalog.list(tuple(space) or None), allowed, listed=True)
-            return
-        views = [hook.identify(view) for view in ([self.views] if isinstance(self.views, str) else self.views)]
-        for name in sorted({view.catalog for view in views}):
-            yield from freshness_slos(
-                hook.catalog_named(name), [view for view in views if view.catalog == name], allowed
-            )
+        for watched in self.watched():
+            yield from freshness_slos(watched, allowed)
+
+    def watched(self) -> Iterator[Watched]:
+        """Yield the views that are checked, by catalog."""
+
+        def of(name: str, **chosen: Any) -> Watched:
+            properties_of = hook.properties_from(name)
+            return Watched(name, partial(hook.catalog_named, name), cache=cache, properties_of=properties_of, **chosen)
+
+        cache = FactCache.of_user()
+        with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:
+            if self.namespace:
+                name, *space = split(self.namespace)
+                yield of(name, namespace=tuple(space))
+                return
+            views = [hook.identify(view) for view in ([self.views] if isinstance(self.views, str) else self.views)]
+            for name in sorted({view.catalog for view in views}):
+                yield of(name, views=tuple(view for view in views if view.catalog == name))
 
     def _memory(self, context: Context) -> Memory:
         stores = context.get("asset_state_store")

@@ -19,6 +19,7 @@ from airflow_mv.freshness.expiry import expiries, warnings
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.status import history, how_to_read
+from airflow_mv.freshness.summaries import column_of, summary_of
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import costs_of
 from airflow_mv.plugin.counts import Counts
@@ -29,7 +30,7 @@ from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import Found
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.coverage import column_of, coverage
+from airflow_mv.refresh.coverage import coverage
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import parse_time
@@ -217,7 +218,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
     observation = observe(catalog, loaded)
     column = column_of(observation)
     return {
-        **row_of(observation).to_dict(),
+        **row_of(summary_of(observation)).to_dict(),
         "conn_id": source.address.conn_id,
         "looked_at": datetime.now(UTC).isoformat(),
         "sql": observation.query.text,

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row that the page shows for a view, from one observation of its metadata."""
+"""The row that the page shows for a view, from the summary of its metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.freshness.lag import Lag, lag
-from airflow_mv.freshness.observe import Observation, observe_each
+from airflow_mv.freshness.each import ItemResult
+from airflow_mv.freshness.lag import Lag
 from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import timestamp
+from airflow_mv.freshness.summary import Summary
 from airflow_mv.plugin.messages import harmless, said
-from airflow_mv.refresh.coverage import column_of
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
 
 #: The state of a view that is listed, but not read yet.
@@ -102,56 +99,42 @@ class ViewRow:
         }
 
 
-def rows_of(catalog: MaterializedViewCatalog, views: Iterable[Identifier]) -> Iterator[ViewRow]:
-    """Return the row of each view. An error of a view is in its row.
-
-    Args:
-        catalog: Where they are.
-        views: Their names.
+def row_of_result(result: ItemResult[Identifier, Summary]) -> ViewRow:
+    """Return the row of a view that was looked at. An error of a view is in its row.
 
     Raises:
         CatalogUnavailableError: The catalog does not answer: the next views would fail, too.
     """
-    for result in observe_each(catalog, views, row_of, plain=_plain):
-        if isinstance(result.error, CatalogUnavailableError):
-            raise result.error
-        yield result.value or _unreadable(result.item, str(result.error))
+    if isinstance(result.error, CatalogUnavailableError):
+        raise result.error
+    if result.value is None:
+        unreadable = Reason(Code.VIEW_UNREADABLE, str(result.error)).to_dict()
+        return ViewRow(result.item, str(State.UNKNOWN), (_harmless(unreadable),))
+    if result.value.status is None:
+        return ViewRow(result.item, PLAIN, pointers=result.value.pointed())
+    return row_of(result.value)
 
 
-def _plain(view: LoadedView) -> ViewRow:
-    return ViewRow(view.identifier, PLAIN, pointers={view.identifier: view.metadata_location})
-
-
-def row_of(observation: Observation) -> ViewRow:
-    """Return the row of an observed view."""
-    record = observation.record
-    freshness = observation.freshness
+def row_of(summary: Summary) -> ViewRow:
+    """Return the row of a materialized view."""
+    document, recorded = summary.document, summary.recorded or {}
     return ViewRow(
-        view=observation.view.identifier,
-        state=str(freshness.state),
-        reasons=tuple(_document(reason) for reason in freshness.reasons),
-        behind=lag(observation),
-        refresh_id=record.refresh_id if record else None,
-        refreshed_at=timestamp(record.refreshed_at_ms) if record else None,
-        mode=record.mode if record else None,
-        rows_written=record.rows_written if record else None,
-        rows=observation.storage.table.rows_at(observation.storage.rows_snapshot) if record else None,
-        last=_last(record) if record else None,
-        strategy=observation.view.materialized.refresh_strategy,
-        interval_column=column_of(observation),
-        tables=tuple((change.identifier, change.changed) for change in freshness.base_tables),
-        pointers=observation.pointers,
+        view=summary.view,
+        state=document["state"],
+        reasons=tuple(_harmless(reason) for reason in document["reasons"]),
+        behind=summary.lag,
+        refresh_id=document["refresh_id"],
+        refreshed_at=document["refreshed_at"],
+        mode=recorded.get("mode"),
+        rows_written=recorded.get("rows_written"),
+        rows=recorded.get("rows"),
+        last=said(recorded) if recorded else None,
+        strategy=summary.strategy,
+        interval_column=summary.interval_column,
+        tables=tuple((change["identifier"], change["changed"]) for change in document["base_tables"]),
+        pointers=summary.pointed(),
     )
 
 
-def _last(record: RefreshRecord) -> dict[str, Any]:
-    interval = record.interval.interval.to_dict() if record.interval else None
-    return said({"reasons": record.reasons, "checks": record.checks, "interval": interval})
-
-
-def _unreadable(view: Identifier, why: str) -> ViewRow:
-    return ViewRow(view, str(State.UNKNOWN), (_document(Reason(Code.VIEW_UNREADABLE, why)),))
-
-
-def _document(reason: Reason) -> dict[str, str]:
-    return {"code": str(reason.code), "message": harmless(reason.message)}
+def _harmless(reason: Mapping[str, Any]) -> dict[str, str]:
+    return {"code": reason["code"], "message": harmless(reason["message"])}

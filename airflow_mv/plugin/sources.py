@@ -14,7 +14,7 @@ from airflow.configuration import conf
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.observe import for_each
+from airflow_mv.freshness.each import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME, completed
 from airflow_mv.plugin.messages import problem

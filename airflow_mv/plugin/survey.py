@@ -12,15 +12,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.freshness.each import ItemResult
+from airflow_mv.freshness.known import Known, Look, identifier_of
 from airflow_mv.freshness.observe import moved
+from airflow_mv.freshness.summaries import look_through, summaries
+from airflow_mv.freshness.summary import Summary
 from airflow_mv.plugin.messages import problem
-from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, rows_of
+from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, row_of_result
 from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)
-
-_CHUNK = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +49,19 @@ class Survey:
 
     A survey reads all views in its own thread, and each row is available as soon as it is read. A view is not read
     again if its pointer and its base tables' pointers have not moved, so in a SQL catalog a survey of thousands of
-    unchanged views costs a few queries.
+    unchanged views costs a few queries. So does the first survey of a process where the cache knows the views.
 
     Args:
         open: Opens the catalog. Called for each survey, so it should cache.
         seconds: Age of the rows after which a new survey starts.
         rest: Minimum pause, as a multiple of a survey's duration, so that a slow survey is not repeated constantly.
+        cache: What metadata files say; the first survey takes from it what is still true.
     """
 
     open: Callable[[], MaterializedViewCatalog]
     seconds: float
     rest: float = 3.0
+    cache: FactCache = field(default_factory=FactCache.of_user)
     _rows: dict[Identifier, ViewRow] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -65,6 +70,7 @@ class Survey:
     _ended: float | None = None
     _looked_at: datetime | None = None
     _problem: dict[str, Any] | None = None
+    _kept: Look[Summary] = field(default_factory=Look)
 
     def found(self, *, wait: float = 0.0) -> Found:
         """Return the known rows, and start a survey if they are too old.
@@ -109,13 +115,20 @@ class Survey:
             self._took = self._ended - self._started
 
     def _go_through(self, catalog: MaterializedViewCatalog) -> None:
+        known = dict(self._rows) or self._recalled(catalog)
         views = catalog.list()
         with self._lock:
-            self._rows = {view: self._rows.get(view, ViewRow(view, PENDING)) for view in views}
-        for start in range(0, len(views), _CHUNK):
-            chunk = views[start : start + _CHUNK]
-            known = {view: pointers for view in chunk if (pointers := self._rows[view].pointers)}
-            outdated = [view for view in chunk if view not in known] + moved(catalog, known)
-            for row in rows_of(catalog, outdated):
-                with self._lock:
-                    self._rows[row.view] = row
+            self._rows = {view: known.get(view, ViewRow(view, PENDING)) for view in views}
+        pointers = {view: row.pointers for view, row in self._rows.items() if row.pointers}
+        outdated = [view for view in views if view not in pointers] + moved(catalog, pointers)
+        for result in summaries(catalog, outdated, self._kept, self.cache):
+            row = row_of_result(result)
+            with self._lock:
+                self._rows[row.view] = row
+
+    def _recalled(self, catalog: MaterializedViewCatalog) -> dict[Identifier, ViewRow]:
+        """Return the rows that an earlier process has found and that are still true."""
+        found = look_through(catalog, self.cache)
+        self._kept = Look(found.kind, Known(ordinary=found.known.ordinary), found.gone)
+        results = (ItemResult(identifier_of(catalog.name, key), item) for key, item in found.known.views.items())
+        return {row.view: row for row in map(row_of_result, results)}

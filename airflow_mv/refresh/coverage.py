@@ -16,13 +16,14 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.coverage import Affected, Cover, Coverage, CoverRange, Units, cover
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, PartFreshness, State
+from airflow_mv.freshness.summaries import column_of
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
 from airflow_mv.refresh.intervals import Filters, appended_to, interval_filters, only_appends
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import IntervalPart
 from airflow_mv.spec.times import unit_number, unit_start
-from airflow_mv.sql.intervals import COLUMN_PROPERTY, interval_column, resolve, unit_of
+from airflow_mv.sql.intervals import interval_column, resolve, unit_of
 
 log = logging.getLogger(__name__)
 
@@ -106,13 +107,6 @@ def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[st
     until = unit_start(today + 1, found.unit) if found.ranges[-1].end >= unit_start(today, found.unit) else None
     counted = {"unit": found.unit, "intervals": found.total, "up_to_date": found.up_to_date}
     return {**counted, "until": until.isoformat() if until else None}
-
-
-def column_of(observation: Observation) -> str | None:
-    """Return the interval column that a view's property names, or of its recorded intervals; ``None`` for neither."""
-    recorded = observation.record.intervals if observation.record else ()
-    named = observation.view.metadata.properties.get(COLUMN_PROPERTY)
-    return named or (recorded[0].column if recorded else None)
 
 
 def _are_its_own(observation: Observation) -> bool:

@@ -23,7 +23,8 @@ from airflow_mv.errors import (
     NotMaterializedError,
     PinError,
 )
-from airflow_mv.freshness.observe import for_each, load_dependencies, observe_tables, query_of
+from airflow_mv.freshness.each import for_each
+from airflow_mv.freshness.observe import load_dependencies, observe_tables, query_of
 from airflow_mv.freshness.state import ObservedTable, Pins
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import StoredModel

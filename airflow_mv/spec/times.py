@@ -83,7 +83,7 @@ def parse_key(key: str, zone: tzinfo) -> tuple[datetime, str]:
 
 def from_ms(milliseconds: int) -> datetime:
     """Return a stored time. A time outside of the years 1970 to 9999 is replaced by the nearest one in range."""
-    return pendulum.from_timestamp(min(max(milliseconds, 0), _LAST_MS) / 1000)
+    return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST_MS) / 1000, UTC)
 
 
 def shift(moment: datetime, length: timedelta) -> datetime:

@@ -89,7 +89,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         views: Their names.
         wanted: Which pending changes count.
     """
-    from airflow_mv.freshness.observe import for_each
+    from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.pending_changes import find_pending_changes
     from airflow_mv.freshness.state import Pins
 

@@ -89,12 +89,13 @@ def judge(seen: ViewFreshness, *, states: Collection[str], max_staleness_seconds
         max_staleness_seconds: Also accept a stale view whose lag is at most this.
     """
     tolerated = None if max_staleness_seconds is None else timedelta(seconds=max_staleness_seconds)
-    found = readiness(seen.freshness, seen.behind, tolerated)
+    summary, behind = seen.summary, seen.summary.lag
+    found = readiness(summary.state, behind, tolerated, foreign=summary.has_foreign_rows)
     document = {
-        **seen.document,
+        **summary.document,
         "readiness": str(found),
-        "lag_seconds": seen.behind.seconds(),
-        "behind_since": seen.behind.since.isoformat() if seen.behind.since else None,
+        "lag_seconds": behind.seconds(),
+        "behind_since": behind.since.isoformat() if behind.since else None,
     }
     return FreshnessPoll(found == Readiness.WITHIN_GRACE or found in map(Readiness.named, states), document)
 

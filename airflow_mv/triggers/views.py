@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.lag import Lag, lag
-from airflow_mv.freshness.state import Freshness, Pins
+from airflow_mv.freshness.state import Pins
+from airflow_mv.freshness.summary import Summary
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
@@ -38,16 +39,17 @@ class ViewFreshness:
     """The freshness of a view, without the metadata that it was read from.
 
     Args:
-        document: The document of ``airflow-mv status``.
-        freshness: The verdict.
-        behind: The lag.
+        summary: Its summary.
         pointers: See :class:`airflow_mv.freshness.observe.Observation`.
     """
 
-    document: dict[str, Any]
-    freshness: Freshness
-    behind: Lag
+    summary: Summary
     pointers: Mapping[Identifier, str] | None
+
+    @classmethod
+    def of(cls, summary: Summary) -> ViewFreshness:
+        """Return the freshness that a summary has."""
+        return cls(summary, summary.pointed())
 
 
 Results: TypeAlias = dict[Wanted, ViewFreshness | MaterializedViewError]
@@ -165,40 +167,89 @@ def read_view(hook: MaterializedViewHook, wanted: Wanted) -> ViewFreshness:
     return _read(hook, wanted, None)
 
 
-def read_views(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+def read_views(
+    hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None], cache: FactCache | None = None
+) -> Results:
     """Read the freshness of views; a base table that they share is read once. Failures do not affect other views.
 
     Args:
         hook: Where they are.
         last: The last result for each. It is still true if no pointer has moved. ``None`` for one that has to be read.
+        cache: What another process has found; by default this user's cache.
     """
-    from airflow_mv.freshness.observe import for_each
+    from airflow_mv.freshness.each import for_each
 
-    results, pins = _unmoved(hook, last), Pins()
+    kept, pins = cache or FactCache.of_user(), Pins()
+    results = _unmoved(hook, {**last, **_remembered(hook, [item for item in last if last[item] is None], kept)})
+    new: Results = {}
     for result in for_each([item for item in last if item not in results], lambda item: _read(hook, item, pins)):
-        results[result.item] = result.error or result.get()
-    return results
+        new[result.item] = result.error or result.get()
+    _keep(hook, new, kept)
+    return {**results, **new}
 
 
 def _read(hook: MaterializedViewHook, wanted: Wanted, pins: Pins | None) -> ViewFreshness:
     from airflow_mv.freshness.observe import observe
-    from airflow_mv.freshness.status import ViewStatus
+    from airflow_mv.freshness.summaries import summary_of
 
     view, span = wanted
-    seen = observe(hook.catalog_for(view), hook.identify(view), pins=pins, span=span)
-    return ViewFreshness(ViewStatus(seen).to_dict(), seen.freshness, lag(seen), seen.pointers)
+    return ViewFreshness.of(summary_of(observe(hook.catalog_for(view), hook.identify(view), pins=pins, span=span)))
+
+
+def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[str, list[Wanted]]:
+    """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
+    from airflow_mv.freshness.each import for_each
+
+    found: dict[str, list[Wanted]] = {}
+    for result in for_each(wanted, lambda item: hook.identify(item[0]).catalog):
+        if result.value is not None:
+            found.setdefault(result.value, []).append(result.item)
+    return found
+
+
+def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: FactCache) -> dict[Wanted, ViewFreshness]:
+    """Return what the cache has of views, all rows of each. It is true if no pointer has moved since."""
+    from airflow_mv.freshness.each import for_each
+    from airflow_mv.freshness.summaries import remembered
+
+    found: dict[Wanted, ViewFreshness] = {}
+    by_catalog = _by_catalog(hook, [item for item in wanted if item[1] is None])
+
+    def recalled(name: str) -> dict[Wanted, ViewFreshness]:
+        items = {hook.identify(item[0]): item for item in by_catalog[name]}
+        known = remembered(hook.catalog_named(name), items, cache)
+        return {items[view]: ViewFreshness.of(summary) for view, summary in known.items()}
+
+    for result in for_each(by_catalog, recalled):
+        found |= result.value or {}
+    return found
+
+
+def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
+    from airflow_mv.freshness.known import Look, kind_of
+    from airflow_mv.freshness.summaries import keep
+
+    found = {item: result for item, result in new.items() if isinstance(result, ViewFreshness)}
+    for name, items in _by_catalog(hook, found).items():
+        catalog = hook.catalog_named(name)
+        summaries = {found[item].summary.view: found[item].summary for item in items if item[1] is None}
+        look: Look[Summary] = Look(kind_of(name, catalog.properties))
+        keep(catalog, look, summaries, cache)
 
 
 def _unmoved(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
     """Return the results that are still true. After an error there is none: each view's own read tells why."""
-    from airflow_mv.freshness.observe import for_each, moved
+    from airflow_mv.freshness.each import for_each
+    from airflow_mv.freshness.observe import moved
 
     known = {item: found for item, found in last.items() if found is not None and found.pointers is not None}
-    by_catalog: dict[str, dict[Wanted, Mapping[Identifier, str]]] = {}
-    for item, found in known.items():
-        by_catalog.setdefault(hook.identify(item[0]).catalog, {})[item] = found.pointers or {}
+    by_catalog = _by_catalog(hook, known)
     results: Results = {}
-    for looked in for_each(by_catalog, lambda name: moved(hook.catalog_named(name), by_catalog[name])):
-        outdated = by_catalog[looked.item] if looked.value is None else looked.value
+
+    def outdated_of(name: str) -> list[Wanted]:
+        return moved(hook.catalog_named(name), {item: known[item].pointers or {} for item in by_catalog[name]})
+
+    for looked in for_each(by_catalog, outdated_of):
+        outdated = set(by_catalog[looked.item] if looked.value is None else looked.value)
         results |= {item: known[item] for item in by_catalog[looked.item] if item not in outdated}
     return results

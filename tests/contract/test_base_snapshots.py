@@ -11,7 +11,7 @@ import pytest
 
 from airflow_mv.cli import show
 from airflow_mv.errors import CommitStateUnknownError
-from airflow_mv.freshness.alerts import freshness_slos
+from airflow_mv.freshness.alerts import Watched, freshness_slos
 from airflow_mv.freshness.status import status
 from airflow_mv.maintenance import base_snapshots
 from airflow_mv.maintenance.base_snapshots import KEEP_PROPERTY, keep_base_snapshots
@@ -147,19 +147,20 @@ def test_the_status_and_alerts_say_when_a_base_snapshot_may_expire(
     (change,) = status(home.catalog, VIEW).to_dict()["base_tables"]
     expected = datetime.fromtimestamp(written / 1000, UTC) + timedelta(hours=5, minutes=1)
     assert datetime.fromisoformat(change["expires_at"]) == expected
-    (slo,) = freshness_slos(home.catalog, [home.catalog.identify(VIEW)], timedelta(0))
+    watched = Watched("lake", lambda: home.catalog, (home.catalog.identify(VIEW),))
+    (slo,) = freshness_slos(watched, timedelta(0))
     assert slo.reasons[-1] == (
         "the recorded snapshot of lake.sales.orders may expire in about 5 h; then the next refresh is a full one"
     )
     show.statuses([status(home.catalog, VIEW).to_dict()])
     assert slo.reasons[-1] in capsys.readouterr().out
     later = datetime.now(UTC) + timedelta(days=2)
-    (slo,) = freshness_slos(home.catalog, [home.catalog.identify(VIEW)], timedelta(0), now=later)
+    (slo,) = freshness_slos(watched, timedelta(0), now=later)
     assert "may expire at any time" in slo.reasons[-1]
     keep_base_snapshots(home.catalog, VIEW)
     (change,) = status(home.catalog, VIEW).to_dict()["base_tables"]
     assert datetime.fromisoformat(change["expires_at"]) > expected + timedelta(days=6)
-    (slo,) = freshness_slos(home.catalog, [home.catalog.identify(VIEW)], timedelta(0))
+    (slo,) = freshness_slos(watched, timedelta(0))
     assert "may expire" not in slo.reasons[-1]
 
 

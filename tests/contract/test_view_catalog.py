@@ -224,6 +224,7 @@ def test_many_names_are_located_at_once(home: Lake) -> None:
     view = home.catalog.create("sales.v", metadata(home))
     names = [Identifier("lake", ("sales",), name) for name in ("orders", "v", *(f"none{n}" for n in range(900)))]
     found = home.catalog.locate(names)
+    assert found == home.catalog.locate([*names, *(Identifier("lake", ("sales",), f"no{n}") for n in range(2_000))])
     assert {item.name: (place.kind, place.metadata_location) for item, place in found.items()} == {
         "orders": ("table", table.metadata_location),
         "v": ("view", view.metadata_location),

@@ -34,7 +34,7 @@ def seen(lake: Days, *interval: int) -> Observation:
 
 
 def ready(rows: Observation, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
-    return readiness(rows.freshness, lag(rows), max_staleness, now=now)
+    return readiness(rows.freshness.state, lag(rows), max_staleness, now=now)
 
 
 def committed(lake: Days) -> datetime:

@@ -86,7 +86,7 @@ def test_a_column_that_changed_without_a_snapshot_makes_the_view_invalid_until_i
         assert seen(home) == (State.INVALID, [code])
         observation = observe(home.catalog, VIEW)
         assert observation.freshness.reasons[0].message == said
-        assert readiness(observation.freshness, lag(observation)) == Readiness.INVALID
+        assert readiness(observation.freshness.state, lag(observation)) == Readiness.INVALID
         with pytest.raises(StaleViewError, match=said):
             readable(home.catalog, VIEW)
         assert home.refresh().mode == Mode.NOOP

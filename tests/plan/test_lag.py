@@ -60,7 +60,7 @@ class Observed:
 
 
 def ready(seen: Observed, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
-    return readiness(seen.freshness, lag(seen), max_staleness, now=now)
+    return readiness(seen.freshness.state, lag(seen), max_staleness, now=now)
 
 
 def observe(recorded: tuple[ObservedTable, ...] | None, *now: ObservedTable, version_id: int = 1) -> Observed:
@@ -197,8 +197,8 @@ def test_an_invalid_duration_is_refused_with_the_name_of_its_setting(written: ob
 
 
 def test_the_view_s_property_sets_its_max_staleness() -> None:
-    assert max_staleness_of({"airflow-mv.max-staleness": "2 h"}, view="v") == timedelta(hours=2)
-    assert max_staleness_of({}, view="v") is None
+    assert max_staleness_of("2 h", view="v") == timedelta(hours=2)
+    assert max_staleness_of(None, view="v") is None
     assert duration("", what="rendered from a template") is duration("None", what="the same") is None
     with pytest.raises(ConfigurationError, match=r"view v, property airflow-mv\.max-staleness is 'soon'"):
-        max_staleness_of({"airflow-mv.max-staleness": "soon"}, view="v")
+        max_staleness_of("soon", view="v")

@@ -18,6 +18,7 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 from fastapi.testclient import TestClient
 
 from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.summaries import summary_of
 from airflow_mv.plugin.app import create_app
 from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.page import Page
@@ -271,7 +272,7 @@ def test_fresh_intervals_are_counted_again_only_if_something_has_moved(
         source, counts = cast("CatalogSource", SimpleNamespace(open=lambda: lake.catalog, counting=pool)), Counts()
 
         def counted() -> list[dict[str, Any] | None]:
-            row = row_of(observe(lake.catalog, VIEW))
+            row = row_of(summary_of(observe(lake.catalog, VIEW)))
             reads.clear()
             while None in (found := counts.of([row], {"lake": source}).values()):
                 time.sleep(0.05)

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.status import history
+from airflow_mv.freshness.summaries import summary_of
 from airflow_mv.operators.task import event_extra, log_result
 from airflow_mv.plugin.messages import said
 from airflow_mv.plugin.page import with_expiry, with_history
@@ -37,7 +38,7 @@ def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
 
 def row(lake: Days, view: str = VIEW) -> ViewRow:
     """The view's row in the list."""
-    return row_of(observe(lake.catalog, view))
+    return row_of(summary_of(observe(lake.catalog, view)))
 
 
 def lines(lake: Days, *events: dict[str, Any], view: str = VIEW) -> list[dict[str, Any]]:

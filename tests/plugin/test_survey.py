@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.plugin import listing
 from airflow_mv.plugin.rows import ViewRow
@@ -67,6 +68,32 @@ def test_a_view_whose_pointers_have_not_moved_is_not_read_again(sales: Lake) -> 
     assert states(surveyed(survey)) == {"daily": "fresh"}
     sales.append()
     assert states(surveyed(survey)) == {"daily": "unknown"}
+
+
+def test_the_first_survey_of_a_process_opens_no_file_of_what_an_earlier_one_has_read(
+    sales: Lake, tmp_path: Path, reads: list[str]
+) -> None:
+    """An api-server was restarted, or another one of several answers."""
+    sales.plain_view("plain", "SELECT id, region, amount FROM lake.sales.orders")
+    sales.refresh(sales.view("late", "SELECT region FROM lake.sales.plain"))
+    sales.append()
+    sales.refresh()
+    cache = FactCache(tmp_path / "cache")
+
+    def started() -> Survey:
+        catalog = MaterializedViewCatalog(sales.iceberg)
+        return Survey(lambda: catalog, 0, rest=0, cache=cache)
+
+    first = started().found(wait=60)
+    reads.clear()
+    again = started()
+    found = again.found(wait=60)
+    assert reads == []
+    assert found.rows == first.rows
+    assert states(found) == {"daily": "fresh", "late": "stale"}
+    assert found.rows[0].last
+    sales.refresh("sales.late")
+    assert states(surveyed(again)) == {"daily": "fresh", "late": "fresh"}
 
 
 def test_a_view_of_a_view_is_read_again(sales: Lake) -> None:

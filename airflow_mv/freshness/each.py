@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results for each of several views or catalogs: a failure of one does not hide the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from airflow_mv.errors import MaterializedViewError, UnexpectedError
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult(Generic[K, T]):
+    """The result for one of several items: a view or a catalog.
+
+    Args:
+        item: Its name.
+        value: What was computed; ``None`` after an error.
+        error: The error; an :class:`UnexpectedError` has the original one as its cause.
+    """
+
+    item: K
+    value: T | None = None
+    error: MaterializedViewError | None = None
+
+    def get(self) -> T:
+        """Return the value.
+
+        Raises:
+            MaterializedViewError: The error.
+        """
+        if self.error is not None:
+            unexpected = isinstance(self.error, UnexpectedError)
+            raise (self.error.__cause__ if unexpected else None) or self.error
+        return cast("T", self.value)
+
+
+def for_each(items: Iterable[K], compute: Callable[[K], T]) -> Iterator[ItemResult[K, T]]:
+    """Compute a value for each view or catalog. A failure of one item does not affect the others.
+
+    All code that reads several views goes through here. It alone decides which errors belong to one item. The caller
+    decides by the error's class what it means, and stops the iteration if the next items would fail, too.
+
+    Args:
+        items: Their names.
+        compute: Takes one of them.
+    """
+    for item in items:
+        yield _computed(item, compute)
+
+
+def _computed(item: K, compute: Callable[[K], T]) -> ItemResult[K, T]:
+    try:
+        return ItemResult(item, compute(item))
+    except MaterializedViewError as error:
+        return ItemResult(item, error=error)
+    except Exception as error:
+        log.exception("%s: unexpected error", item)
+        unexpected = UnexpectedError(f"{item}: unexpected {type(error).__name__}; the log has its trace")
+        unexpected.__cause__ = error
+        return ItemResult(item, error=unexpected)
