@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,7 @@ from airflow_mv.catalog.path_tables import locate_path, read_path
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
+from airflow_mv.catalog.rest_session import CONCURRENT
 from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, RowSwap, SqlPointers
 from airflow_mv.catalog.table_views import TableViews, definition_change, view_in_table
@@ -621,13 +623,16 @@ class MaterializedViewCatalog:
             places = {item: self._metastore.location(item) for item in identifiers}
             return {item: Located("table", location) for item, location in places.items() if location}
         if self._pointers is None:
-            return {
-                item: located for item in identifiers if (located := self._load_table(item) or self._load_view(item))
-            }
+            with ThreadPoolExecutor(CONCURRENT) as readers:
+                each = readers.map(self._load_named, identifiers)
+                return {item: located for item, located in zip(identifiers, each, strict=True) if located}
         return {
             item: Located("view" if kind == VIEW else "table", location)
             for item, (location, kind) in self._pointers.locate(identifiers).items()
         }
+
+    def _load_named(self, identifier: Identifier) -> Located | None:
+        return self._load_table(identifier) or self._load_view(identifier)
 
     def _load_table(self, identifier: Identifier) -> Located | None:
         try:

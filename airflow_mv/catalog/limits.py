@@ -25,6 +25,7 @@ from urllib3.exceptions import HTTPError
 
 from airflow_mv.catalog.database_limits import answer_seconds, bounded_engine, guard, no_answer
 from airflow_mv.catalog.pyiceberg_compat import PreparedRestCatalog, PreparedSqlCatalog
+from airflow_mv.catalog.rest_session import RestSession
 from airflow_mv.spec.stored import MAX_BYTES
 
 #: The timeout in seconds for a connection to a REST server or an object store.
@@ -98,7 +99,7 @@ def opening() -> Iterator[None]:
 
 
 def bound_session(session: Session, seconds: float) -> None:
-    """Limit the time and the size of the answers of a session. A second call has no effect.
+    """Limit the time and the size of the answers of a session, and its requests. A second call has no effect.
 
     Args:
         session: The session of a REST catalog.
@@ -106,7 +107,7 @@ def bound_session(session: Session, seconds: float) -> None:
     """
     if not hasattr(session, _BOUNDED):
         setattr(session, _BOUNDED, True)
-        session.send = partial(_send, session.send, seconds)  # type: ignore[method-assign]
+        session.send = RestSession(partial(_send, session.send, seconds), seconds).send  # type: ignore[method-assign]
 
 
 def _send(send: Any, seconds: float, request: PreparedRequest | Request, **options: Any) -> Response:

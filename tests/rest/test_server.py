@@ -3,20 +3,31 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import ServiceUnavailableError as ServerIsBusyError
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewVersion
 
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.rest_session import CONCURRENT, TRIES
+from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.freshness.status import status
 from tests.builders import lake
 from tests.rest.java import java_command
-from tests.services import RestServers, ServiceUnavailableError, rest_properties
+from tests.rest.proxy import Forwarding
+from tests.services import RestServers, ServiceUnavailableError, http_server, rest_properties
 
 DATABASES = ["sqlite_uri", pytest.param("postgres_uri", marks=pytest.mark.postgres)]
 COUNT = Schema(NestedField(1, "n", LongType(), required=False))
@@ -68,3 +79,100 @@ def test_the_error_on_a_machine_without_java_says_what_to_install(monkeypatch: p
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ServiceUnavailableError, match="apt-get install openjdk-17-jre-headless"):
         java_command("LoopbackRest")
+
+
+@dataclass
+class _Traffic:
+    """What has passed a server: the statuses of the answers to ``GET``, and how many requests ran at a time."""
+
+    statuses: list[int] = field(default_factory=list)
+    busy: list[tuple[int, str]] = field(default_factory=list)
+    running: int = 0
+    most: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def watching(self, upstream: str, *, seconds: float = 0.0) -> Iterator[str]:
+        """Yield the address of a server that forwards to another one. First it gives the answers of ``busy``.
+
+        Args:
+            upstream: The other server.
+            seconds: How long each request takes.
+        """
+
+        class Handler(Forwarding):
+            other = urlsplit(upstream).netloc
+
+            def answer(handler, body: bytes) -> None:
+                with self.lock:
+                    self.running += 1
+                    self.most = max(self.most, self.running)
+                    refused = self.busy.pop(0) if self.busy else None
+                time.sleep(seconds)
+                status, headers, data = (refused[0], {"Retry-After": refused[1]}, b"") if refused else (0, {}, b"")
+                if not refused:
+                    status, headers, data = handler.forwarded(body)
+                with self.lock:
+                    self.running -= 1
+                    self.statuses.append(status)
+                handler.write(status, headers, data)
+
+        with http_server(Handler) as port:
+            yield f"http://127.0.0.1:{port}"
+
+
+def test_a_table_that_has_not_moved_is_not_sent_again(rest_jvm: RestServers, sqlite_uri: str, warehouse: Path) -> None:
+    """A look at a fresh view transfers no metadata; a commit is seen by the next look."""
+    traffic = _Traffic()
+    with (
+        rest_jvm.serve(sqlite_uri, warehouse) as address,
+        traffic.watching(address) as watched,
+        lake(sqlite_uri, warehouse) as home,
+        load_catalog("lake", **rest_properties(watched)) as rest,
+    ):
+        home.table()
+        home.view(layout="table")
+        home.refresh()
+        catalog = MaterializedViewCatalog(rest)
+
+        def looked() -> tuple[str, set[int]]:
+            traffic.statuses.clear()
+            return str(status(catalog, "sales.daily").state), set(traffic.statuses) - {404}
+
+        assert looked() == ("fresh", {200})
+        assert looked() == looked() == ("fresh", {304})
+        home.append()
+        assert looked() == ("stale", {200, 304})
+        assert looked() == ("stale", {304})
+        home.refresh()
+        assert looked() == ("fresh", {200, 304})
+
+
+@pytest.mark.parametrize("after", ["0", "Thu, 01 Jan 1970 00:00:00 GMT", ""])
+def test_a_busy_server_is_asked_again_and_few_requests_run_at_a_time(
+    rest_jvm: RestServers, sqlite_uri: str, warehouse: Path, after: str
+) -> None:
+    """After the time that it has given. A change is sent once: it may have been made."""
+    traffic = _Traffic()
+    with (
+        rest_jvm.serve(sqlite_uri, warehouse) as address,
+        traffic.watching(address, seconds=0.02) as watched,
+        lake(sqlite_uri, warehouse) as home,
+        load_catalog("lake", **rest_properties(watched)) as rest,
+    ):
+        names = [home.table(f"t{number}").name() for number in range(16)]
+        catalog = MaterializedViewCatalog(rest)
+        traffic.busy, traffic.statuses = [(429, after), (503, after)], []
+        with ThreadPoolExecutor(len(names)) as readers:
+            list(readers.map(rest.load_table, names))
+        assert sorted(set(traffic.statuses)) == [200, 429, 503]
+        assert traffic.most <= CONCURRENT
+        traffic.busy, traffic.most = [(503, after)] * TRIES, 0
+        with pytest.raises(CatalogUnavailableError):
+            catalog.load("sales.t1")
+        found = catalog.locate([catalog.identify(f"sales.t{number}") for number in range(16)])
+        assert (len(found), 1 < traffic.most <= CONCURRENT) == (16, True)
+        traffic.busy, traffic.statuses = [(503, after)], []
+        with pytest.raises(ServerIsBusyError):
+            rest.create_namespace("more")
+        assert traffic.statuses == [503]
