@@ -22,6 +22,9 @@ from airflow_mv.operators.handover import job_arguments, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.task import announce, asked_by, given_document, log_plan, log_result
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.spec.times import duration
+from airflow_mv.triggers import JobOutcomeTrigger
+from airflow_mv.triggers.base_tables import payload_or_error
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -150,11 +153,14 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
     Args:
         plan: The :class:`PlanRefreshOperator`'s output (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        wait_for_outcome: Where the Spark task only submits the job: how long to wait for its outcome, in the triggerer
+            and without a worker slot: a ``timedelta``, seconds, or a text like ``2 h`` (templated). A driver that was
+            killed leaves no outcome. ``None``: the outcome must be there.
         **kwargs: All that ``BaseOperator`` takes. ``trigger_rule`` is ``none_failed`` by default, as the Spark task
             may have been skipped.
     """
 
-    template_fields: Sequence[str] = ("plan", "iceberg_conn_id")
+    template_fields: Sequence[str] = ("plan", "iceberg_conn_id", "wait_for_outcome")
     ui_color: str = "#d9efe5"
     operator_extra_links = (MaterializedViewLink(),)
 
@@ -163,6 +169,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         *,
         plan: Any,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        wait_for_outcome: timedelta | float | str | None = None,
         trigger_rule: str = "none_failed",
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
         retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
@@ -171,7 +178,9 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         super().__init__(trigger_rule=trigger_rule, retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
         self.plan = plan
         self.iceberg_conn_id = iceberg_conn_id
+        self.wait_for_outcome = wait_for_outcome
         self.view: str | None = None
+        self._waited = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish the staged rows.
@@ -193,6 +202,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
             show_link(context, self.view)
             hook = MaterializedViewHook(self.iceberg_conn_id)
             catalog = hook.catalog_for(str(plan.view))
+            self._wait_if_missing(catalog, plan)
             self.note_plan(catalog, plan)
             try:
                 outcome = stage(catalog, plan, _left_behind(catalog))
@@ -210,6 +220,33 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Publish what the job has staged meanwhile.
+
+        Raises:
+            AirflowFailException: As for :meth:`execute`.
+            MaterializedViewError: The trigger could not read the store.
+        """
+        with task_errors():
+            payload_or_error(event)
+        self._waited = True
+        return self.execute(context)
+
+    def _wait_if_missing(self, catalog: MaterializedViewCatalog, plan: RefreshPlan) -> None:
+        """Wait in the triggerer if the job has not left its outcome yet."""
+        from airflow_mv.publish.layout import read_outcome
+
+        limit = duration(self.wait_for_outcome, what="wait_for_outcome")
+        location = plan.script.outcome_location if plan.script else None
+        if limit is None or self._waited or plan.script is None or location is None:
+            return
+        if read_outcome(catalog, plan.script) is None:
+            self.log.info(
+                "Waiting in the triggerer for the outcome of the Spark job, for at most %s: %s", limit, location
+            )
+            trigger = JobOutcomeTrigger(catalog=catalog.name, location=location, iceberg_conn_id=self.iceberg_conn_id)
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=limit)
 
 
 def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trigger that waits for the outcome of a Spark job whose driver is not on the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
+
+#: Seconds before each look; for the first one see :data:`airflow_mv.triggers.application.POLL_SECONDS`.
+POLL_SECONDS = 10.0
+
+
+class JobOutcomeTrigger(BaseTrigger):
+    """Wait until a driver has written the outcome of its script. Neither its worker nor this triggerer has to live on.
+
+    It also waits for a store that does not answer. Its event has ``location``, and ``error`` if waiting cannot help:
+    the class and the message.
+
+    Args:
+        catalog: Name of the catalog by whose access to files the outcome is read.
+        location: The outcome's location.
+        iceberg_conn_id: Connection of the catalog.
+    """
+
+    def __init__(self, *, catalog: str, location: str, iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.catalog = catalog
+        self.location = location
+        self.iceberg_conn_id = iceberg_conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the triggerer makes the trigger from."""
+        names = ("catalog", "location", "iceberg_conn_id")
+        return f"{PUBLIC_MODULE}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until the outcome is there."""
+        event: dict[str, Any] | None = None
+        while event is None:
+            await asyncio.sleep(POLL_SECONDS)
+            shared = connected(self.iceberg_conn_id)
+            try:
+                found = await shared.look((self.catalog, self.location), self._exists, every=POLL_SECONDS)
+                event = {"location": self.location} if found else None
+            except MaterializedViewError as error:
+                shared.after(error)
+                self.log.warning("%s: %s", type(error).__name__, error)
+                if not error.retryable:
+                    event = {"location": self.location, "error": [type(error).__name__, str(error)]}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    def _exists(self) -> bool:
+        catalog = connected(self.iceberg_conn_id).hook.catalog_named(self.catalog)
+        return bool(catalog.files.read_text(self.location))
