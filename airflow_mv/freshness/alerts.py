@@ -206,7 +206,7 @@ def freshness_slos(
         try:
             if error is not None:
                 raise error
-            slo = _slo_of(result.get(), max_staleness, now or datetime.now(UTC), listed=watched.namespace is not None)
+            slo = _slo_of(result, max_staleness, now or datetime.now(UTC), listed=watched.namespace is not None)
         except MaterializedViewError as problem:
             reasons = (f"{type(problem).__name__}: {problem}",)
             slo = FreshnessSlo(result.item, Readiness.UNKNOWN, max_staleness, breached=True, reasons=reasons)
@@ -215,13 +215,15 @@ def freshness_slos(
         raise unanswered
 
 
-def _slo_of(summary: Summary, max_staleness: timedelta | None, now: datetime, *, listed: bool) -> FreshnessSlo:
-    allowed = max_staleness
+def _slo_of(
+    result: ItemResult[Identifier, Summary], max_staleness: timedelta | None, now: datetime, *, listed: bool
+) -> FreshnessSlo:
+    view, summary, allowed = result.item, result.get(), max_staleness
     if allowed is None:
-        allowed = max_staleness_of(summary.max_staleness, view=str(summary.view))
+        allowed = max_staleness_of(summary.max_staleness, view=str(view))
     if allowed is None and not listed:
         raise ConfigurationError(
-            f"view {summary.view}: it has no freshness SLO; give max_staleness, or set its property "
+            f"view {view}: it has no freshness SLO; give max_staleness, or set its property "
             f"{MAX_STALENESS_PROPERTY}, e.g. to '2 h'"
         )
     behind = summary.lag
@@ -232,7 +234,7 @@ def _slo_of(summary: Summary, max_staleness: timedelta | None, now: datetime, *,
     late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)
     reasons = [reason["message"] for reason in summary.document["reasons"]]
     return FreshnessSlo(
-        summary.view,
+        view,
         found,
         allowed,
         breached=late,

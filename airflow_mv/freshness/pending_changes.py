@@ -97,8 +97,14 @@ def find_pending_changes(
         BaseTableNotFoundError: A base table cannot be read.
         ConfigurationError: The view does not read a table that should count.
     """
+    return pending_changes_of(observe(catalog, view, pins=pins), wanted, now=now)
+
+
+def pending_changes_of(
+    seen: Observation, wanted: PendingCriteria | None = None, *, now: datetime | None = None
+) -> PendingChanges | None:
+    """Return the pending changes of an observed view; see :func:`find_pending_changes`."""
     wanted = wanted or PendingCriteria()
-    seen = observe(catalog, view, pins=pins)
     counted = _counted(seen, wanted)
     require_readable(seen.view.identifier, seen.tables)
     if seen.freshness.of_rows not in _BEHIND:

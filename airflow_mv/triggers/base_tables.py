@@ -16,8 +16,10 @@ from airflow_mv import errors
 from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.pending import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import duration
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
+from airflow_mv.triggers.views import Wanted, unmoved
 
 if TYPE_CHECKING:
     from airflow_mv.freshness.pending_changes import PendingChanges
@@ -90,8 +92,9 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         wanted: Which pending changes count.
     """
     from airflow_mv.freshness.each import for_each
-    from airflow_mv.freshness.pending_changes import find_pending_changes
-    from airflow_mv.freshness.state import Pins
+    from airflow_mv.freshness.observe import observe
+    from airflow_mv.freshness.pending_changes import pending_changes_of
+    from airflow_mv.freshness.state import Pins, State
 
     found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}
@@ -101,9 +104,14 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
 
     def pending(view: str) -> PendingChanges | None:
         hook = connected.hook
-        return find_pending_changes(hook.catalog_for(view), hook.identify(view), wanted, pins=pins)
+        seen = observe(hook.catalog_for(view), hook.identify(view), pins=pins)
+        changes = pending_changes_of(seen, wanted)
+        is_fresh = changes is None and seen.freshness.state == State.FRESH and seen.pointers is not None
+        connected.fresh[view, wanted] = seen.pointers if is_fresh else None
+        return changes
 
-    for result in for_each(views, pending):
+    fresh = _still_fresh(connected, views, wanted)
+    for result in for_each([view for view in views if view not in fresh], pending):
         view, error = result.item, result.error
         if error is not None:
             failed[view] = (type(error).__name__, str(error))
@@ -117,6 +125,17 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     if fatal is not None and connected.was_edited():
         return find_pending(connected, views, wanted)
     return PendingReport(found, failed, fatal)
+
+
+def _still_fresh(connected: Connected, views: Sequence[str], wanted: PendingCriteria) -> set[str]:
+    """Return the views that were fresh at the last poll of this process, and of which no pointer has moved since."""
+    known: dict[Wanted, Mapping[Identifier, str]] = {
+        (view, None): pointers for view in views if (pointers := connected.fresh.get((view, wanted)))
+    }
+    try:
+        return {view for view, _ in unmoved(connected.hook, known)} if known else set()
+    except MaterializedViewError:
+        return set()  # the reads of the views meet the error again
 
 
 def named_views(views: str | Sequence[str]) -> list[str]:

@@ -19,7 +19,9 @@ from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, cast
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
+from airflow_mv.freshness.pending import PendingCriteria
 from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.triggers.views import Results, ViewFreshness, ViewPolls, Wanted, read_views
 
 #: The module of all triggers' serialized paths. It must not change: waiting tasks outlive an upgrade.
@@ -127,6 +129,8 @@ class Connected:
         self._hook: MaterializedViewHook | None = None
         self._content: object = None
         self._opened = self._read = 0.0
+        #: The pointers of views without pending changes, by view and what counts; ``None`` for other views.
+        self.fresh: dict[tuple[str, PendingCriteria], Mapping[Identifier, str] | None] = {}
 
     # -- the hook ------------------------------------------------------------------------------
 

@@ -238,18 +238,29 @@ def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
 
 
 def _unmoved(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
-    """Return the results that are still true. After an error there is none: each view's own read tells why."""
+    """Return the results that are still true."""
+    known = {item: found for item, found in last.items() if found is not None}
+    pointers = {item: found.pointers for item, found in known.items() if found.pointers is not None}
+    return {item: known[item] for item in unmoved(hook, pointers)}
+
+
+def unmoved(hook: MaterializedViewHook, pointers: Mapping[Wanted, Mapping[Identifier, str]]) -> list[Wanted]:
+    """Return the views of which no pointer has moved. After an error there is none: each view's own read tells why.
+
+    Args:
+        hook: Where they are.
+        pointers: See :class:`airflow_mv.freshness.observe.Observation`.
+    """
     from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.observe import moved
 
-    known = {item: found for item, found in last.items() if found is not None and found.pointers is not None}
-    by_catalog = _by_catalog(hook, known)
-    results: Results = {}
+    by_catalog = _by_catalog(hook, pointers)
+    found: list[Wanted] = []
 
     def outdated_of(name: str) -> list[Wanted]:
-        return moved(hook.catalog_named(name), {item: known[item].pointers or {} for item in by_catalog[name]})
+        return moved(hook.catalog_named(name), {item: pointers[item] for item in by_catalog[name]})
 
     for looked in for_each(by_catalog, outdated_of):
         outdated = set(by_catalog[looked.item] if looked.value is None else looked.value)
-        results |= {item: known[item] for item in by_catalog[looked.item] if item not in outdated}
-    return results
+        found += [item for item in by_catalog[looked.item] if item not in outdated]
+    return found

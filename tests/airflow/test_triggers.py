@@ -224,6 +224,31 @@ def test_a_permanent_error_of_one_view_opens_no_new_catalog(airflow: Airflow, da
     assert list(find_pending(away, [VIEW], wanted).views) == [VIEW]
 
 
+def test_a_poll_of_fresh_views_opens_no_file_while_nothing_has_moved(
+    airflow: Airflow, daily: Lake, reads: list[str]
+) -> None:
+    """A watcher of thousands of views polls them every minute."""
+    for view in (daily.view("one"), daily.view("two", "SELECT id FROM sales.orders")):
+        daily.refresh(view)
+    shared, wanted = connected("iceberg_default"), PendingCriteria()
+    names = ["lake.sales.one", "lake.sales.two"]
+
+    def polled() -> tuple[set[str], bool]:
+        reads.clear()
+        return set(find_pending(shared, names, wanted).views), bool(reads)
+
+    assert [polled(), polled()] == [(set(), True), (set(), False)]
+    daily.append()
+    assert [polled(), polled()] == [(set(names), True)] * 2
+    daily.refresh("sales.one")
+    assert [polled(), polled()] == [({"lake.sales.two"}, True)] * 2
+    daily.compact()
+    daily.refresh("sales.two")
+    assert [polled(), polled()] == [(set(), True), (set(), False)]
+    daily.catalog.drop("sales.one")
+    assert list(find_pending(shared, names, wanted).errors) == ["lake.sales.one"]
+
+
 def test_a_corrected_connection_does_not_end_a_wait_with_the_earlier_error(airflow: Airflow, daily: Lake) -> None:
     """It is read again only every 30 s; a task that is cleared right after the correction must not fail."""
     good = airflow.connections["iceberg_default"]
