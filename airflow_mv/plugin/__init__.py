@@ -11,7 +11,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from airflow.sdk.plugins_manager import AirflowPlugin
 
@@ -51,6 +53,14 @@ def _page_app() -> Any:
 _importing = threading.Lock()
 
 
+def _icon(name: str) -> str:
+    """Return an icon as an address that contains it. Airflow shows it to every user on every page."""
+    return f"data:image/svg+xml,{quote((Path(__file__).parent / 'static' / name).read_text())}"
+
+
+_ICONS = {"icon": _icon("light.svg"), "icon_dark_mode": _icon("dark.svg")}
+
+
 class AirflowMvPlugin(AirflowPlugin):
     """A page in the navigation, and the same page as a tab of each DAG, limited to the views that it refreshes.
 
@@ -67,16 +77,14 @@ class AirflowMvPlugin(AirflowPlugin):
             "href": f"{PAGE_PATH}/",
             "destination": "nav",
             "url_route": PAGE_ROUTE,
-            "icon": f"{PAGE_PATH}/icons/light.svg",
-            "icon_dark_mode": f"{PAGE_PATH}/icons/dark.svg",
             "nav_top_level": True,
+            **_ICONS,
         },
         {
             "name": "Materialized views",
             "href": f"{PAGE_PATH}/?dag_id={{DAG_ID}}",
             "destination": "dag",
             "url_route": f"dag-{PAGE_ROUTE}",
-            "icon": f"{PAGE_PATH}/icons/light.svg",
-            "icon_dark_mode": f"{PAGE_PATH}/icons/dark.svg",
+            **_ICONS,
         },
     ]

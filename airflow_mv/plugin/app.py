@@ -117,10 +117,6 @@ def _add_files(app: FastAPI, static: StaticFiles) -> None:
     async def file(digest: str, name: str) -> Response:
         return static.answer(name, keep=digest == static.digest)
 
-    @app.get("/icons/{name}")
-    async def icon(name: str) -> Response:
-        return static.answer(name, keep=False)
-
 
 async def _with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     response = await call_next(request)

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.airflow
 ADDRESSES = {
     "/": "/",
     "/static/{digest}/{name}": "/static/any/app.js",
-    "/icons/{name}": "/icons/light.svg",
     "/api/views": "/api/views",
     "/api/graph": "/api/graph",
     "/api/view": "/api/view?view=pages.sales.daily",
@@ -41,7 +40,7 @@ def test_every_route_is_in_these_tests(server: Server) -> None:
     routes = {route.path: route for route in _page_app().routes}
     assert set(routes) == set(ADDRESSES)
     assert all(route.methods == {"GET"} for route in routes.values())
-    for path in ("docs", "redoc", "openapi.json", "static/index.html", "icons/../app.py"):
+    for path in ("docs", "redoc", "openapi.json", "static/index.html", "static/../app.py"):
         assert server.client("admin").get(f"/airflow-mv/{path}").status_code == 404
 
 

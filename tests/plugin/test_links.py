@@ -63,6 +63,7 @@ def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
     (found,) = [item for item in entry_points(group="airflow.plugins") if item.name == "airflow_mv"]
     assert found.load() is AirflowMvPlugin
     assert is_valid_plugin(AirflowMvPlugin)
+    assert all(view["icon"].startswith("data:image/svg+xml,") for view in AirflowMvPlugin.external_views)
     routes = [view["url_route"] for view in AirflowMvPlugin.external_views]
     assert len(set(routes)) == len(routes)
 
