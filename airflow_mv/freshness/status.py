@@ -64,8 +64,8 @@ def statuses(
 def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:
     """Return the recorded refreshes of a view, oldest first.
 
-    ``bytes`` is the size of the view's files after the refresh. ``bytes_held`` is the size of those that are not
-    the view's any more, and are kept for this refresh and earlier ones. Both are ``None`` if its rows have expired.
+    ``rows`` and ``bytes`` are the size of the view after the refresh. ``bytes_held`` is the size of the files that are
+    not the view's any more, and are kept for this refresh and earlier ones. All are ``None`` if its rows have expired.
     """
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)
@@ -97,6 +97,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
             "rows_read": record.rows_read,
             "bytes_read": record.bytes_read,
             "snapshot_id": head,
+            "rows": None if head is None else storage.table.rows_at(head),
             "bytes": None if head is None else storage.table.bytes_at(head),
             "bytes_held": None if head is None else held.get(head),
             "checks": [dict(check) for check in record.checks],

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter, sort and page rows, and build their graph. Pure: no I/O."""
+"""Filter, sort, group and page rows. Pure: no I/O."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +13,16 @@ from airflow_mv.plugin.rows import STATES, ViewRow
 from airflow_mv.spec.identifiers import Identifier
 
 SORTS = ("attention", "view", "lag", "refreshed", "rows", "mode")
+#: Not a state of a view's rows, but shown and filtered like one: a refresh runs or waits.
+RUNNING = "running"
+#: The group of views that no DAG refreshes, as far as the user may know.
+NO_DAG = "no DAG"
 _SEVERITY = {state: place for place, state in enumerate(STATES)}
-_NODES = 150
+#: The most groups.
+MOST_GROUPS = 200
+
+#: Returns the groups that a view is in.
+GroupsOf = Callable[[ViewRow], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +31,25 @@ class Query:
 
     Args:
         text: Part of a view's or a base table's name; case is ignored.
-        states: Only these states. Empty: all.
+        states: Only these states, :data:`RUNNING` among them. Empty: all.
         views: Only views of these names, if given.
+        namespace: Only views of this namespace, written with its catalog, if given.
         sort: One of :data:`SORTS`.
         descending: Whether to sort in descending order.
         offset: Rows to skip.
         limit: Most rows to return.
+        opened: The groups whose views are returned.
     """
 
     text: str = ""
     states: tuple[str, ...] = ()
     views: frozenset[str] | None = None
+    namespace: str | None = None
     sort: str = "attention"
     descending: bool = False
     offset: int = 0
     limit: int = 100
+    opened: frozenset[str] = frozenset()
 
 
 def matching(rows: Iterable[ViewRow], query: Query) -> list[ViewRow]:
@@ -47,25 +59,72 @@ def matching(rows: Iterable[ViewRow], query: Query) -> list[ViewRow]:
         row
         for row in rows
         if (query.views is None or str(row.view) in query.views)
+        and (query.namespace is None or namespace_of(row.view) == query.namespace)
         and (not text or text in str(row.view).lower() or any(text in name.lower() for name, _ in row.tables))
     ]
 
 
-def cut(rows: Sequence[ViewRow], query: Query) -> tuple[list[ViewRow], int]:
-    """Return the requested page of the rows in the requested states, sorted, and their total number."""
-    wanted = [row for row in rows if not query.states or row.state in query.states]
+def in_states(rows: Sequence[ViewRow], query: Query, running: Collection[str]) -> list[ViewRow]:
+    """Return the rows in the requested states, sorted.
+
+    Args:
+        rows: The rows.
+        query: The request.
+        running: The views that are refreshed now.
+    """
+    wanted = [row for row in rows if _is_in(row, query.states, running)]
     now = datetime.now(UTC)
     wanted.sort(key=lambda row: str(row.view))
     wanted.sort(key=lambda row: _key(row, query.sort, now), reverse=query.descending)
     if query.sort != "attention":
         wanted.sort(key=lambda row: _is_missing(row, query.sort, now))  # unknown values come last in both directions
-    return wanted[query.offset : query.offset + query.limit], len(wanted)
+    return wanted
 
 
-def counts(rows: Iterable[ViewRow]) -> dict[str, int]:
-    """Count rows by state, the states in order of attention."""
+def counts(rows: Iterable[ViewRow], running: Collection[str] = ()) -> dict[str, int]:
+    """Count rows by state, the states in order of attention, and at last those that are refreshed now."""
+    rows = list(rows)
     found = Counter(row.state for row in rows)
-    return {state: found[state] for state in STATES if found[state]}
+    found[RUNNING] = sum(str(row.view) in running for row in rows)
+    return {state: found[state] for state in (*STATES, RUNNING) if found[state]}
+
+
+def namespace_of(name: Identifier) -> str:
+    """Return the namespace of a view or table, with its catalog."""
+    return ".".join((name.catalog, *name.namespace))
+
+
+def grouped(
+    rows: Sequence[ViewRow], query: Query, groups_of: GroupsOf, running: Collection[str]
+) -> tuple[list[ViewRow], list[dict[str, Any]]]:
+    """Divide rows into groups.
+
+    Args:
+        rows: The rows, sorted.
+        query: The request.
+        groups_of: Returns the groups of a row.
+        running: The views that are refreshed now.
+
+    Returns:
+        The rows to show: all if they fit, else the first ones of each opened group. And the groups by name, each with
+        its ``total``, ``counts``, whether it is ``open``, and the names of its shown ``views``.
+    """
+    by_group: dict[str, list[ViewRow]] = {}
+    for row in rows:
+        for name in groups_of(row):
+            by_group.setdefault(name, []).append(row)
+    all_fit = len(rows) <= query.limit
+    found, shown = [], dict[Identifier, ViewRow]()
+    for name in sorted(by_group, key=lambda name: (name == NO_DAG, name))[:MOST_GROUPS]:
+        inside = by_group[name][: query.limit] if all_fit or name in query.opened else []
+        shown |= {row.view: row for row in inside}
+        group = {"name": name, "total": len(by_group[name]), "counts": counts(by_group[name], running)}
+        found.append({**group, "open": bool(inside), "views": [str(row.view) for row in inside]})
+    return list(shown.values()), found
+
+
+def _is_in(row: ViewRow, states: Collection[str], running: Collection[str]) -> bool:
+    return not states or row.state in states or (RUNNING in states and str(row.view) in running)
 
 
 def _key(row: ViewRow, sort: str, now: datetime) -> Any:
@@ -84,45 +143,3 @@ def _key(row: ViewRow, sort: str, now: datetime) -> Any:
 def _is_missing(row: ViewRow, sort: str, now: datetime) -> bool:
     values = {"lag": row.lag(now)["seconds"], "refreshed": row.refreshed_at, "rows": row.rows, "mode": row.mode}
     return sort in values and values[sort] is None
-
-
-def graph(rows: Sequence[ViewRow], around: Collection[str]) -> dict[str, Any]:
-    """Return the graph of views and tables.
-
-    Args:
-        rows: All views.
-        around: Views to show, with all their direct and indirect inputs and dependents.
-
-    Returns:
-        ``nodes``, ``edges`` (from the table that is read to its reader), and how many nodes were ``left_out``.
-    """
-    by_name = {str(row.view): row for row in rows}
-    readers: dict[str, list[str]] = {}
-    for row in rows:
-        for name, _ in row.tables:
-            readers.setdefault(name, []).append(str(row.view))
-    down = {name: [table for table, _ in row.tables] for name, row in by_name.items()}
-    chosen = _reach(around, down) | _reach(around, readers)
-    kept = sorted(chosen, key=lambda name: (name not in around, name))[:_NODES]
-    edges = [[table, name] for name in kept for table in down.get(name, ()) if table in set(kept)]
-    nodes = [
-        {
-            "id": name,
-            "name": Identifier.parse(name).name,
-            "kind": "view" if name in by_name else "table",
-            "state": by_name[name].state if name in by_name else None,
-        }
-        for name in kept
-    ]
-    return {"nodes": nodes, "edges": edges, "left_out": len(chosen) - len(kept)}
-
-
-def _reach(start: Collection[str], onward: Mapping[str, Sequence[str]]) -> set[str]:
-    seen = set(start)
-    waiting = deque(start)
-    while waiting:
-        for name in onward.get(waiting.popleft(), ()):
-            if name not in seen:
-                seen.add(name)
-                waiting.append(name)
-    return seen

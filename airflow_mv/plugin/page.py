@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,17 +11,17 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
-from airflow_mv.errors import NotMaterializedError, ViewNotFoundError
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.freshness.expiry import expiries, warnings
-from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
+from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.status import history, how_to_read
 from airflow_mv.freshness.summaries import column_of, summary_of
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import costs_of
 from airflow_mv.plugin.counts import Counts
-from airflow_mv.plugin.listing import Query
+from airflow_mv.plugin.listing import GroupsOf, Query
 from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
@@ -42,6 +40,21 @@ _FIRST_WAIT = 1.5
 _SAFE = 2**53
 
 
+@dataclass(frozen=True, slots=True)
+class AirflowFacts:
+    """What Airflow knows of all views, as far as a user may see it.
+
+    Args:
+        reader: The user.
+        running: The views that are refreshed now.
+        groups_of: Returns the groups of a view; ``None``: the user wants no groups.
+    """
+
+    reader: Reader
+    running: frozenset[str]
+    groups_of: GroupsOf | None = None
+
+
 @dataclass
 class Page:
     """The content of the page.
@@ -52,8 +65,6 @@ class Page:
 
     sources: Sources
     _counts: Counts = field(default_factory=Counts)
-    _answers: dict[tuple[str, str], tuple[float, Future[Any]]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # -- all views -----------------------------------------------------------------------------
 
@@ -73,13 +84,17 @@ class Page:
         return rows, states
 
     def listed(
-        self, rows: list[ViewRow], query: Query, catalogs: Collection[str], reader: Reader, session: Session
+        self, rows: list[ViewRow], query: Query, catalogs: Collection[str], airflow: AirflowFacts, session: Session
     ) -> dict[str, Any]:
-        """Return one page of the list. While fresh intervals are counted, ``counting`` is true."""
+        """Return one page of the list, or its groups. While fresh intervals are counted, ``counting`` is true."""
         fitting = listing.matching(rows, query)
-        shown, total = listing.cut(fitting, query)
+        wanted = listing.in_states(fitting, query, airflow.running)
+        shown, groups = wanted[query.offset : query.offset + query.limit], None
+        if airflow.groups_of is not None:
+            shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.running)
         names = [str(row.view) for row in shown]
-        last, running = runs.last_refreshes(names, reader, session), runs.at_work(names, reader, session)
+        last = runs.last_refreshes(names, airflow.reader, session)
+        failed = runs.failed(names, airflow.reader, session)
         sources, _ = self.sources.all(catalogs)
         counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
@@ -87,14 +102,16 @@ class Page:
             "views": [
                 {
                     **_line(row, last.get(str(row.view)), now),
-                    "running": str(row.view) in running,
+                    "running": str(row.view) in airflow.running,
+                    "failed": failed.get(str(row.view)),
                     "coverage": counted.get(row.view),
                 }
                 for row in shown
             ],
+            "groups": groups,
             "counting": None in counted.values(),
-            "total": total,
-            "counts": listing.counts(fitting),
+            "total": len(wanted),
+            "counts": listing.counts(fitting, airflow.running),
             "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),
         }
 
@@ -124,36 +141,24 @@ class Page:
 
     def facts(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return a view's state, lag, reasons, base tables, definition and recorded refreshes."""
-        return self._ask(("facts", str(view)), source, lambda: _facts(source, view))
+        return source.ask(lambda: _facts(source, view), "facts", str(view))
 
     def plan(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return what a refresh would do now, and why."""
-        return self._ask(("plan", str(view)), source, lambda: _plan(source.open(), view))
+        return source.ask(lambda: _plan(source.open(), view), "plan", str(view))
 
     def coverage(
         self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
     ) -> Future[dict[str, Any]]:
         """Return which intervals of a view are fresh, see :func:`airflow_mv.refresh.coverage.coverage`."""
-        key = (f"coverage {start} {end}", str(view))
-        return self._ask(key, source, lambda: coverage(source.open(), view, start=start, end=end).to_dict())
+        key = ("coverage", str(start), str(end), str(view))
+        return source.ask(lambda: coverage(source.open(), view, start=start, end=end).to_dict(), *key)
 
     # -- costs ---------------------------------------------------------------------------------
 
     def costs(self, source: CatalogSource, days: int) -> Future[dict[str, Any]]:
         """Return what the refreshes of some days cost, by the catalog's registry."""
-        return self._ask((f"costs {days}", repr(source.address)), source, lambda: costs_of(source.open(), days))
-
-    def _ask(
-        self, key: tuple[str, str], source: CatalogSource, call: Callable[[], dict[str, Any]]
-    ) -> Future[dict[str, Any]]:
-        """Query in the catalog's own threads. Equal requests within the cache's time share the result."""
-        with self._lock:
-            now = time.monotonic()
-            for old in [key for key, (until, answer) in self._answers.items() if until < now and answer.done()]:
-                del self._answers[old]
-            if key not in self._answers:
-                self._answers[key] = (now + self.sources.seconds, source.pool.submit(call))
-            return self._answers[key][1]
+        return source.ask(lambda: costs_of(source.open(), days), "costs", str(days))
 
 
 def _state(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
@@ -172,7 +177,7 @@ def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict
     recorded = {item["refresh_id"]: item for item in facts["history"]}
     known = {event["refresh_id"] for event in events}
     joined = [{**event, **_recorded(recorded.get(event["refresh_id"]))} for event in events]
-    unknown = {"kind": "refreshed", "seconds": None, "by": None, "dag_id": None}
+    unknown = {"kind": "refreshed", "seconds": None, "lag": None, "by": None, "dag_id": None}
     joined += [
         {**unknown, "at": item["refreshed_at"], **_recorded(item)}
         for identity, item in recorded.items()
@@ -199,7 +204,7 @@ def with_expiry(facts: Mapping[str, Any], dags: Sequence[Mapping[str, Any]]) -> 
 def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
     if item is None:
         return {}
-    keys = ("refresh_id", "mode", "rows_written", "base_tables", "version_id", "current", "bytes")
+    keys = ("refresh_id", "mode", "rows_written", "base_tables", "version_id", "current", "rows", "bytes")
     recorded = {key: item[key] for key in keys if key in item}
     return recorded | {key: value for key, value in said(item).items() if value}
 
@@ -226,12 +231,21 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
         "layout": stored_layout(loaded).name,
         "allow_stale_data": loaded.settings.allow_stale_data,
         "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
+        "max_staleness_seconds": _allowed(loaded),
         "how_to_read": how_to_read(loaded, observation.storage),
         "base_tables": _base_tables(observation),
         "interval_column": column,
         "interval_type": kind_of(column, loaded.metadata.schema_.fields) if column else None,
         "history": [_exact(item) for item in history(catalog, view)],
     }
+
+
+def _allowed(view: LoadedView) -> float | None:
+    try:
+        allowed = max_staleness_of(view.metadata.properties.get(MAX_STALENESS_PROPERTY), view=str(view.identifier))
+    except ConfigurationError:  # the text is shown
+        return None
+    return allowed.total_seconds() if allowed else None
 
 
 def _base_tables(observation: Observation) -> list[dict[str, Any]]:

@@ -19,9 +19,12 @@ from sqlalchemy.orm import Session
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import MOST_DAYS, shown
+from airflow_mv.plugin.graph import Asked as AskedGraph
+from airflow_mv.plugin.graph import graph as graph_of
 from airflow_mv.plugin.intervals import Runs
+from airflow_mv.plugin.listing import MOST_GROUPS
 from airflow_mv.plugin.messages import problem
-from airflow_mv.plugin.page import Page, with_expiry, with_history
+from airflow_mv.plugin.page import AirflowFacts, Page, with_expiry, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
@@ -42,9 +45,12 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     q: str = Field("", max_length=200)
-    state: list[str] = Field(default_factory=list, max_length=len(STATES))
+    state: list[str] = Field(default_factory=list, max_length=len(STATES) + 1)
     dag_id: str | None = Field(None, max_length=250)
     view: str | None = Field(None, max_length=_LONGEST_NAME)
+    namespace: str | None = Field(None, max_length=_LONGEST_NAME)
+    group: Literal["namespace", "dag"] | None = None
+    open: list[str] = Field(default_factory=list, max_length=MOST_GROUPS)
     sort: Literal["attention", "view", "lag", "refreshed", "rows", "mode"] = "attention"
     desc: bool = False
     offset: int = Field(0, ge=0, le=1_000_000)
@@ -52,7 +58,10 @@ class ListQuery(BaseModel):
 
     def query(self, views: frozenset[str] | None) -> listing.Query:
         """Return the list's filter."""
-        return listing.Query(self.q, tuple(self.state), views, self.sort, self.desc, self.offset, self.limit)
+        return listing.Query(
+            self.q, tuple(self.state), views, self.namespace, self.sort, self.desc, self.offset, self.limit,
+            frozenset(self.open),
+        )  # fmt: skip
 
 
 class BackfillQuery(BaseModel):
@@ -82,11 +91,11 @@ async def views(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
     """Return one page of the list."""
 
     def answer(session: Session) -> dict[str, Any]:
-        reader = Reader(user)
-        query = asked.query(_views_of(asked.dag_id, reader, session))
+        airflow = _facts_of(asked, Reader(user), session)
+        query = asked.query(_views_of(asked.dag_id, airflow.reader, session))
         catalogs = runs.catalog_names(session)
         rows, sources = page.rows(catalogs)
-        return {"sources": sources, **page.listed(rows, query, catalogs, reader, session)}
+        return {"sources": sources, **page.listed(rows, query, catalogs, airflow, session)}
 
     return await _from_database(answer)
 
@@ -96,14 +105,13 @@ async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
     """Return the graph around one view, or of all views of the list."""
 
     def answer(session: Session) -> dict[str, Any]:
-        reader = Reader(user)
-        query = asked.query(_views_of(asked.dag_id, reader, session))
+        airflow = _facts_of(asked, Reader(user), session)
+        query = asked.query(_views_of(asked.dag_id, airflow.reader, session))
         rows, _ = page.rows(runs.catalog_names(session))
-        fitting = listing.matching(rows, query)
-        shown = [str(row.view) for row in fitting if not query.states or row.state in query.states]
-        found = listing.graph(rows, [asked.view] if asked.view else shown)
-        running = runs.at_work([node["id"] for node in found["nodes"] if node["kind"] == "view"], reader, session)
-        return {**found, "nodes": [{**node, "running": node["id"] in running} for node in found["nodes"]]}
+        around = [asked.view] if asked.view else [
+            str(row.view) for row in listing.in_states(listing.matching(rows, query), query, airflow.running)
+        ]  # fmt: skip
+        return graph_of(rows, AskedGraph(around, airflow.running, airflow.groups_of, query.opened))
 
     return await _from_database(answer)
 
@@ -173,6 +181,16 @@ async def backfill(asked: Annotated[BackfillQuery, Parameter()], user: GetUserDe
 async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
     """Return the catalog that a view is in, and its full name."""
     return await _from_database(lambda session: page.find(view, runs.catalog_names(session)))
+
+
+def _facts_of(asked: ListQuery, reader: Reader, session: Session) -> AirflowFacts:
+    running = frozenset(runs.at_work(reader, session))
+    if asked.group == "namespace":
+        return AirflowFacts(reader, running, lambda row: [listing.namespace_of(row.view)])
+    if asked.group == "dag":
+        dags = runs.dags_of_views(reader, session)
+        return AirflowFacts(reader, running, lambda row: dags.get(str(row.view), {listing.NO_DAG}))
+    return AirflowFacts(reader, running)
 
 
 def _views_of(dag_id: str | None, reader: Reader, session: Session) -> frozenset[str] | None:

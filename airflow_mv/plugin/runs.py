@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -28,12 +28,16 @@ from airflow_mv.plugin.intervals import Runs, rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.plugin.messages import said
 
+#: How long a failed try is shown in the list.
+_RECENTLY = timedelta(days=30)
 _EVENTS = 100
 _TASKS = 50
 #: Task states that a timeline shows in addition to published refreshes.
 _AT_WORK = ("running", "deferred", "queued", "scheduled")
-_SHOWN = ("failed", "up_for_retry", *_AT_WORK)
+_FAILED = ("failed", "up_for_retry")
+_SHOWN = (*_FAILED, *_AT_WORK)
 _UNFINISHED = ("queued", "running")
+_IS_VIEW = AssetModel.uri.startswith(f"{SCHEME}://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def _teams(dag_ids: Collection[str], session: Session) -> Mapping[str, str | Non
 
 def catalog_names(session: Session) -> set[str]:
     """Return the names of the catalogs whose views are assets of this Airflow."""
-    uris = session.scalars(select(AssetModel.uri).where(AssetModel.uri.startswith(f"{SCHEME}://")))
+    uris = session.scalars(select(AssetModel.uri).where(_IS_VIEW))
     return {unquote(urlsplit(uri).netloc) for uri in uris}
 
 
@@ -87,9 +91,7 @@ def views_of(dag_id: str, session: Session) -> list[str]:
     """Return the views that a DAG refreshes."""
     declared = select(TaskOutletAssetReference.asset_id).where(TaskOutletAssetReference.dag_id == dag_id)
     published = select(AssetEvent.asset_id).where(AssetEvent.source_dag_id == dag_id)
-    query = select(AssetModel.name).where(
-        AssetModel.uri.startswith(f"{SCHEME}://"), or_(AssetModel.id.in_(declared), AssetModel.id.in_(published))
-    )
+    query = select(AssetModel.name).where(_IS_VIEW, or_(AssetModel.id.in_(declared), AssetModel.id.in_(published)))
     return sorted(set(session.scalars(query)))
 
 
@@ -164,22 +166,62 @@ def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> di
     return {uris[row.uri]: _event(row) for row in rows if row.AssetEvent.source_dag_id in allowed}
 
 
-def at_work(views: Iterable[str], reader: Reader, session: Session) -> set[str]:
-    """Return those of the views that a running or waiting task refreshes, as far as it is declared by its outlets."""
-    uris = {_uri(view): view for view in views}
+def at_work(reader: Reader, session: Session) -> set[str]:
+    """Return the views that a running or waiting task refreshes, as far as it is declared by its outlets."""
     reference = TaskOutletAssetReference
     query = (
-        select(AssetModel.uri, TaskInstance.dag_id)
+        select(AssetModel.name, TaskInstance.dag_id)
         .join(reference, reference.asset_id == AssetModel.id)
         .join(TaskInstance, and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id))
         .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
-        .where(AssetModel.uri.in_(uris), DagRun.state.in_(_UNFINISHED))
+        .where(_IS_VIEW, DagRun.state.in_(_UNFINISHED))
         .where(or_(TaskInstance.state.in_(_AT_WORK), TaskInstance.state.is_(None)))
         .distinct()
     )
     rows = session.execute(query).all()
     allowed = reader.readable({row.dag_id for row in rows}, session)
-    return {uris[row.uri] for row in rows if row.dag_id in allowed}
+    return {row.name for row in rows if row.dag_id in allowed}
+
+
+def failed(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
+    """Return those of the views of which the last ended try has failed, each with that try."""
+    since = datetime.now(UTC) - _RECENTLY
+    reference = TaskOutletAssetReference
+    place = func.row_number().over(partition_by=AssetModel.id, order_by=TaskInstance.end_date.desc())
+    tries = (
+        select(AssetModel.name, TaskInstance.id, place.label("place"))
+        .join(reference, reference.asset_id == AssetModel.id)
+        .join(TaskInstance, and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id))
+        .where(AssetModel.uri.in_([_uri(view) for view in views]))
+        .where(TaskInstance.state.in_((*_FAILED, "success")), TaskInstance.end_date > since)
+        .subquery()
+    )
+    query = (
+        select(tries.c.name, TaskInstance, DagRun)
+        .join(tries, tries.c.id == TaskInstance.id)
+        .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
+        .where(tries.c.place == 1, TaskInstance.state.in_(_FAILED))
+    )
+    rows = session.execute(query).all()
+    allowed = reader.readable({row.TaskInstance.dag_id for row in rows}, session)
+    known = Runs(session)
+    return {row.name: _task(row, known, None) for row in rows if row.TaskInstance.dag_id in allowed}
+
+
+def dags_of_views(reader: Reader, session: Session) -> dict[str, set[str]]:
+    """Return the DAGs that refresh each view, those that the user may read."""
+    reference = TaskOutletAssetReference
+    declared = select(AssetModel.name, reference.dag_id).join(reference, reference.asset_id == AssetModel.id)
+    published = select(AssetModel.name, AssetEvent.source_dag_id).join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
+    pairs = union(declared.where(_IS_VIEW), published.where(_IS_VIEW, AssetEvent.source_dag_id.is_not(None))).subquery()
+    query = select(pairs).join(DagModel, DagModel.dag_id == pairs.c.dag_id).where(~DagModel.is_stale)
+    rows = session.execute(query).all()
+    allowed = reader.readable({row.dag_id for row in rows}, session)
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if row.dag_id in allowed:
+            found.setdefault(row.name, set()).add(row.dag_id)
+    return found
 
 
 def timeline(view: str, reader: Reader, session: Session, kind: str | None = None) -> list[dict[str, Any]]:
@@ -246,6 +288,7 @@ def _event(row: Any) -> dict[str, Any]:
         "mode": extra.get("mode"),
         "rows_written": extra.get("rows_written"),
         "seconds": seconds,
+        "lag": _number(extra.get("lag_seconds")),
         **said(extra),
         "by": _by(row.DagRun),
         "dag_id": event.source_dag_id,
@@ -259,7 +302,7 @@ def _task(row: Any, known: Runs, kind: str | None) -> dict[str, Any]:
     task = row.TaskInstance
     span = known.interval(row.DagRun, task.task_id) if kind else None
     return {
-        "kind": "failed" if task.state in ("failed", "up_for_retry") else "running",
+        "kind": "failed" if task.state in _FAILED else "running",
         "at": _iso(task.end_date or task.start_date or row.DagRun.run_after),
         "state": task.state or "waiting",
         "interval": rows_of(span, kind).to_dict() if span and kind else None,
@@ -274,6 +317,10 @@ def _task(row: Any, known: Runs, kind: str | None) -> dict[str, Any]:
         "map_index": task.map_index,
         "try_number": task.try_number,
     }
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _by(run: DagRun | None) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,12 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.each import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.hooks.iceberg import CATALOG_NAME, completed
+from airflow_mv.hooks.iceberg import CATALOG_NAME
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.survey import Survey
 
 SECTION = "airflow_mv"
-#: Seconds after which a changed connection is noticed.
+#: Seconds after which a catalog is opened again: its credentials may be short-lived.
 _OPEN_SECONDS = 300.0
 _THREADS = 2
 
@@ -43,10 +43,13 @@ class CatalogSource:
     Args:
         address: Its connection and name.
         seconds: Maximum age of its shown content.
+        content: The content of the connection, see :meth:`MaterializedViewHook.content`.
     """
 
     address: Address
     seconds: float
+    content: object = None
+    _answers: dict[tuple[str, ...], tuple[float, Future[Any]]] = field(default_factory=dict)
     _opened: MaterializedViewCatalog | None = None
     _until: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,9 +59,10 @@ class CatalogSource:
         self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="airflow-mv-page")
         # Counts of many views must not keep a reader of one view waiting.
         self.counting = ThreadPoolExecutor(1, thread_name_prefix="airflow-mv-counts")
+        self._lock_of_answers = threading.Lock()
 
     def open(self) -> MaterializedViewCatalog:
-        """Open the catalog. It is opened again after some minutes, because its connection may have been edited.
+        """Open the catalog. It is opened again after some minutes.
 
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`MaterializedViewHook.catalog_named`.
@@ -71,6 +75,21 @@ class CatalogSource:
                 self._opened = MaterializedViewHook(self.address.conn_id).catalog_named(self.address.catalog)
                 self._until = time.monotonic() + _OPEN_SECONDS
             return self._opened
+
+    def ask(self, call: Callable[[], Any], *key: str) -> Future[Any]:
+        """Call a function in the catalog's threads. Equal questions within the maximum age share the answer.
+
+        Args:
+            call: The function.
+            key: The question.
+        """
+        with self._lock_of_answers:
+            now = time.monotonic()
+            for old in [key for key, (until, answer) in self._answers.items() if until < now and answer.done()]:
+                del self._answers[old]
+            if key not in self._answers:
+                self._answers[key] = (now + self.seconds, self.pool.submit(call))
+            return self._answers[key][1]
 
 
 @dataclass
@@ -103,27 +122,28 @@ class Sources:
         found: list[CatalogSource] = []
         wrong: list[tuple[str, dict[str, Any]]] = []
         for result in for_each(self.entries, lambda entry: _addresses(entry, seen)):
-            found += [self._source(address) for address in result.value or ()]
+            found += [self._source(address, content) for address, content in result.value or ()]
             if result.error is not None:
                 wrong.append((result.item, problem(result.error)))
         return found, wrong
 
-    def _source(self, address: Address) -> CatalogSource:
+    def _source(self, address: Address, content: object) -> CatalogSource:
+        """Return the source of an address. After its connection was edited it is another one, which knows nothing."""
         with self._lock:
-            return self._known.setdefault(address, CatalogSource(address, self.seconds))
+            known = self._known.get(address)
+            if known is None or known.content != content:
+                known = self._known[address] = CatalogSource(address, self.seconds, content)
+            return known
 
 
-def _addresses(entry: str, seen: Iterable[str]) -> list[Address]:
+def _addresses(entry: str, seen: Iterable[str]) -> list[tuple[Address, object]]:
     conn_id, colon, name = entry.partition(":")
-    connection = completed(conn_id)
-    if colon:
-        return [Address(conn_id, name)]
-    if bound := connection.extra_dejson.get(CATALOG_NAME):
-        return [Address(conn_id, str(bound))]
-    names = sorted(set(seen))
+    hook = MaterializedViewHook(conn_id)
+    content, bound = hook.content(), hook.bound_name()
+    names = [name] if colon else [bound] if bound else sorted(set(seen))
     if not names:
         raise ConfigurationError(
             f"connection {conn_id!r} does not name its catalog, and no DAG refreshes a view yet. Set its "
             f"extra {CATALOG_NAME!r}, or write {conn_id}:NAME in [{SECTION}] page_conn_ids"
         )
-    return [Address(conn_id, name) for name in names]
+    return [(Address(conn_id, name), content) for name in names]

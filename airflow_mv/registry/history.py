@@ -83,6 +83,7 @@ def _document(row: RefreshRow) -> dict[str, Any]:
         "bytes_read": row.bytes_read,
         "snapshot_id": None,
         "bytes": None,
+        "rows": None,
         "bytes_held": None,
         "checks": [],
         "current": False,

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
 from airflow_mv.maintenance.registry import sync
 from airflow_mv.registry.model import RefreshRow, month_of
 from airflow_mv.registry.registry import require_registry
@@ -105,7 +106,8 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
             found.table(table, rows=[(number, ("north", "south", "east")[number % 3], number) for number in range(9)])
         for name, sql in VIEWS.items():
             strategy = "incremental" if aged or name == UNEXPECTED else "full"
-            found.view(name, sql, time_travel=name == "daily_revenue", refresh_strategy=strategy)
+            allowed = {MAX_STALENESS_PROPERTY: "2 h"} if name == "customer_value" else {}
+            found.view(name, sql, time_travel=name == "daily_revenue", refresh_strategy=strategy, properties=allowed)
         found.refresh(f"sales.{UNEXPECTED}")
         found.append()
         for name in REFRESHED:

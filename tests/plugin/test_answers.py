@@ -97,6 +97,27 @@ def test_filter_sort_and_pages(server: Server) -> None:
     assert ([view["name"] for view in page["views"]], page["total"]) == (["daily", "never"], 5)
 
 
+def test_views_are_grouped_by_the_dags_that_the_user_may_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of which only events tell, too; views of other DAGs stand with those of none."""
+    may_read = SimpleAuthManager.is_authorized_dag
+    monkeypatch.setattr(
+        SimpleAuthManager,
+        "is_authorized_dag",
+        lambda self, *, details=None, **more: (
+            details.id != "refresh_paused" and may_read(self, details=details, **more)
+        ),
+    )
+    groups = {group["name"]: group for group in server.get("api/views", group="dag")["groups"]}
+    assert groups["publishing"]["views"] == [DAILY]
+    assert set(groups["refresh_sales"]["views"]) == {DAILY, "pages.sales.by_region"}
+    assert "refresh_paused" not in groups
+    assert groups["no DAG"]["counts"] == {"unknown": 1, "never-refreshed": 1}
+    (only,) = server.get("api/views", group="namespace")["groups"]
+    assert (only["name"], only["total"]) == ("pages.sales", 5)
+    assert server.get("api/views", namespace="pages.other")["total"] == 0
+    assert server.get("api/views", state="running")["total"] == 0
+
+
 def test_a_dag_has_the_views_that_it_refreshes(server: Server) -> None:
     """Including those that only its events name, as of tasks that are mapped over views."""
     assert {view["name"] for view in server.get("api/views", dag_id="refresh_sales")["views"]} == {"daily", "by_region"}
@@ -121,6 +142,7 @@ def test_the_history_combines_records_with_airflow_s_runs(server: Server) -> Non
     """One row for each refresh, including failed tries."""
     history = server.get("api/view", view=DAILY)["history"]
     assert [item["kind"] for item in history] == ["failed", "refreshed"]
+    assert (history[1]["rows"], history[1]["rows_written"]) == (2, 2)
     refreshed = history[1]
     assert (refreshed["mode"], refreshed["seconds"], refreshed["current"]) == ("full", 12.5, True)
     assert refreshed["reasons"]
@@ -198,6 +220,20 @@ def test_an_unreachable_catalog_is_reported_without_its_password(
     status, found = answer(server, ("dead:pages",), f"/api/view?view={DAILY}")
     assert status == 503
     assert "s3cr3t-word" not in json.dumps(found)
+
+
+def test_an_edited_connection_is_seen_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read behind the old one is not shown any more, however long it might be kept."""
+    page = Page(Sources(("edited:pages",), 3600))
+    right = json.loads(os.environ["AIRFLOW_CONN_PAGES"])
+    wrong = {**right, "extra": {**right["extra"], "uri": "postgresql+psycopg://127.0.0.1:1/nothing"}}
+    monkeypatch.setenv("AIRFLOW_CONN_EDITED", json.dumps(wrong))
+    rows, (before,) = page.rows(set())
+    assert (rows, before["problem"]["error"]) == ([], "CatalogUnavailableError")
+    monkeypatch.setenv("AIRFLOW_CONN_EDITED", json.dumps(right))
+    rows, (after,) = page.rows(set())
+    assert (len(rows), after["problem"]) == (5, None)
+    assert page.find(DAILY, set())[0].open().load(DAILY).identifier.name == "daily"
 
 
 def test_a_connection_without_a_catalog_name_is_explained(server: Server) -> None:

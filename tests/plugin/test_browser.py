@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, 
 
 from airflow_mv.scope import END_PARAM, START_PARAM
 from tests.builders import Lake
+from tests.plugin.accessibility import faults
 from tests.plugin.prepare import FAILURE
 from tests.plugin.served import Served, served
 from tests.plugin.shop import DAGS, HOSTILE, UNEXPECTED, connection, refresh_ids, shop
@@ -27,7 +28,7 @@ REVENUE = "lake.sales.daily_revenue"
 STALE = "lake.sales.customer_value"
 FORECAST = "lake.sales.weekly_forecast"
 DAILY = "lake.sales.daily"
-CHOSEN = "21 Jun 2024 \N{EN DASH} 24 Jun 2024"
+CHOSEN = "21 Jun \N{EN DASH} 24 Jun 2024"
 CHEAPEST = f"lake.sales.{UNEXPECTED}"
 BACKFILLED = {
     "refresh_id": "a day",
@@ -37,6 +38,7 @@ BACKFILLED = {
     "reasons": [{"code": "INTERVAL", "message": "the rows of that day are recomputed"}],
     "checks": {"passed": 2, "of": 3, "warned": ["not too few"]},
 }
+REFRESHED = {"mode": "full", "rows_written": 3, "seconds": 12.5, "lag_seconds": 9000.0}
 _MS = 180_000
 #: Pixels of a line of text and the space around it.
 _LINE = 24
@@ -53,7 +55,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """An API server for it; one of the page's two connections is missing."""
     published = {
-        view: {"view": view, "refresh_id": refresh_id, "mode": "full", "rows_written": 3, "seconds": 12.5}
+        view: {**REFRESHED, "view": view, "refresh_id": refresh_id}
         for view, refresh_id in refresh_ids(lake).items()
         if view in (REVENUE, STALE)
     }
@@ -61,6 +63,7 @@ def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactor
         {"dag_id": "sales_morning", "hours": 9, "kind": "scheduled", "published": {STALE: None}},
         {"dag_id": "sales_morning", "hours": 8, "kind": "manual jana", "published": published},
         {"dag_id": "sales_morning", "hours": 7, "kind": "backfill", "published": {CHEAPEST: BACKFILLED}},
+        {"dag_id": "forecast_with_scope", "hours": 6, "kind": "scheduled", "published": {FORECAST: None}},
         {"dag_id": "already_fresh"},
     ]
     folder = lake.catalog.properties["warehouse"].removeprefix("file://").removesuffix("/warehouse")
@@ -151,7 +154,13 @@ def test_a_reader_finds_every_view_from_the_navigation_and_each_has_a_link(serve
 
     A view's link in Airflow's own URL can be shared.
     """
+    asked: list[str] = []
+    reader.on("request", lambda request: asked.append(urlsplit(request.url).path))
     reader.goto(server.url)
+    icon = reader.get_by_role("link", name="Mat. views").locator("img")
+    expect(icon).to_be_visible()
+    assert icon.evaluate("async image => { await image.decode(); return image.naturalWidth }") > 0
+    assert not [path for path in asked if path.startswith("/airflow-mv")], "Airflow's other pages load nothing of ours"
     reader.get_by_text("Mat. views").click()
     assert names(reader)[:2] == ["abandoned", "coupon_use"]
     assert {HOSTILE, "daily_revenue", "weekly_forecast"} <= set(names(reader))
@@ -171,6 +180,10 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     """Everything can be done with the keyboard, and the state is in the URL."""
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
+    assert faults(reader) == []
+    reader.keyboard.press("Tab")
+    outline = "item => getComputedStyle(item).outlineStyle"
+    assert frame(reader).get_by_role("searchbox").evaluate(outline) == "solid", "the focus is seen"
     frame(reader).get_by_role("heading").click()  # move the focus into the frame
     reader.keyboard.press("/")
     reader.keyboard.type("revenue")
@@ -183,11 +196,36 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     frame(reader).get_by_role("searchbox").fill("nothing like this")
     expect(frame(reader).get_by_text("No view fits this filter.")).to_be_visible()
     frame(reader).get_by_role("button", name="Show all").click()
+    failed = told(reader, frame(reader).locator("tr", has_text="weekly_forecast").get_by_role("button", name="failed"))
+    expect(failed).to_contain_text(f"SparkJobError: {FAILURE}")
     frame(reader).get_by_role("button", name=re.compile("stale$")).click()
     expect(frame(reader).locator("td .pill")).to_have_text(["stale", "stale", "21 of 26 days fresh", "stale"])
     details = told(reader, frame(reader).get_by_role("button", name="Details of customer_value"))
     expect(details).to_contain_text(re.compile(r"lake.sales.customers moved \d{12,} → \d{12,}"))
     assert unreachable(reader) == []
+    assert faults(reader) == []
+
+
+def test_views_are_grouped_by_dag_and_by_namespace(server: Served, reader: Page) -> None:
+    """A group says how many views it has in each state, and is closed by the keyboard."""
+    reader.goto(f"{server.url}{ALONE}")
+    names(reader)
+    reader.get_by_role("combobox", name="Group by").select_option("dag")
+    expect(reader.locator("tbody.group button")).to_have_text(
+        [re.compile(name) for name in ("already_fresh", "by_day", "forecast_by_day", "forecast_with_scope",
+                                       "sales_morning", "sales_report", "no DAG")]
+    )  # fmt: skip
+    report = reader.locator("tbody.group", has_text="sales_report")
+    expect(report.locator(".pill")).to_have_text(["1 stale", "1 fresh"])
+    lines = reader.locator("td.name a", has_text="region_report")
+    report.get_by_role("button").press("Enter")
+    expect(lines).to_have_count(0)
+    report.get_by_role("button").press("Enter")
+    expect(lines).to_have_count(1)
+    assert faults(reader) == []
+    reader.get_by_role("combobox", name="Group by").select_option("namespace")
+    expect(reader.locator("tbody.group button")).to_have_text([re.compile("lake.sales$")])
+    expect(reader).to_have_url(re.compile(r"\?group=namespace$"))
 
 
 def test_a_narrow_screen_has_two_lines_for_each_view(server: Served, reader: Page) -> None:
@@ -208,6 +246,13 @@ def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served
     view = frame(reader)
     expect(view.get_by_text("Why it is stale")).to_be_visible()
     expect(view.locator("svg.graph .told").first).to_have_text("stale")
+    expect(view.locator(".facts")).to_contain_text(re.compile(r"rows 3\s*written by the last refresh 3"))
+    view.get_by_role("button", name="Lag").click()
+    expect(view.locator(".plot text.limit")).to_have_text("may be 2 h behind")
+    expect(view.locator(".timeline .legend")).to_contain_text("within 2 h at 0 of 1 refreshes")
+    view.locator(".plot .point").focus()
+    expect(view.locator(".timeline .told-bar")).to_contain_text("ended a lag of 2 h 30 min")
+    assert faults(reader) == []
     expect(view.locator(".card", has_text="What a refresh would do now")).to_contain_text("Spark statement")
     changed = view.locator("tr.changed")
     expect(changed).to_contain_text("lake.sales.customers")
@@ -218,6 +263,7 @@ def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served
     expect(lines.nth(0)).to_contain_text("13 s")
     expect(lines.nth(1)).to_contain_text(f"SparkJobError: {FAILURE}")
     expect(view.locator("svg.graph text:not(.told)")).to_have_text(["customer_value", "customers", "orders"])
+    expect(view.locator("svg.graph .edge")).to_have_count(2)
     dag = view.get_by_role("link", name="sales_morning").first
     expect(dag).to_have_attribute("href", re.compile("/dags/sales_morning"))
 
@@ -294,10 +340,12 @@ def test_days_are_chosen_on_a_strip_and_refreshed_in_one_run_or_backfilled(serve
     for key in ("Home", *["ArrowRight"] * 20, *["Shift+ArrowRight"] * 3):
         user.keyboard.press(key)
     expect(view.locator(".chosen [role=status]")).to_have_text(f"{CHOSEN} · 4 never computed")
+    assert faults(user) == []
 
     view.get_by_role("button", name="Refresh in one run").press("Enter")
     dialog = view.get_by_role("dialog")
     expect(dialog).to_contain_text(f"One run refreshes {CHOSEN} as one interval")
+    assert faults(user) == []
     dialog.get_by_role("button", name="Run it").click()
     expect(dialog).to_contain_text("The run has been created")
     (run,) = server.call("GET", "/api/v2/dags/by_day/dagRuns", user="admin")["dag_runs"]
@@ -317,6 +365,8 @@ def test_days_are_chosen_on_a_strip_and_refreshed_in_one_run_or_backfilled(serve
     user.goto(f"{server.url}{ALONE}")
     line = view.locator("tr", has=view.get_by_role("link", name="daily", exact=True))
     expect(line.locator(".at-work")).to_have_text("▸ running")
+    view.get_by_role("button", name="running", exact=False).click()
+    expect(view.locator("td.name a", has_text="region_report")).to_have_count(0)
     view.get_by_role("button", name="Graph").click()
     expect(view.locator("g.node.at-work", has_text="daily").first).to_be_visible()
 
@@ -345,14 +395,15 @@ def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -
     expect(told(reader, of_a_day.get_by_role("button", name="1 Jun 2024"))).to_contain_text("the end excluded")
     assert unreachable(reader) == []
     expect(of_a_day).to_contain_text("the rows of that day are recomputed")
-    expect(refreshes.locator(".timeline .unexpected")).to_have_count(1)
-    expect(refreshes.locator(".timeline title").first).to_contain_text("replace-interval 1 Jun 2024")
+    expect(refreshes.locator(".plot .unexpected")).to_have_count(1)
+    first = refreshes.locator(".plot .point").first
+    expect(first).to_have_attribute("aria-label", re.compile("replace-interval 1 Jun"))
     refreshes.locator(".plot .point").last.focus()
     reader.keyboard.press("Home")
     expect(refreshes.locator(".told-bar")).to_contain_text("replace-interval 1 Jun 2024")
     refreshes.get_by_role("button", name="Rows written").press("Enter")
-    expect(refreshes.locator(".plot text").last).to_have_text("31")
-    expect(refreshes.locator(".legend")).to_contain_text("incremental, or of an interval")
+    expect(refreshes.locator(".plot text", has_text="40")).to_be_visible()
+    expect(refreshes.locator(".legend")).to_contain_text("incremental, or of an interval: 1")
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
     expect(frame(reader).locator("tr", has_text=UNEXPECTED).locator(".mark")).to_have_text("unexpected")
@@ -389,15 +440,38 @@ def test_a_dag_has_a_tab_with_the_views_that_it_refreshes(server: Served, reader
     expect(frame(reader).get_by_text("This DAG refreshes no materialized view.")).to_be_visible()
 
 
-def test_the_graph_shows_views_and_tables(server: Served, reader: Page) -> None:
-    """A node links to its view."""
+def test_the_graph_shows_what_reads_what_zooms_and_opens_groups(server: Served, reader: Page) -> None:
+    """By the keyboard: from node to node along the arrows. A node links to its view."""
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
-    frame(reader).get_by_role("button", name="Graph").click()
-    expect(frame(reader).locator("g.node", has_text="region_report")).to_be_visible()
-    assert frame(reader).locator("path.edge").count() >= 9
-    frame(reader).locator("a", has_text="returns_by_region").click()
-    expect(frame(reader).get_by_role("heading", level=1)).to_have_text("lake.sales.returns_by_region")
+    reader.get_by_role("button", name="Graph").click()
+    report = reader.locator("g.node", has_text="region_report")
+    expect(report).to_be_visible()
+    assert reader.locator("path.edge").count() >= 9
+    assert "arrow" in reader.locator("path.edge").first.evaluate("edge => getComputedStyle(edge).markerEnd")
+    reader.locator("svg.graph a", has_text="returns_by_region").focus()
+    told_bar = reader.locator(".told-bar")
+    expect(told_bar).to_have_text("lake.sales.returns_by_region, fresh, reads 1, read by 1")
+    reader.keyboard.press("ArrowRight")
+    expect(told_bar).to_have_text(re.compile("^lake.sales.region_report, fresh"))
+    expect(reader.locator("path.edge.near")).to_have_count(2)
+    before = report.bounding_box()
+    reader.get_by_role("button", name="Zoom out").click()
+    after = report.bounding_box()
+    assert before
+    assert after
+    assert after["width"] == pytest.approx(before["width"] / 1.25, rel=0.05)
+    reader.get_by_role("combobox", name="Group by").select_option("dag")
+    group = reader.get_by_role("link", name="group sales_report, 1 stale, 1 fresh")
+    expect(group).to_be_visible()
+    assert faults(reader) == []
+    group.press("Enter")
+    expect(reader.get_by_role("link", name="Close group sales_report")).to_be_focused()
+    expect(report).to_be_visible()
+    expect(reader).to_have_url(re.compile("group=dag&open=sales_report&as=graph"))
+    reader.get_by_role("combobox", name="Group by").select_option("")
+    reader.locator("svg.graph a", has_text="returns_by_region").click()
+    expect(reader.get_by_role("heading", level=1)).to_have_text("lake.sales.returns_by_region")
 
 
 def test_costs_are_those_of_the_registry(server: Served, reader: Page) -> None:
@@ -424,6 +498,7 @@ def test_costs_are_those_of_the_registry(server: Served, reader: Page) -> None:
     apart = """row => row.querySelector(".share").getBoundingClientRect().right
         <= row.querySelector(".time").getBoundingClientRect().left"""
     assert by_view.locator("tbody tr").first.evaluate(apart), "a bar does not cover its number"
+    assert faults(reader) == []
     reader.set_viewport_size({"width": 380, "height": 800})
     assert reader.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     reader.set_viewport_size({"width": 1280, "height": 800})

@@ -17,6 +17,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.plugin import listing
+from airflow_mv.plugin.graph import Asked, graph
 from airflow_mv.plugin.rows import ViewRow
 from airflow_mv.plugin.survey import Found, Survey
 from airflow_mv.spec.identifiers import Identifier
@@ -166,11 +167,51 @@ def test_a_page_of_five_thousand_rows_is_computed_at_once() -> None:
     query = listing.Query(text="V4", sort="view", descending=True, limit=100)
     started = time.monotonic()
     fitting = listing.matching(rows, query)
-    shown, total = listing.cut(fitting, query)
-    assert (len(shown), total, listing.counts(fitting)) == (100, 1_111, {"stale": 1_111})
-    graph = listing.graph(rows, [str(row.view) for row in rows])
-    assert (len(graph["nodes"]), graph["left_out"]) == (150, MANY + 1 - 150)
+    assert len(listing.in_states(fitting, query, ())) == 1_111
+    assert listing.counts(fitting, ["lake.sales.v4"]) == {"stale": 1_111, "running": 1}
+    names = [str(row.view) for row in rows]
+    found = graph(rows, Asked(names, running=["lake.sales.v7"]))
+    assert (len(found["nodes"]), found["left_out"]) == (151, 0)
+    (rest,) = [node for node in found["nodes"] if node["kind"] == "group"]
+    assert rest["views"] + rest["tables"] == MANY + 1 - 150
     assert time.monotonic() - started < 30  # a tenth of a second on an idle host
+
+
+def test_views_are_divided_into_groups_and_a_large_graph_is_drawn_by_them() -> None:
+    """Nothing is left out: what has no node of its own is counted in its group's, with its states and running views."""
+    rows = [
+        ViewRow(Identifier("lake", (space,), f"v{number}"), "stale" if number % 3 else "fresh", tables=((table, True),))
+        for space, table, many in (("a", "raw.s.orders", 300), ("b", "lake.a.v1", 20))
+        for number in range(many)
+    ]
+    names = [str(row.view) for row in rows]
+
+    def space(row: ViewRow) -> list[str]:
+        return [listing.namespace_of(row.view)]
+
+    query = listing.Query(limit=10, opened=frozenset({"lake.b"}))
+    shown, groups = listing.grouped(rows, query, space, {"lake.a.v5"})
+    assert [str(row.view) for row in shown] == groups[1]["views"] == names[300:310]
+    assert [(group["name"], group["total"], group["open"]) for group in groups] == [
+        ("lake.a", 300, False),
+        ("lake.b", 20, True),
+    ]
+    assert groups[0]["counts"] == {"stale": 200, "fresh": 100, "running": 1}
+    _, groups = listing.grouped(rows[:5], query, lambda _: {"one", listing.NO_DAG}, ())
+    assert [(group["name"], len(group["views"])) for group in groups] == [("one", 5), (listing.NO_DAG, 5)]
+
+    closed = graph(rows, Asked(names, running=["lake.a.v5"]))
+    assert [(node["id"], node["views"], node["running"]) for node in closed["nodes"]] == [
+        ("group lake.a", 300, True), ("group lake.b", 20, False), ("group raw.s", 0, False),
+    ]  # fmt: skip
+    assert closed["edges"] == [["group lake.a", "group lake.b"], ["group raw.s", "group lake.a"]]
+    opened = graph(rows, Asked(names, opened=["lake.b"]))
+    assert len(opened["nodes"]) == 2 + 20
+    assert ["group lake.a", "lake.b.v7"] in opened["edges"]
+    one = graph(rows, Asked(["lake.b.v7"]))
+    assert {node["id"] for node in one["nodes"]} == {"lake.b.v7", "lake.a.v1", "raw.s.orders"}
+    by_dag = graph(rows[300:], Asked(names[300:], groups_of=lambda _: ["report"]))
+    assert [node["id"] for node in by_dag["nodes"]] == ["group lake.a", "group report"]
 
 
 def test_unknown_values_are_last_in_either_order() -> None:
@@ -178,7 +219,7 @@ def test_unknown_values_are_last_in_either_order() -> None:
     known = ViewRow(Identifier("lake", ("s",), "known"), "stale", refreshed_at="2026-01-01T00:00:00+00:00")
     unknown = ViewRow(Identifier("lake", ("s",), "unknown"), "never-refreshed")
     for descending in (False, True):
-        shown, _ = listing.cut([unknown, known], listing.Query(sort="refreshed", descending=descending))
+        shown = listing.in_states([unknown, known], listing.Query(sort="refreshed", descending=descending), ())
         assert [row.view.name for row in shown] == ["known", "unknown"]
     assert unknown.lag(datetime.now(UTC)) == {"seconds": None, "since": None, "exact": False}
 

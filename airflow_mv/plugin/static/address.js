@@ -4,6 +4,7 @@
 import { AIRFLOW } from "./api.js";
 import { h } from "./dom.js";
 
+export const GROUPS = ["namespace", "dag"];
 const DAYS = 30;
 const EMBEDDED = window.parent !== window;
 
@@ -17,13 +18,16 @@ export function current() {
     sort: found.get("sort") ?? "attention",
     descending: found.get("desc") === "true",
     page: Math.max(0, Number.parseInt(found.get("page") ?? "1", 10) - 1) || 0,
+    namespace: found.get("namespace"),
+    group: GROUPS.includes(found.get("group")) ? found.get("group") : "",
+    opened: found.getAll("open"),
     graph: found.get("as") === "graph",
     costs: found.get("as") === "costs",
     days: Number.parseInt(found.get("days") ?? "", 10) || DAYS,
   };
 }
 
-export function address({ view, dag, text, states = [], sort, descending, page, graph, costs, days = DAYS }) {
+export function address({ view, dag, text, states = [], namespace, group, opened = [], sort, descending, page, graph, costs, days = DAYS }) {
   const made = new URLSearchParams();
   const put = (name, value) => value && made.append(name, value);
   put("dag_id", dag);
@@ -34,6 +38,9 @@ export function address({ view, dag, text, states = [], sort, descending, page, 
   } else if (!view) {
     put("q", text);
     states.forEach((state) => put("state", state));
+    put("namespace", namespace);
+    put("group", group);
+    opened.forEach((name) => put("open", name));
     put("sort", sort === "attention" ? "" : sort);
     put("desc", descending ? "true" : "");
     put("page", page ? String(page + 1) : "");

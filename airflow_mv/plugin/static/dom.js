@@ -81,6 +81,7 @@ export const LABELS = {
   invalid: "invalid",
   unknown: "unknown",
   pending: "not read yet",
+  running: "running",
 };
 
 export function problem({ message, advice }, where) {

@@ -99,11 +99,12 @@ const DAY_MS = 86400000;
 export function stretch({ start, end }) {
   const [from, to] = [new Date(start), new Date(end)];
   const years = new Set([from, to, new Date()].map((moment) => moment.getUTCFullYear()));
-  const day = (moment) => shown(moment, { day: "numeric", month: "short", year: years.size > 1 ? "numeric" : undefined });
+  const day = (moment, isFirst) => shown(moment, { day: "numeric", month: "short", year: years.size > 1 && !(isFirst && sameYear) ? "numeric" : undefined });
+  const sameYear = from.getUTCFullYear() === new Date(to - 1).getUTCFullYear();
   const time = (moment) => shown(moment, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   if (!(from % DAY_MS) && !(to % DAY_MS)) {
     const last = new Date(to - DAY_MS);
-    return last > from ? `${day(from)} – ${day(last)}` : day(from);
+    return last > from ? `${day(from, true)} – ${day(last)}` : day(from);
   }
   const same = day(from) === day(to);
   return `${day(from)} ${time(from)}${same ? "–" : ` – ${day(to)} `}${time(to)}`;

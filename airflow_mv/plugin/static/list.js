@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// All views: filter, sort, page, graph.
+// All views: search, filter, group, sort, page, graph.
 
-import { address } from "./address.js";
+import { address, airflowLink, runPath } from "./address.js";
 import { ask, Problem } from "./api.js";
 import { breakable, h, LABELS, problem, running, show, tip } from "./dom.js";
+import { failure } from "./errors.js";
 import { ago, count, duration, exact, lag, shortIds, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
 import { statePill } from "./intervals.js";
@@ -41,13 +42,18 @@ class List {
     this.turn = 0;
     this.search = h("input", {
       type: "search",
-      placeholder: "Filter by view or base table",
-      "aria-label": "Filter by view or base table",
+      placeholder: "Search views and base tables",
+      "aria-label": "Search views and base tables",
       "aria-keyshortcuts": "/",
       oninput: () => this.go({ text: this.search.value, page: 0 }, 200),
     });
     this.search.value = asked.text;
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "States" });
+    this.group = h("select", { onchange: () => this.go({ group: this.group.value, opened: [] }) },
+      [["", "none"], ["namespace", "namespace"], ["dag", "DAG"]].map(([value, name]) => h("option", { value, selected: value === asked.group }, name)));
+    this.closed = new Set(); // groups that the reader has closed although there is room for them
+    this.kept = {}; // how the graph is zoomed and scrolled
+    this.turned = null;
     this.told = h("span", { class: "quiet told", role: "status" });
     this.problems = h("div");
     this.body = h("div", null, h("p", { class: "quiet loading" }, "Looking at the catalogs …"));
@@ -58,8 +64,9 @@ class List {
     const title = this.asked.dag ? "Views that this DAG refreshes" : "Materialized views";
     // The registry's answers are about whole catalogs, so not for the tab of one DAG.
     const costs = this.asked.dag ? null : h("a", { class: "button", href: address({ costs: true }) }, "Costs");
-    const bar = h("header", { class: "top" }, h("h1", null, title), this.search, this.switch, costs, this.told);
-    show(this.page, bar, this.chips, this.problems, this.body);
+    const group = h("label", { class: "labelled" }, "Group by ", this.group);
+    const bar = h("header", { class: "top" }, h("h1", null, title), this.search, group, this.switch, costs);
+    show(this.page, bar, h("div", { class: "under" }, this.chips, this.told), this.problems, this.body);
     document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("visibilitychange", () => document.hidden || this.update());
   }
@@ -67,11 +74,11 @@ class List {
   // `/` to the filter, arrows from line to line.
   key(event) {
     const typing = document.activeElement === this.search;
-    if (event.key === "/" && !typing) {
+    if (event.key === "/" && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) {
       event.preventDefault();
       this.search.focus();
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      const links = [...this.body.querySelectorAll("a[data-key]")];
+      const links = [...this.body.querySelectorAll("td.name a")];
       const place = links.indexOf(document.activeElement);
       if (!links.length || (place < 0 && !typing)) return;
       event.preventDefault();
@@ -93,7 +100,7 @@ class List {
     let again = IDLE_MS;
     try {
       const found = await ask("views", this.parameters());
-      const drawn = this.asked.graph ? await ask("graph", this.parameters()) : null;
+      const drawn = this.asked.graph && found.total ? await ask("graph", this.parameters()) : null;
       if (turn !== this.turn) return; // the reader has asked for something else meanwhile
       this.draw(found, drawn);
       if (found.sources.some((source) => source.looking !== null)) again = found.sources.some(isFirst) ? LOOKING_MS : AGAIN_MS;
@@ -109,8 +116,8 @@ class List {
   }
 
   parameters() {
-    const { text, states, dag, sort, descending, page } = this.asked;
-    return { q: text, state: states, dag_id: dag, sort, desc: descending, offset: page * PAGE, limit: PAGE };
+    const { text, states, dag, namespace, group, opened, sort, descending, page } = this.asked;
+    return { q: text, state: states, dag_id: dag, namespace, group, open: opened, sort, desc: descending, offset: page * PAGE, limit: PAGE };
   }
 
   draw(found, graph) {
@@ -121,39 +128,87 @@ class List {
     show(this.told, ...told(found.sources));
     const looking = found.sources.some(isFirst);
     if (!found.total) show(this.body, this.empty(found, looking));
-    else if (graph) show(this.body, drawGraph(graph, null, (view) => this.linkTo(view)));
-    else show(this.body, this.table(found.views), this.pager(found.total), about());
+    else if (graph) this.drawGraph(graph);
+    else show(this.body, this.table(found), found.groups ? null : this.pager(found.total), about());
+  }
+
+  drawGraph(graph) {
+    const text = JSON.stringify(graph);
+    if (this.body.firstChild === this.graph && text === this.graphText) return; // it stays as it was scrolled
+    this.graph = drawGraph(graph, { linkTo: (view) => this.linkTo(view), toGroup: (name, isOpen) => this.toGroup(name, isOpen), kept: this.kept });
+    this.graphText = text;
+    show(this.body, this.graph);
+    if (this.turned) this.graph.querySelector(`[data-key="${CSS.escape(this.turned)}"]`)?.focus();
+    this.turned = null;
+  }
+
+  // What opens or closes a group of the graph.
+  toGroup(name, isOpen) {
+    const opened = this.asked.opened.filter((item) => item !== name);
+    const change = { opened: isOpen ? opened : [...opened, name] };
+    const onclick = (event) => {
+      if (event.metaKey || event.ctrlKey) return;
+      event.preventDefault();
+      this.turned = isOpen ? `node group ${name}` : `close ${name}`; // what then has the focus
+      this.go(change);
+    };
+    return { href: address({ ...this.asked, ...change }), onclick };
   }
 
   chipsOf(counts) {
     const chosen = new Set(this.asked.states);
     const all = new Set([...Object.keys(counts), ...chosen]);
-    return [...all].map((state) => {
+    const { namespace } = this.asked;
+    const within = namespace && h("button", { type: "button", class: "chip", "aria-pressed": "true", "data-key": "chip namespace",
+      "aria-label": `Only namespace ${namespace}: show all`, onclick: () => this.go({ namespace: null }) }, "namespace ", h("b", null, namespace), " ×");
+    const states = [...all].map((state) => {
       const toggle = () => {
         const others = this.asked.states.filter((item) => item !== state);
         this.go({ states: this.asked.states.includes(state) ? others : [...others, state] });
       };
       return h(
         "button",
-        { type: "button", class: `chip ${state}`, "aria-pressed": chosen.has(state) ? "true" : "false", onclick: toggle,
+        { type: "button", class: `chip ${state}`, "data-state": state, "aria-pressed": chosen.has(state) ? "true" : "false", onclick: toggle,
           "data-key": `chip ${state}` },
         h("b", null, count(counts[state] ?? 0)),
         LABELS[state] ?? state,
       );
     });
+    return [within, ...states];
   }
 
   linkTo(view) {
     return address({ view, dag: this.asked.dag });
   }
 
-  table(views) {
+  table({ views, groups }) {
     const head = COLUMNS.map((column) => this.header(column));
-    return h(
-      "div",
-      { class: "wide" },
-      h("table", { class: "views" }, h("thead", null, h("tr", null, head)), views.map((view) => this.lines(view))),
-    );
+    const byName = new Map(views.map((view) => [view.view, view]));
+    const lines = groups
+      ? groups.map((group) => [this.groupLine(group), this.isOpen(group) ? group.views.map((name) => this.lines(byName.get(name))) : null])
+      : views.map((view) => this.lines(view));
+    return h("div", { class: "wide" }, h("table", { class: "views" }, h("thead", null, h("tr", null, head)), lines));
+  }
+
+  isOpen({ name, open }) {
+    return open && !this.closed.has(name);
+  }
+
+  groupLine(group) {
+    const isOpen = this.isOpen(group);
+    const turn = () => {
+      if (isOpen) this.closed.add(group.name);
+      else this.closed.delete(group.name);
+      const opened = this.asked.opened.filter((name) => name !== group.name);
+      this.go({ opened: isOpen || group.open ? opened : [...opened, group.name] });
+    };
+    const left = group.total - group.views.length;
+    const all = this.asked.group === "dag" ? { dag: group.name } : { ...this.asked, namespace: group.name };
+    const button = h("button", { type: "button", "aria-expanded": isOpen ? "true" : "false", "data-key": `group ${group.name}`, onclick: turn },
+      h("span", { class: "sign", "aria-hidden": "true" }, isOpen ? "▾" : "▸"), breakable(group.name));
+    const states = Object.entries(group.counts).map(([state, number]) => h("span", { class: `pill ${state}` }, `${count(number)} ${LABELS[state] ?? state}`));
+    const more = isOpen && left ? h("a", { href: address({ ...all, group: "", opened: [] }) }, `all ${count(group.total)}`) : null;
+    return h("tbody", { class: "group" }, h("tr", null, h("th", { scope: "rowgroup", colspan: COLUMNS.length }, h("div", null, button, states, more))));
   }
 
   header({ name, sort, number, kind }) {
@@ -175,7 +230,7 @@ class List {
     const line = h(
       "tr",
       null,
-      h("td", { class: "state" }, statePill(view.state, view.coverage), " ", running(view.running)),
+      h("td", { class: "state" }, statePill(view.state, view.coverage), " ", running(view.running), " ", failed(view)),
       h("td", { class: "name" }, h("span", { class: "quiet" }, `${view.namespace}.`), h("a", { href: this.linkTo(view.view), "data-key": view.view }, breakable(view.name))),
       number("lag", lag(view.lag)),
       h("td", { class: "refreshed" }, ago(view.refreshed_at)),
@@ -206,11 +261,11 @@ class List {
 
   empty(found, looking) {
     if (looking) return h("p", { class: "quiet loading" }, "Looking at the catalogs …");
-    const { text, states, dag, page } = this.asked;
-    if (text || states.length || page) {
+    const { text, states, dag, namespace, page } = this.asked;
+    if (text || states.length || namespace || page) {
       const all = () => {
         this.search.value = "";
-        this.go({ text: "", states: [] });
+        this.go({ text: "", states: [], namespace: null });
       };
       return h("div", { class: "empty" }, h("p", null, "No view fits this filter."),
         h("button", { type: "button", onclick: all }, "Show all"));
@@ -227,8 +282,14 @@ class List {
   }
 }
 
+// The last try has failed: why, and its run.
+function failed({ view, failed: item }) {
+  const told = () => [h("p", null, `Its last refresh has failed, ${new Date(item.at).toLocaleString()}.`), failure(item), h("p", null, "Run ", airflowLink(runPath(item), item.run_id))];
+  return item ? tip(`failed ${view}`, "failed", told, { class: "tip pill failed" }) : null;
+}
+
 function refreshed({ view, mode, last }) {
-  return h("td", { class: "mode-of" }, mode, unexpected(view, last?.fallback), last?.interval && h("span", { class: "stretch" }, stretch(last.interval)));
+  return h("td", { class: "mode-of" }, mode, " ", unexpected(view, last?.fallback), " ", last?.interval && h("span", { class: "stretch" }, stretch(last.interval)));
 }
 
 // All that a line has little room for.
@@ -254,7 +315,7 @@ function details(view) {
 
 function about() {
   const columns = COLUMNS.filter((column) => column.about).map((column) => [column.name, column.about]);
-  const lines = [...columns, ["/", "key: to the filter"], ["↑ ↓", "keys: from view to view"]];
+  const lines = [...columns, ["/", "key: to the search"], ["↑ ↓", "keys: from view to view"]];
   return h("details", { class: "about quiet" }, h("summary", null, "Columns and keys"),
     h("dl", null, lines.map(([name, text]) => [h("dt", null, name), h("dd", null, text)])));
 }
@@ -279,7 +340,8 @@ function isFirst(source) {
 }
 
 function told(sources) {
-  if (sources.some(isFirst)) return ["looking …"];
+  const first = sources.filter(isFirst).map((source) => source.looking);
+  if (first.length) return [`looking for ${duration(Math.max(1, ...first))} …`];
   const times = sources.map((source) => source.looked_at).filter(Boolean).sort();
   return times.length ? ["as of ", ago(times[0])] : [];
 }

@@ -67,7 +67,7 @@ class View {
       this.parts.intervals,
       h("div", { class: "columns" }, why(facts), this.parts.plan),
       baseTables(facts.base_tables, this.linkTo),
-      refreshes(facts.history, this),
+      refreshes(facts, this),
       this.parts.graph,
       definition(facts),
     );
@@ -116,6 +116,7 @@ function heading(facts, coverage) {
   const isRunning = facts.history.some((item) => item.kind === "running");
   const parts = [
     facts.rows === null || facts.rows === undefined ? null : [h("span", { class: "quiet" }, "rows "), count(facts.rows)],
+    facts.rows_written === null || facts.rows_written === undefined ? null : [h("span", { class: "quiet" }, "written by the last refresh "), count(facts.rows_written)],
     facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), tip("lag", lag(facts.lag), `since ${exact(facts.lag.since)}`)] : null,
     facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), agoExactly("refreshed", facts.refreshed_at)] : null,
     [h("span", { class: "quiet" }, "strategy "), facts.strategy],
@@ -183,7 +184,8 @@ function baseTables(tables, linkTo) {
   return card("Base tables", grid(head, lines));
 }
 
-function refreshes(history, view) {
+function refreshes(facts, view) {
+  const { history } = facts;
   if (!history.length) {
     return card("Refreshes", h("p", { class: "quiet" }, "It was never refreshed. The first refresh computes all of its rows."));
   }
@@ -194,10 +196,10 @@ function refreshes(history, view) {
     view.draw(view.seen);
   };
   const checked = shown.some((item) => item.checks);
-  const head = [["When"], ["What"], ["Written", 1], ["Took", 1], checked && ["Checks"], ["By"], ["Run"], ["Why"]].filter(Boolean);
+  const head = [["When"], ["What"], ["Rows", 1], ["Written", 1], ["Took", 1], checked && ["Checks"], ["By"], ["Run"], ["Why"]].filter(Boolean);
   return card(
     "Refreshes",
-    history.length > 1 ? drawPlot(history, view) : null,
+    history.length > 1 ? drawPlot(facts, view) : null,
     grid(head, shown.map((item) => refreshLine(item, checked, shown.filter((other) => other.kind === "failed").indexOf(item)))),
     more ? h("button", { type: "button", class: "plain", onclick: all }, `${more} more`) : null,
   );
@@ -212,9 +214,10 @@ function refreshLine(item, checked, number) {
     "tr",
     null,
     h("td", null, agoExactly(`at ${key}`, item.at)),
-    h("td", null, what, unexpected(key, item.fallback),
+    h("td", null, what, " ", unexpected(key, item.fallback), " ",
       item.interval && tip(`interval ${key}`, stretch(item.interval), stretchExactly(item.interval), { class: "tip stretch" }),
       item.current && h("span", { class: "quiet" }, " current")),
+    h("td", { class: "number" }, count(item.rows)),
     h("td", { class: "number" }, count(item.rows_written)),
     h("td", { class: "number" }, duration(item.seconds)),
     checked && h("td", null, checks),
@@ -230,7 +233,7 @@ function grid(head, lines) {
 }
 
 function graph(found, view, linkTo) {
-  return card("Made from, and read by", drawGraph(found, view, linkTo));
+  return card("Made from, and read by", drawGraph(found, { current: view, linkTo }));
 }
 
 function definition(facts) {
