@@ -20,9 +20,13 @@ from tests.airflow.deployment import Deployment, Shared
 from tests.intervals.support import Days, days_lake
 
 DAGS = """
+import os
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
+from airflow_mv.assets import materialized_view_asset
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator, refresh_params
 
 SQL = "SELECT region, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY region"
@@ -41,7 +45,18 @@ with DAG(
         task_id="refresh", view="lake.sales.daily", spark_conn_id="connect", scope="interval", retries=2,
         retry_delay=timedelta(seconds=5),
     )
+
+with DAG("analyst_fails", schedule=None):
+    RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.by_region", spark_conn_id="nowhere")
+
+with DAG("analyst_waits", schedule=None):
+    @task(outlets=[materialized_view_asset("lake.sales.by_region")])
+    def wait():
+        while not Path(os.environ["AIRFLOW_HOME"], "go").exists():
+            time.sleep(0.5)
+    wait()
 """
+ANALYST = ("analyst_fails", "analyst_waits")
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ def walk(shared_airflow: Shared, connect: str) -> Iterator[Walk]:
     with days_lake(home.catalog_properties["uri"], home.folder / "warehouse", "pointed", name=CATALOG) as lake:
         lake.table("orders", rows=[(number, ("north", "south")[number % 2], number) for number in range(10)])
         lake.sell(*((number, number) for number in range(1, 11)))
-        found = shared_airflow.with_dags("walks.py", DAGS, "author_1", "author_2", "by_day")
+        found = shared_airflow.with_dags("walks.py", DAGS, "author_1", "author_2", "by_day", *ANALYST)
         found.connect(connect)
         yield Walk(found, lake, shared_airflow._database)
 

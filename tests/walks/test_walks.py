@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from airflow_mv.errors import ViewNotFoundError
 from tests.airflow.deployment import until
+from tests.plugin.accessibility import faults
 from tests.walks.conftest import Walk
 
 pytestmark = [
@@ -23,6 +28,7 @@ pytestmark = [
 ]
 Say = Callable[[str], None]
 VIEW = "lake.sales.by_region"
+MANY = 5_000
 
 
 def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
@@ -102,29 +108,130 @@ def test_an_engineer_backfills_days(walk: Walk, step: Say) -> None:
     assert walk.lake.stored() == walk.lake.recomputed()
 
 
-def test_an_analyst_opens_the_page(walk: Walk, step: Say, browser: Browser) -> None:
+@pytest.fixture
+def page(walk: Walk, browser: Browser) -> Iterator[Page]:
+    """A tab of a logged-in analyst, with a touch screen beside the keyboard."""
     url = walk.deployment.airflow.url
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, has_touch=True)
     cookie = {"name": "_token", "value": walk.deployment.airflow.token(), "url": url, "httpOnly": True}
     context.add_cookies([cookie])  # type: ignore[list-item]
-    page = context.new_page()
     expect.set_options(timeout=120_000)
+    yield context.new_page()
+    context.close()
 
-    step("the list names each view and says how old it is")
-    page.goto(f"{url}/airflow-mv/")
-    expect(page.get_by_role("link", name="by_region", exact=True)).to_be_visible()
+
+def test_an_analyst_opens_the_page(walk: Walk, step: Say, page: Page) -> None:
+    home = f"{walk.deployment.airflow.url}/airflow-mv/"
+    assert set(walk.deployment.run("author_1", "analyst").values()) == {"success"}, walk.deployment.last_output()
+    line = page.locator("tbody", has=page.get_by_role("link", name="by_region", exact=True))
+
+    step("the list names each view, says how old it is, and gives the reason of its state")
+    walk.lake.append()
+    page.goto(home)
+    expect(line.locator(".pill").first).to_have_text("stale")
+    expect(line.locator(".why")).to_contain_text("lake.sales.orders moved")
     expect(page.locator(".told")).to_contain_text("as of")
 
+    step("a refresh that fails is marked in the list, with its error, and its row in the history shows it")
+    assert walk.deployment.run("analyst_fails", "first")["refresh"] == "failed"
+    page.goto(home)
+    line.get_by_role("button", name="failed").tap()
+    expect(page.get_by_role("dialog", name="Details")).to_contain_text("there is no connection 'nowhere'")
+    page.goto(f"{home}?view={VIEW}")
+    expect(page.locator("tr", has_text="failed").first).to_contain_text("there is no connection 'nowhere'")
+
+    step("running is a state in the list, in the view and in the graph")
+    walk.deployment.start("analyst_waits", "first")
+    expect(page.locator(".title .at-work")).to_be_visible()
+    page.goto(f"{home}?state=running")
+    expect(line.locator(".at-work")).to_be_visible()
+    page.get_by_role("button", name="Graph").tap()
+    expect(page.locator("g.node.at-work", has_text="by_region")).to_be_visible()
+    (walk.deployment.home.airflow_home / "go").touch()
+    assert walk.deployment.ended("analyst_waits", "first") == {"wait": "success"}
+
     step("a view by days shows its days")
-    page.goto(f"{url}/airflow-mv/?view=lake.sales.daily")
+    page.goto(f"{home}?view=lake.sales.daily")
     expect(page.locator(".strip .cell").first).to_be_visible()
 
-    step("rows, and the rows that each refresh wrote, are there with the duration")
-    page.goto(f"{url}/airflow-mv/?view={VIEW}")
-    expect(page.get_by_role("button", name="Duration")).to_be_visible()
-    expect(page.get_by_role("button", name="Rows written")).to_be_visible()
+    step("size, rows written, duration and lag are plotted; arrow keys go from one refresh to the next")
+    page.goto(f"{home}?view={VIEW}")
+    expect(page.locator(".facts")).to_contain_text("written by the last refresh")
+    for measure in ("Rows", "Bytes", "Rows written", "Duration"):
+        page.get_by_role("button", name=measure, exact=True).press("Enter")
+        expect(page.locator(".plot .point").first).to_be_visible()
+    page.locator(".plot .point").last.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".timeline .told-bar")).not_to_be_empty()
+    assert faults(page) == []
 
-    step("a narrow screen does not scroll the page sideways")
+    step("by the keyboard alone: search, go to the view, open it")
+    page.goto(home)
+    expect(line).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("by_reg")
+    expect(page.locator("td.name a")).to_have_text(["by_region"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(VIEW)
+
+    step("views are grouped by namespace and by DAG")
+    page.goto(f"{home}?group=dag")
+    expect(page.locator("tbody.group", has_text="author_1")).to_be_visible()
+    page.get_by_role("combobox", name="Group by").select_option("namespace")
+    expect(page.locator("tbody.group", has_text="lake.sales")).to_be_visible()
+
+    step("what there is no room for can be reached by touch, and a narrow screen has two lines for a view")
     page.set_viewport_size({"width": 390, "height": 800})
+    line.get_by_role("button", name="Details of by_region").tap()
+    expect(page.get_by_role("dialog", name="Details")).to_contain_text("Base tables")
+    page.keyboard.press("Escape")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    context.close()
+    assert line.evaluate("item => item.offsetHeight") < 80
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_an_analyst_has_five_thousand_views(walk: Walk, step: Say, page: Page) -> None:
+    assert set(walk.deployment.run("author_1", "many").values()) == {"success"}, walk.deployment.last_output()
+    home = f"{walk.deployment.airflow.url}/airflow-mv/"
+    with many_views(walk, MANY):
+        step(f"the first look at {MANY:,} views shows the list, and how old it is")
+        started = time.monotonic()
+        page.goto(home)
+        expect(page.locator(".pager")).to_contain_text(re.compile(r"of 5,\d{3}"))
+        expect(page.locator(".told")).to_have_text(re.compile("as of|looking"))
+        first = time.monotonic() - started
+        step(f"the list was there after {first:.1f} s")
+        assert first < 10  # 2 s on an idle host
+
+        step("all states are read while it is open")
+        expect(page.get_by_role("button", name="not read yet")).to_have_count(0)
+        expect(page.locator(".told")).to_contain_text("as of")
+
+        step("search and groups are as quick as ever")
+        page.get_by_role("searchbox").fill("v4321")
+        expect(page.locator("td.name a")).to_have_text(["v4321"])
+        page.get_by_role("searchbox").fill("")
+        page.get_by_role("combobox", name="Group by").select_option("namespace")
+        expect(page.locator("tbody.group", has_text="lake.sales")).to_contain_text(re.compile(r"5,\d{3} (stale|fresh)"))
+
+        step("the graph shows the most urgent ones, counts the rest in their group, and zooms")
+        page.get_by_role("button", name="Graph").click()
+        expect(page.locator("g.node.group").first).to_contain_text(re.compile(r"4,\d{3} views"))
+        assert page.locator("g.node").count() == 151
+        page.get_by_role("button", name="Fit the graph").click()
+        expect(page.locator(".zoom output")).not_to_have_text("100 %")
+
+
+@contextmanager
+def many_views(walk: Walk, number: int) -> Iterator[None]:
+    """Copies of a view under other names, as far as the catalog goes."""
+    database = walk.lake.catalog.properties["uri"].removeprefix("sqlite:///")
+    copied = "SELECT catalog_name, table_namespace, ?, metadata_location, previous_metadata_location, iceberg_type"
+    insert = f"INSERT INTO iceberg_tables {copied} FROM iceberg_tables WHERE table_name = 'by_region'"
+    names = [(f"v{place:04}",) for place in range(number)]
+    with closing(sqlite3.connect(database)) as rows, rows:
+        rows.executemany(insert, names)
+    yield
+    with closing(sqlite3.connect(database)) as rows, rows:
+        rows.executemany("DELETE FROM iceberg_tables WHERE table_name = ?", names)
