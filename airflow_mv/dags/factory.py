@@ -28,7 +28,7 @@ def materialized_views_dag(
     connections: Mapping[str, str] | None = None,
     spark: Mapping[str, Any] | None = None,
     refresh: Mapping[str, Any] | None = None,
-    spark_application: Applications = "per-task",
+    spark_application: Applications = "auto",
     **kwargs: Any,
 ) -> DAG:
     """Make a DAG of a chain of views: in dependency order, siblings in parallel, from one set of base snapshots.
@@ -50,7 +50,8 @@ def materialized_views_dag(
         spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
         refresh: Arguments of every ``RefreshMaterializedViewOperator``.
         spark_application: ``shared``: the tasks of a DAG run share one Spark application, which the task
-            ``spark_application`` runs; views with Spark arguments of their own do not. ``per-task``: each has its own.
+            ``spark_application`` runs; views of another catalog or with Spark arguments of their own do not.
+            ``per-task``: each has its own. ``auto``: ``shared`` if there may be several views.
         **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries a task, the
             tag ``airflow-mv``, a description of the views as ``doc_md``, and the params of
             :func:`~airflow_mv.operators.refresh_params`; ``params`` and ``default_args`` are added to these.

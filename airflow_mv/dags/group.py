@@ -16,16 +16,15 @@ from airflow_mv.operators import (
     PinBaseTablesOperator,
     RefreshMaterializedViewOperator,
     SharedSparkApplicationOperator,
+    share_spark_application,
 )
 from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.operators.spark_provider import SPARK_ARGUMENTS
 from airflow_mv.scope import ScopeName
-from airflow_mv.spec.identifiers import split_namespace
+from airflow_mv.spec.identifiers import Identifier, split_namespace
 
-#: Whether each task starts a Spark application of its own, or those of a DAG run share one.
-Applications = Literal["per-task", "shared"]
-#: The task of a shared application. Scheduled first, because the others wait for it.
-_APPLICATION: dict[str, Any] = {"task_id": "spark_application", "weight_rule": "absolute", "priority_weight": 1000}
+#: Whether each task starts a Spark application of its own, or those of a DAG run share one; by the number of views.
+Applications = Literal["auto", "per-task", "shared"]
 #: Tasks that differ in one of these arguments cannot share an application.
 _SHARED = SPARK_ARGUMENTS | {"iceberg_conn_id", "spark_conn_id"}
 #: Default number of dependency levels that a namespace's DAG has tasks for.
@@ -42,7 +41,7 @@ def materialized_views_group(
     connections: Mapping[str, str] | None = None,
     spark: Mapping[str, Any] | None = None,
     refresh: Mapping[str, Any] | None = None,
-    spark_application: Applications = "per-task",
+    spark_application: Applications = "auto",
     **kwargs: Any,
 ) -> TaskGroup:
     """Add a chain of views to the current DAG, as a task group.
@@ -58,7 +57,8 @@ def materialized_views_group(
         spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
         refresh: Arguments of every ``RefreshMaterializedViewOperator``.
         spark_application: ``shared``: the tasks of a DAG run share one Spark application, which the task
-            ``spark_application`` runs; views with Spark arguments of their own do not. ``per-task``: each has its own.
+            ``spark_application`` runs; views of another catalog or with Spark arguments of their own do not.
+            ``per-task``: each has its own. ``auto``: ``shared`` if there may be several views.
         **kwargs: All that ``TaskGroup`` takes.
 
     Raises:
@@ -123,6 +123,8 @@ def add_tasks(
     times, rows = ("as_of", "whole") if scope == "as_of" else ("whole", scope)
     pin: dict[str, Any] = {"task_id": "pin", "scope": times, **iceberg}
     options = {"scope": rows, **connections, **spark, **(refresh or {})}
+    if spark_application == "auto":
+        spark_application = "per-task" if chain is not None and len(chain.views) == 1 else "shared"
     application = _application(spark_application, namespace or _namespace_of(chain), options)
     if chain is None:
         tasks = _add_levels(PinBaseTablesOperator(namespace=namespace, depth=depth, **pin), depth, options, application)
@@ -137,7 +139,7 @@ def add_tasks(
 
 def _namespace_of(chain: Chain | None) -> str:
     view = next(iter(chain.views)) if chain else None
-    return ".".join(view.parts[:-1]) if view else ""
+    return view.full_namespace if view else ""
 
 
 def _application(
@@ -146,19 +148,25 @@ def _application(
     if wanted == "per-task":
         return None
     if wanted != "shared":
-        raise ConfigurationError(f"spark_application is {wanted!r}; it must be per-task or shared")
+        raise ConfigurationError(f"spark_application is {wanted!r}; it must be auto, per-task or shared")
     given = {key: value for key, value in options.items() if key in (*_SHARED, "queue", "executor")}
-    task = SharedSparkApplicationOperator(namespace=namespace, tasks=[], **{**given, **_APPLICATION})
-    # The other tasks go on without it: its failure must not fail the run.
-    task.as_teardown()
-    return task
+    return share_spark_application(namespace=namespace, **given)
 
 
 def _sharing(
-    application: SharedSparkApplicationOperator | None, of_all: Mapping[str, Any], own: Mapping[str, Any]
+    application: SharedSparkApplicationOperator | None,
+    of_all: Mapping[str, Any],
+    own: Mapping[str, Any],
+    view: Identifier | None = None,
 ) -> dict[str, str]:
-    """Return the argument of a task that may use the application: not if it wants another Spark than the others."""
+    """Return the argument of a task that may use the application.
+
+    A task may not if it wants another Spark than the others. Nor may a view of another catalog, whose access to files
+    may not include the application's folder.
+    """
     if application is None or any(own.get(key) != of_all.get(key) for key in _SHARED):
+        return {}
+    if view is not None and view.catalog != split_namespace(application.namespace)[0]:
         return {}
     return {"spark_application": application.task_id}
 
@@ -179,7 +187,7 @@ def _add_views(
         refreshed[view] = RefreshMaterializedViewOperator(
             task_id=f"refresh_{names[view]}",
             view=str(view),
-            **{"pins": pin.output, **_sharing(application, options, given), **given},
+            **{"pins": pin.output, **_sharing(application, options, given, view), **given},
         )
         if item.sql is not None:
             given = {**creating, **item.create}
@@ -187,7 +195,7 @@ def _add_views(
                 task_id=f"create_{names[view]}",
                 view=str(view),
                 sql=item.sql,
-                **{**_sharing(application, options, given), **given},
+                **{**_sharing(application, options, given, view), **given},
             )
             created[view] >> refreshed[view]
         for name in chain.reads[view]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,9 @@ from airflow_mv.job.session import CATALOG, hide_secrets
 #: Seconds between two looks at the folder.
 POLL_SECONDS = 0.25
 IDLE_SECONDS = 600.0
-#: The most scripts that run at the same time: one for each core of the application, within these bounds.
+#: The most scripts that run at the same time: one for each core of the application and each of these parts of the
+#: driver's heap, within bounds.
+_HEAP_BYTES = 256 * 2**20
 _FEWEST, _MOST = 2, 16
 #: How often jobs are cancelled at the end; after that Spark stops under them.
 _STOP_LOOKS = 120
@@ -76,7 +79,9 @@ class _Server:
 
     def run(self, idle_seconds: float, pulse: Pulse) -> str | None:
         """Serve until the end."""
-        most = min(max(self._spark.sparkContext.defaultParallelism, _FEWEST), _MOST)
+        jvm: Any = self._spark._jvm
+        heap = int(getattr(jvm, "java.lang.Runtime").getRuntime().maxMemory())
+        most = max(_FEWEST, min(self._spark.sparkContext.defaultParallelism, heap // _HEAP_BYTES, _MOST))
         self._report(f"application {self._application_id} runs up to {most} scripts at a time")
         pool = ThreadPoolExecutor(most)
         try:

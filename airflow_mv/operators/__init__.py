@@ -4,6 +4,7 @@
 from airflow_mv.hooks.dag_run import refresh_params as refresh_params
 from airflow_mv.operators.alert import FreshnessAlertOperator as FreshnessAlertOperator
 from airflow_mv.operators.application import SharedSparkApplicationOperator as SharedSparkApplicationOperator
+from airflow_mv.operators.application import share_spark_application as share_spark_application
 from airflow_mv.operators.create import CreateMaterializedViewOperator as CreateMaterializedViewOperator
 from airflow_mv.operators.maintenance import ConvertMaterializedViewOperator as ConvertMaterializedViewOperator
 from airflow_mv.operators.maintenance import DropMaterializedViewOperator as DropMaterializedViewOperator

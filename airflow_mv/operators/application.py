@@ -3,33 +3,45 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Context
 
 from airflow_mv.application import BEAT_SECONDS
-from airflow_mv.errors import MaterializedViewError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.sharing import FOLDER_KEY
-from airflow_mv.operators.spark import SparkJobOperator, Submission
+from airflow_mv.operators.spark import MaterializedViewSparkOperator, SparkJobOperator, Submission
 from airflow_mv.retries import task_errors
 from airflow_mv.spec.base_tables import DELTA_BY_PATH
-from airflow_mv.spec.identifiers import split_namespace
+from airflow_mv.spec.identifiers import Identifier, split_namespace
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.refresh.application import ApplicationFolder
 
+log = logging.getLogger(__name__)
+
+#: How long the end of a process waits for the end of an application that runs beside it.
+_END_SECONDS = 15.0
+#: Scheduled first, because the others wait for it.
+_FIRST: dict[str, Any] = {"task_id": "spark_application", "weight_rule": "absolute", "priority_weight": 1000}
 #: Scripts of all views get their share of the executors.
 _FAIR = {"spark.scheduler.mode": "FAIR"}
 _POLL_SECONDS = 0.5
 _STATES_SECONDS = 2.0
+#: How long tasks of the run wait for a worker slot while none runs, before the application gives its own back.
+STARVED_SECONDS = 30.0
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+_WAITING = frozenset({"scheduled", "queued"})
+_ACTIVE = frozenset({"running", "deferred", "restarting"})
 
 
 class SharedSparkApplicationOperator(SparkJobOperator):
@@ -67,39 +79,73 @@ class SharedSparkApplicationOperator(SparkJobOperator):
             JobError: It has failed. A retry starts another one, for the tasks that are not finished.
             ConfigurationError: A connection is missing or wrong.
         """
-        from airflow_mv.refresh.application import ApplicationFolder
-
         with task_errors():
             target = spark_target(self.spark_conn_id)
             if target.remote is not None:
                 self.log.info("Spark Connect: the server is shared already")
                 return
             if one_task_at_a_time():
-                self.log.info("This run executes one task at a time: each has its own application")
+                self.log.info("This run executes one task at a time: the first script starts the application beside it")
                 return
-            hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
-            name, namespace = split_namespace(self.namespace)
-            catalog = hook.catalog_named(name)
-            location = catalog.application_folder(namespace)
-            if location is None:
-                self.log.info("The server of catalog %s chooses the folders of tables: none is shared", name)
+            catalog, folder = self._opened()
+            if folder is None:
+                self.log.info("The server of catalog %s chooses the folders of tables: none is shared", catalog.name)
                 return
-            self._run(ApplicationFolder(catalog, location), catalog, target, context)
-
-    def _run(
-        self, folder: ApplicationFolder, catalog: MaterializedViewCatalog, target: SparkTarget, context: Context
-    ) -> None:
-        with self._alive(folder, context):
-            context["ti"].xcom_push(key=FOLDER_KEY, value=folder.folder)
-            number = 0
-            while self._wanted(folder):
-                self._open_catalogs(catalog, folder)
-                number += 1
-                arguments = [folder.folder, catalog.name, "--serve", str(self.idle_seconds)]
-                submission = Submission(catalog, target, arguments, confs=_FAIR)
-                with self.scratch():
-                    self.run_job(context, submission, f"{folder.folder}:{number}", what="the shared application")
+            with _alive(folder, RunEnds(self, context)):
+                context["ti"].xcom_push(key=FOLDER_KEY, value=folder.folder)
+                number = self.serve(folder, catalog, target, context)
             self.log.info("The tasks of this run have ended" if number else "No view of this run needed Spark")
+
+    def beside(self, context: Context) -> ApplicationFolder | None:
+        """Run the application in a thread of this process, which executes the tasks of the run one after another.
+
+        ``dag.test()`` does so. The application ends with the process, or with another run's first script.
+
+        Args:
+            context: The context of the task that has a script.
+
+        Returns:
+            The application's folder; ``None`` if nothing is shared.
+        """
+        run = (context["ti"].dag_id, context["ti"].run_id, self.task_id)
+        if (found := _Beside.running.get(run)) is not None and found.is_alive():
+            return found.folder
+        copy = self.prepare_for_execution()
+        copy.render_template_fields(context)
+        copy.durable = False  # nothing resumes it
+        target = spark_target(copy.spark_conn_id)
+        if target.remote is not None:
+            return None
+        catalog, folder = copy._opened()
+        if folder is None:
+            return None
+        _Beside.end_all()
+        _Beside.running[run] = started = _Beside(copy, folder, lambda: copy.serve(folder, catalog, target, context))
+        started.start()
+        return folder
+
+    def _opened(self) -> tuple[MaterializedViewCatalog, ApplicationFolder | None]:
+        """Return the catalog, and the new application's folder; ``None`` if no folder can be shared."""
+        from airflow_mv.refresh.application import ApplicationFolder
+
+        name, namespace = split_namespace(self.namespace)
+        catalog = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id).catalog_named(name)
+        location = catalog.application_folder(namespace)
+        return catalog, None if location is None else ApplicationFolder(catalog, location)
+
+    def serve(
+        self, folder: ApplicationFolder, catalog: MaterializedViewCatalog, target: SparkTarget, context: Context
+    ) -> int:
+        """Run a driver when there is a script, until no task needs one. Return how many drivers have run."""
+        number = 0
+        while self._wanted(folder):
+            self._open_catalogs(catalog, folder)
+            number += 1
+            arguments = [folder.folder, catalog.name, "--serve", str(self.idle_seconds)]
+            submission = Submission(catalog, target, arguments, confs=_FAIR)
+            with self.scratch():
+                self.run_job(context, submission, f"{folder.folder}:{number}", what="the shared application")
+        return number
 
     def _wanted(self, folder: ApplicationFolder) -> bool:
         """Wait for a script. Return whether there is one; if not, the tasks have ended, or there was none for long.
@@ -127,41 +173,139 @@ class SharedSparkApplicationOperator(SparkJobOperator):
         if any(request.delta for request in requests):
             catalog.formats.add(DELTA_BY_PATH.data_source)
 
-    @contextmanager
-    def _alive(self, folder: ApplicationFolder, context: Context) -> Iterator[None]:
-        """Write beats, and end the application with the last of its tasks, and at the end of the block."""
-        stopped = threading.Event()
-        folder.beat()
-        thread = threading.Thread(target=self._watch, args=(folder, context, stopped), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
-            with suppress(MaterializedViewError):  # without beats the tasks find out, later
-                _finish(folder)
 
-    def _watch(self, folder: ApplicationFolder, context: Context, stopped: threading.Event) -> None:
-        beaten = 0.0
-        while not stopped.wait(_STATES_SECONDS):
-            try:
-                if time.monotonic() - beaten > BEAT_SECONDS:
-                    folder.beat()
-                    beaten = time.monotonic()
-                if self._tasks_ended(context):
-                    folder.end()
-                    return
-            except Exception as error:  # noqa: BLE001 (the store or the API server may be away for a while)
-                self.log.debug("Watching the run: %s", error)
+class RunEnds:
+    """Decides whether the run's tasks need the application no longer.
 
-    def _tasks_ended(self, context: Context) -> bool:
-        ti: Any = context["ti"]
-        states: Mapping[str, Mapping[str, str | None]] = ti.get_task_states(
-            dag_id=ti.dag_id, task_ids=self.tasks, run_ids=[ti.run_id]
+    Args:
+        operator: The application's task.
+        context: Its context.
+    """
+
+    def __init__(self, operator: SharedSparkApplicationOperator, context: Context) -> None:
+        self._operator, self._ti = operator, context["ti"]
+        self._starves_since: float | None = None
+
+    def __call__(self) -> bool:
+        """Return whether all tasks have ended, or wait for the worker slot that the application holds."""
+        states = self._states(self._operator.tasks)
+        if states and all(state in _FINISHED for state in states.values()):
+            return True
+        states = {} if _ACTIVE.intersection(states.values()) else self._states(None)
+        states.pop(self._operator.task_id, None)
+        if not _WAITING.intersection(states.values()) or _ACTIVE.intersection(states.values()):
+            self._starves_since = None
+            return False
+        self._starves_since = self._starves_since or time.monotonic()
+        starves = time.monotonic() - self._starves_since > STARVED_SECONDS
+        if starves:
+            self._operator.log.warning("No other task of this run gets a worker slot. The application ends: it has one")
+        return starves
+
+    def _states(self, tasks: Sequence[str] | None) -> dict[str, str | None]:
+        ti: Any = self._ti
+        found: Mapping[str, Mapping[str, str | None]] = ti.get_task_states(
+            dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id]
         )
-        found = states.get(ti.run_id, {})
-        return bool(found) and all(state in _FINISHED for state in found.values())
+        return dict(found.get(ti.run_id, {}))
+
+
+class _Beside(threading.Thread):
+    """A shared application beside the tasks of a run that one process executes."""
+
+    running: ClassVar[dict[tuple[str, str, str], _Beside]] = {}
+
+    def __init__(
+        self, operator: SharedSparkApplicationOperator, folder: ApplicationFolder, serve: Callable[[], int]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.folder = folder
+        self._operator, self._serve = operator, serve
+
+    def run(self) -> None:
+        """Serve until the end. The tasks find out about a failure, and go on alone."""
+        with _alive(self.folder, lambda: False):
+            try:
+                self._serve()
+            except Exception as error:  # noqa: BLE001 (nobody waits for this thread)
+                self._operator.log.warning("The shared application has ended: %s", error)
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End the applications of this process."""
+        for application in cls.running.values():
+            with suppress(MaterializedViewError):
+                application.folder.end()
+            application.join(_END_SECONDS)
+            if application.is_alive():
+                application._operator.on_kill()
+        cls.running.clear()
+
+
+atexit.register(_Beside.end_all)
+
+
+@contextmanager
+def _alive(folder: ApplicationFolder, ended: Callable[[], bool]) -> Iterator[None]:
+    """Write beats, and end the application with the last of its tasks, and at the end of the block."""
+    stopped = threading.Event()
+    folder.beat()
+    thread = threading.Thread(target=_watch, args=(folder, ended, stopped), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        with suppress(MaterializedViewError):  # without beats the tasks find out, later
+            _finish(folder)
+
+
+def _watch(folder: ApplicationFolder, ended: Callable[[], bool], stopped: threading.Event) -> None:
+    beaten = 0.0
+    while not stopped.wait(_STATES_SECONDS):
+        try:
+            if time.monotonic() - beaten > BEAT_SECONDS:
+                folder.beat()
+                beaten = time.monotonic()
+            if ended():
+                folder.end()
+                return
+        except Exception as error:  # noqa: BLE001 (the store or the API server may be away for a while)
+            log.debug("Watching the run: %s", error)
+
+
+def share_spark_application(
+    *tasks: MaterializedViewSparkOperator, namespace: str | None = None, **kwargs: Any
+) -> SharedSparkApplicationOperator:
+    """Let tasks of the current DAG share a Spark application, and return the task that runs it.
+
+    The connections are those of the first task. Give Spark's arguments here: those of the other tasks count only where
+    a task has to go on alone.
+
+    Args:
+        *tasks: Tasks that create, refresh, maintain … views.
+        namespace: As for the operator; by default that of the first task's view.
+        **kwargs: All that :class:`SharedSparkApplicationOperator` takes, by default with the ``task_id``
+            ``spark_application``.
+
+    Raises:
+        ConfigurationError: There is neither a task nor a namespace.
+        InvalidIdentifierError: The first task's view is a template or has no full name, and no namespace is given.
+    """
+    if tasks:
+        kwargs = {"iceberg_conn_id": tasks[0].iceberg_conn_id, "spark_conn_id": tasks[0].spark_conn_id, **kwargs}
+        namespace = namespace or Identifier.parse(tasks[0].view).full_namespace
+    if namespace is None:
+        raise ConfigurationError("a shared Spark application needs a task that has a view, or a namespace")
+    application = SharedSparkApplicationOperator(
+        namespace=namespace, tasks=[task.task_id for task in tasks], **{**_FIRST, **kwargs}
+    )
+    for task in tasks:
+        task.spark_application = application.task_id
+    # The other tasks go on without it: its failure must not fail the run.
+    application.as_teardown()
+    return application
 
 
 def _finish(folder: ApplicationFolder) -> None:

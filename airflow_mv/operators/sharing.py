@@ -11,6 +11,7 @@ from airflow.sdk import Context
 
 from airflow_mv.application import JobAnswer, Pulse, is_answered
 from airflow_mv.errors import JobError
+from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.handover import script_location, write_script
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ START_SECONDS = 60.0
 #: earlier, and deferring a task costs another start of its process.
 PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.5
+#: Of a task that waits for its script, which may take less than a second.
+_ANSWER_SECONDS = 0.2
 #: States of a task that has not begun its first try.
 _COMING = (None, "scheduled", "queued")
 _RUNNING = "running"
@@ -114,7 +117,7 @@ class SharedApplication:
         while (answered := is_answered(folder.content(), key, pulse)) is None:
             if self._defer is not None and time.monotonic() > patient_until:
                 self._defer(folder.folder, key)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_ANSWER_SECONDS if time.monotonic() < patient_until else _POLL_SECONDS)
         self._asked = None
         return folder.answer(key) if answered else None
 
@@ -142,6 +145,8 @@ class SharedApplication:
         """Return the application's folder; ``None`` if its task does not run."""
         from airflow_mv.refresh.application import ApplicationFolder
 
+        if one_task_at_a_time():
+            return self._beside(context)
         ti: Any = context["ti"]
         deadline = time.monotonic() + START_SECONDS
         while (state := self._state(ti)) in _COMING and time.monotonic() < deadline:
@@ -154,6 +159,15 @@ class SharedApplication:
             state = self._state(ti)
         self._alone(f"its task {self._task_id} is in the state {state or 'not started'}")
         return None
+
+    def _beside(self, context: Context) -> ApplicationFolder | None:
+        """Return the folder of an application that runs beside this process's tasks."""
+        dag: Any = context["task"].dag
+        application: Any = dag.get_task(self._task_id)
+        folder: ApplicationFolder | None = application.beside(context)
+        if folder is None:
+            self._alone("none can be shared here")
+        return folder
 
     def _state(self, ti: Any) -> str | None:
         states: Mapping[str, Mapping[str, str | None]] = ti.get_task_states(

@@ -123,9 +123,18 @@ class Identifier:
         """Namespace and name, as text that :func:`split` reads."""
         return ".".join(quote(part) for part in self.parts[1:])
 
+    @property
+    def full_namespace(self) -> str:
+        """Catalog and namespace, as text that :func:`split_namespace` reads."""
+        return _written(self.parts[:-1])
+
     def __str__(self) -> str:
         """The name for people and for :meth:`parse`: backticks only where needed."""
-        return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in self.parts)
+        return _written(self.parts)
+
+
+def _written(parts: tuple[str, ...]) -> str:
+    return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in parts)
 
 
 #: Where a storage table is: its name in the catalog or, if it is in none, its metadata file.

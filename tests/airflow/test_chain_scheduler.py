@@ -102,6 +102,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chains]:
         settings = {
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+            "AIRFLOW__CORE__PARALLELISM": "3",  # two refreshes meet while the application's task runs
         }
         with local_airflow(home, dags=home.folder / "dags", port=0, settings=settings) as airflow:
             until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 4)
@@ -121,6 +122,7 @@ def test_views_of_a_level_run_in_parallel_and_a_failed_one_blocks_only_its_reade
     """The refreshes of two views end only after both have begun."""
     assert first == {
         "pin": "success",
+        "spark_application": "success",
         "refresh_counts": "success",
         "refresh_daily": "success",
         "refresh_total": "success",

@@ -61,7 +61,7 @@ def test_a_chain_is_refreshed_in_order_from_one_consistent_snapshot_set(airflow:
         """,
     )
 
-    tasks = ["pin", "refresh_daily", "refresh_total", "refresh_counts"]
+    tasks = ["pin", "spark_application", "refresh_daily", "refresh_total", "refresh_counts"]
     assert found.states == dict.fromkeys(tasks, "success"), found.log
     assert chain.head() != pinned
     for task_id in ("refresh_daily", "refresh_counts"):
@@ -100,6 +100,7 @@ def test_a_failed_view_blocks_only_the_views_that_read_it(airflow: Airflow, chai
     assert found.state == "failed"
     assert found.states == {
         "pin": "success",
+        "spark_application": "success",
         "refresh_counts": "success",
         "refresh_other": "failed",
         "refresh_above": "upstream_failed",
@@ -113,7 +114,8 @@ def test_a_failed_view_blocks_only_the_views_that_read_it(airflow: Airflow, chai
 def test_views_in_a_wrong_order_are_reported_before_anything_is_refreshed(airflow: Airflow, chain: Lake) -> None:
     """The DAG file does not have the views' SQL, so the first task checks the order."""
     found = run(airflow, f'materialized_views_dag("DAG_ID", ["{TOTALS}", "{DAILY}"])')
-    assert found.states == {"pin": "success", "refresh_total": "failed", "refresh_daily": "success"}
+    states = {"pin": "success", "spark_application": "success", "refresh_total": "failed", "refresh_daily": "success"}
+    assert found.states == states
     assert "it reads lake.sales.daily, which the DAG refreshes without an order to it" in found.task_log("pin")
     assert "name it in after= of this view" in found.task_log("refresh_total")
 
@@ -195,13 +197,14 @@ def test_a_namespace_with_more_levels_than_the_dag_fails_before_anything_is_refr
     """Otherwise views of the last levels would be skipped without notice."""
     found = run(airflow, 'materialized_views_dag("DAG_ID", namespace="lake.sales", depth=1)')
     assert found.states["pin"] == "failed"
-    assert set(found.states.values()) == {"failed", "upstream_failed"}
+    assert {found.states[task_id] for task_id in ("views_1", "refresh_1", "refreshed")} == {"upstream_failed"}
     assert "on 2 levels, and the DAG has tasks for 1: give it depth=2" in found.task_log("pin")
 
 
 def test_an_empty_namespace_has_nothing_to_do(airflow: Airflow, sales: Lake) -> None:
     found = run(airflow, 'materialized_views_dag("DAG_ID", namespace="lake.sales", depth=1)')
-    assert found.states == {"pin": "success", "views_1": "success", "refresh_1": "skipped", "refreshed": "success"}
+    done = ("pin", "spark_application", "views_1", "refreshed")
+    assert found.states == {**dict.fromkeys(done, "success"), "refresh_1": "skipped"}
 
 
 def test_a_manual_run_reads_the_base_tables_as_of_its_parameter(airflow: Airflow, chain: Lake) -> None:
@@ -309,7 +312,7 @@ def test_the_example_of_a_chain_finds_existing_views_fresh(airflow: Airflow, sal
     found = airflow.run_file(EXAMPLES / "chain.py")
 
     names = ("daily", "total", "share")
-    tasks = ["pin", *(f"{kind}_{name}" for kind in ("create", "refresh") for name in names)]
+    tasks = ["pin", "spark_application", *(f"{kind}_{name}" for kind in ("create", "refresh") for name in names)]
     assert found.states == dict.fromkeys(tasks, "success"), found.log
     assert [found.values[f"refresh_{name}"]["outcome"] for name in names] == ["refreshed", "fresh", "fresh"]
     starts = [found.log.index(f"starting task_id=refresh_{name} ") for name in names]
@@ -327,7 +330,8 @@ def test_the_example_of_a_namespace_refreshes_its_views(airflow: Airflow, chain:
 def test_the_example_with_two_dags_does_the_same_in_both(airflow: Airflow, chain: Lake) -> None:
     first = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders")
     second = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders_periodic")
-    assert first.states == second.states == dict.fromkeys(["pin", "refresh_daily", "refresh_total"], "success")
+    tasks = ["pin", "spark_application", "refresh_daily", "refresh_total"]
+    assert first.states == second.states == dict.fromkeys(tasks, "success")
     assert first.values["refresh_daily"]["outcome"] == "refreshed"
     assert second.values["refresh_daily"]["outcome"] == "fresh"
 
@@ -335,13 +339,15 @@ def test_the_example_with_two_dags_does_the_same_in_both(airflow: Airflow, chain
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_chain_can_be_created_and_forced(airflow: Airflow, sales: Lake) -> None:
-    """With Spark: views are created in order and refreshed, then recomputed in full by a run parameter."""
+    """With Spark, one application a run: views are created in order and refreshed, then recomputed by a parameter."""
     found = airflow.run_file(EXAMPLES / "chain.py")
     assert found.state == "success", found.log
+    assert found.log.count("Spark-Submit cmd") == 1
     assert [found.values[f"refresh_{name}"]["rows_written"] for name in ("daily", "total", "share")] == [2, 1, 2]
     assert [round(row["share"], 2) for row in sales.read("sales.share")] == [0.43, 0.57]
 
     forced = airflow.run_file(EXAMPLES / "chain.py", run_conf={"refresh_full": True})
+    assert forced.log.count("Spark-Submit cmd") == 1
     assert {value["mode"] for task_id, value in forced.values.items() if task_id.startswith("refresh")} == {"full"}
     assert {value["outcome"] for task_id, value in forced.values.items() if task_id.startswith("refresh")} == {
         "refreshed"

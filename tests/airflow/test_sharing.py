@@ -19,7 +19,13 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_mv.application import JobAnswer, Pulse, answer_file, is_answered
 from airflow_mv.dags import ChainedView, materialized_views_dag
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
-from airflow_mv.operators import RefreshMaterializedViewOperator, SharedSparkApplicationOperator
+from airflow_mv.operators import (
+    CreateMaterializedViewOperator,
+    RefreshMaterializedViewOperator,
+    SharedSparkApplicationOperator,
+    share_spark_application,
+)
+from airflow_mv.operators.application import RunEnds
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.refresh.application import ApplicationFolder
 from airflow_mv.script import Outcome, Script
@@ -229,14 +235,60 @@ def test_views_with_spark_arguments_of_their_own_do_not_share() -> None:
     assert [dag.get_task(f"refresh_{name}").spark_application for name in "abc"] == [APPLICATION, None, APPLICATION]
     assert not application.upstream_task_ids | application.downstream_task_ids
 
-    alone = materialized_views_dag("dag", views)
-    assert "spark_application" not in alone.task_ids
-    with pytest.raises(ConfigurationError, match="must be per-task or shared"):
+    for alone in (
+        materialized_views_dag("dag", views, spark_application="per-task"),
+        materialized_views_dag("dag", views[:1]),
+    ):
+        assert "spark_application" not in alone.task_ids
+    several = materialized_views_dag("dag", ["lake.sales.a", "lake.sales.b", "other.sales.c"])
+    shared = [several.get_task(f"refresh_{name}").spark_application for name in ("sales_a", "sales_b", "sales_c")]
+    assert shared == [APPLICATION, APPLICATION, None]
+    with pytest.raises(ConfigurationError, match="must be auto, per-task or shared"):
         materialized_views_dag("dag", views, spark_application="one")  # type: ignore[arg-type]
 
 
-def test_a_run_with_one_task_at_a_time_shares_none(airflow: Airflow, sales: Lake) -> None:
-    """In `dag.test()` the application's task would wait for tasks that wait for it."""
+def test_tasks_of_any_dag_can_share_an_application() -> None:
+    """Such as those that create a view and refresh it."""
+    with DAG("dag", schedule=None) as dag:
+        create = CreateMaterializedViewOperator(task_id="create", view=VIEW, sql="SELECT 1 AS a", spark_conn_id="big")
+        refresh = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, spark_conn_id="big")
+        create >> refresh
+        application = share_spark_application(create, refresh, conf={"spark.x": "1"})
+    assert (application.namespace, application.tasks) == ("lake.sales", ["create", "refresh"])
+    assert (application.spark_conn_id, application.conf, application.is_teardown) == ("big", {"spark.x": "1"}, True)
+    assert {dag.get_task(name).spark_application for name in ("create", "refresh")} == {APPLICATION}
+    with pytest.raises(ConfigurationError, match="needs a task that has a view, or a namespace"):
+        share_spark_application()
+
+
+@pytest.mark.parametrize(
+    ("others", "ends"),
+    [
+        ({"pin": "scheduled", "refresh": None}, True),
+        ({"pin": "success", "refresh": "queued"}, True),
+        ({"pin": "running", "refresh": None}, False),
+        ({"pin": "success", "refresh": "deferred"}, False),
+        ({"pin": "success", "refresh": None}, False),
+        ({"pin": "failed", "refresh": "upstream_failed"}, True),
+    ],
+)
+def test_an_application_ends_if_it_has_the_only_worker_slot_or_no_task_is_left(
+    monkeypatch: pytest.MonkeyPatch, others: dict[str, str | None], *, ends: bool
+) -> None:
+    """Else tasks would wait for the slot, and the application for the tasks."""
+    monkeypatch.setattr("airflow_mv.operators.application.STARVED_SECONDS", -1.0)
+
+    def states(*, task_ids: list[str] | None, **_: Any) -> dict[str, dict[str, str | None]]:
+        found = {**others, APPLICATION: "running"}
+        return {"run": {name: state for name, state in found.items() if task_ids is None or name in task_ids}}
+
+    instance = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=states)
+    operator = SharedSparkApplicationOperator(task_id=APPLICATION, namespace="lake.sales", tasks=["refresh"])
+    assert RunEnds(operator, {"ti": instance})() is ends  # type: ignore[typeddict-item]
+
+
+def test_a_run_with_one_task_at_a_time_starts_the_application_beside_it(airflow: Airflow, sales: Lake) -> None:
+    """In `dag.test()` the application's task would wait for tasks that wait for it. Here none needs Spark."""
     sales.view()
     sales.refresh()
     sales.compact()
@@ -245,4 +297,5 @@ def test_a_run_with_one_task_at_a_time_shares_none(airflow: Airflow, sales: Lake
         materialized_views_group("views", ["{VIEW}"], spark_application="shared")
     """)
     assert set(found.states.values()) == {"success"}, found.log
-    assert "each has its own application" in found.task_log("views.spark_application")
+    assert "the first script starts the application beside it" in found.task_log("views.spark_application")
+    assert not [*airflow.folder.rglob("beat")]
