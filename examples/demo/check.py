@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
@@ -14,9 +14,36 @@ from examples.demo.data import MONTHLY, ONCE, rows
 from examples.demo.home import CATALOG, NAMESPACE
 from examples.demo.views import CHECKS
 
+#: Rows of a view in a form that can be compared, sorted.
+Answer = list[tuple[str, ...]]
 
-def check(catalog: MaterializedViewCatalog, months: range, *, views: Iterable[str] = tuple(CHECKS)) -> dict[str, int]:
-    """Recompute views with DuckDB and compare all rows; means to 9 digits, everything else exactly.
+
+def answers(months: range, views: Iterable[str] = tuple(CHECKS)) -> dict[str, Answer]:
+    """Compute with DuckDB, over the raw files, what views have to contain.
+
+    Args:
+        months: Months of 2013 that the tables have.
+        views: The views' names.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in MONTHLY:
+            connection.register(name, pa.concat_tables([rows(name, month) for month in months]))
+        for name in ONCE:
+            connection.register(name, rows(name))
+        found = {name: connection.sql(CHECKS[name]).to_arrow_table().to_pylist() for name in views}
+    return {name: _multiset(row.values() for row in table) for name, table in found.items()}
+
+
+def compare(catalog: MaterializedViewCatalog, expected: Mapping[str, Answer]) -> dict[str, int]:
+    """Compare all rows of views with answers; means to 9 digits, everything else exactly.
+
+    Args:
+        catalog: The catalog of the views.
+        expected: What :func:`answers` gives.
 
     Returns:
         Equal rows by view.
@@ -24,27 +51,20 @@ def check(catalog: MaterializedViewCatalog, months: range, *, views: Iterable[st
     Raises:
         CheckFailedError: Names the view and the first rows that differ.
     """
-    import duckdb
-    import pyarrow as pa
-
-    connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'")
-    for name in MONTHLY:
-        connection.register(name, pa.concat_tables([rows(name, month) for month in months]))
-    for name in ONCE:
-        connection.register(name, rows(name))
-    counts = {}
-    for name in views:
+    for name, answer in expected.items():
         view = f"{CATALOG}.{NAMESPACE}.{name}"
         stored = _multiset(read_arrow(catalog, readable(catalog, view)).rows())
-        expected = _multiset(row.values() for row in connection.sql(CHECKS[name]).to_arrow_table().to_pylist())
-        if stored != expected:
-            raise CheckFailedError(f"view {view} differs from DuckDB's answer: {_difference(stored, expected)}")
-        counts[name] = len(stored)
-    return counts
+        if stored != answer:
+            raise CheckFailedError(f"view {view} differs from DuckDB's answer: {_difference(stored, answer)}")
+    return {name: len(answer) for name, answer in expected.items()}
 
 
-def _multiset(found: Iterable[Iterable[Any]]) -> list[tuple[str, ...]]:
+def check(catalog: MaterializedViewCatalog, months: range, *, views: Iterable[str] = tuple(CHECKS)) -> dict[str, int]:
+    """Recompute views with DuckDB, and :func:`compare` all rows."""
+    return compare(catalog, answers(months, views))
+
+
+def _multiset(found: Iterable[Iterable[Any]]) -> Answer:
     return sorted(tuple(_canonical(value) for value in row) for row in found)
 
 
@@ -54,6 +74,6 @@ def _canonical(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def _difference(stored: list[tuple[str, ...]], expected: list[tuple[str, ...]]) -> str:
+def _difference(stored: Answer, expected: Answer) -> str:
     extra, missing = sorted(set(stored) - set(expected))[:3], sorted(set(expected) - set(stored))[:3]
     return f"{len(stored)} rows against {len(expected)}; only stored: {extra}; only expected: {missing}"

@@ -12,6 +12,8 @@ from pathlib import Path
 #: The catalog's name, in views (``lake.nyc.…``), in Spark and in pyiceberg.
 CATALOG = "lake"
 NAMESPACE = "nyc"
+#: For a JVM that lives for half a minute: the second compiler and the parallel collector pay off later only.
+SHORT_LIVED_JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's three views, and the same three questions put to DuckDB over the raw files."""
+"""The demo's views, and the same questions put to DuckDB over the raw files.
+
+When a month of flights and weather is appended, they are refreshed in four ways: groups are recomputed (a percentile),
+groups are merged (sums and counts), rows are added (a join), and nothing is to be done (the rows of January).
+"""
 
 from __future__ import annotations
 
@@ -17,19 +21,23 @@ GROUP BY make_date(f.year, f.month, f.day), f.carrier, a.name""",
 SELECT f.year, f.month, f.origin, o.name AS origin_airport, f.dest, d.name AS dest_airport,
        count(*) AS flights,
        sum(f.distance) AS miles,
+       count(f.arr_delay) AS arrivals,
+       sum(f.arr_delay) AS arrival_delay,
        avg(f.arr_delay) AS mean_arrival_delay
 FROM flights f
 JOIN airports o ON f.origin = o.faa
 JOIN airports d ON f.dest = d.faa
 GROUP BY f.year, f.month, f.origin, o.name, f.dest, d.name""",
     "weather_impact": """
-SELECT w.origin, w.time_hour, w.wind_speed, w.precip, w.visib,
-       count(*) AS flights,
-       avg(f.dep_delay) AS mean_delay,
-       count_if(f.dep_delay > 60) AS over_an_hour_late
+SELECT f.time_hour, f.origin, f.carrier, f.flight, f.dest, f.dep_delay, w.wind_speed, w.precip, w.visib
 FROM flights f
 JOIN weather w ON f.origin = w.origin AND f.time_hour = w.time_hour
-GROUP BY w.origin, w.time_hour, w.wind_speed, w.precip, w.visib""",
+WHERE f.dep_delay > 60""",
+    "january_weather": """
+SELECT origin, day, count(*) AS hours, max(wind_speed) AS strongest_wind, sum(precip) AS precipitation
+FROM weather
+WHERE month = 1
+GROUP BY origin, day""",
 }
 
 #: The view that is a table of its name (layout ``table``), for every engine to read.
@@ -45,13 +53,15 @@ FROM flights, airlines WHERE flights.carrier = airlines.carrier GROUP BY ALL""",
     "route_month": """
 SELECT year, month, origin, (SELECT any_value(name) FROM airports WHERE faa = origin) AS origin_airport,
        dest, (SELECT any_value(name) FROM airports WHERE faa = dest) AS dest_airport, count(*) AS flights,
-       sum(distance) AS miles, sum(arr_delay) / count(arr_delay) AS mean_arrival_delay
+       sum(distance) AS miles, count(arr_delay) AS arrivals, sum(arr_delay) AS arrival_delay,
+       sum(arr_delay) / count(arr_delay) AS mean_arrival_delay
 FROM flights WHERE origin IN (SELECT faa FROM airports) AND dest IN (SELECT faa FROM airports)
 GROUP BY year, month, origin, dest""",
     "weather_impact": """
-SELECT w.origin, w.time_hour, w.wind_speed, w.precip, w.visib, count(*) AS flights,
-       sum(dep_delay) / count(dep_delay) AS mean_delay,
-       sum(CASE WHEN dep_delay > 60 THEN 1 ELSE 0 END) AS over_an_hour_late
-FROM weather w SEMI JOIN flights USING (origin, time_hour)
-JOIN flights f ON f.origin = w.origin AND f.time_hour = w.time_hour GROUP BY ALL""",
+SELECT time_hour, origin, carrier, flight, dest, dep_delay, wind_speed, precip, visib
+FROM (SELECT * FROM flights WHERE dep_delay > 60) late
+JOIN (SELECT origin, time_hour, wind_speed, precip, visib FROM weather) hours USING (origin, time_hour)""",
+    "january_weather": """
+SELECT origin, day, count(*) AS hours, max(wind_speed) AS strongest_wind, sum(precip) AS precipitation
+FROM (FROM weather SELECT * WHERE month < 2) january GROUP BY ALL""",
 }

@@ -28,9 +28,24 @@ VIEW = "lake.nyc.route_month"
 #: Code with which a first try waits to be killed.
 MOMENTS = ("at-start", "planned", "staged", "before-the-swap", "after-the-swap", "at-the-end")
 RESUMED = "resumed"
-PREPARE = (
-    "from examples.demo import home; from examples.demo import run; run.prepare(home.DemoHome.default(), range(1, 2))"
-)
+PREPARE = f"""
+from pyiceberg.catalog import load_catalog
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.stagers import InProcessStager
+from examples.demo.data import load
+from examples.demo.home import CATALOG
+from examples.demo.home import DemoHome
+from examples.demo.views import VIEWS
+
+iceberg = load_catalog(CATALOG, **DemoHome.default().catalog_properties)
+load(iceberg, range(1, 2))
+catalog = MaterializedViewCatalog(iceberg)
+stager = InProcessStager(catalog, master="local[2]")
+create(catalog, "{VIEW}", Definition(VIEWS["route_month"]), stager=stager)
+stager.close()
+"""
 DAGS = f"""
 import os
 import time
