@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
-from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import AlertError, ConfigurationError
-from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, Watched, freshness_slos, settle
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.retries import airflow_errors
 from airflow_mv.spec.identifiers import split
 from airflow_mv.spec.times import duration
 
-Listener = BaseNotifier | Callable[[FreshnessAlert], object]
+if TYPE_CHECKING:
+    from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, Watched
+
+Listener = BaseNotifier | Callable[["FreshnessAlert"], object]
 #: Scheme of the asset whose state store keeps the sent alerts.
 _SCHEME = "iceberg-mv-alerts"
 
@@ -86,6 +87,8 @@ class FreshnessAlertOperator(BaseOperator):
             AlertError: An alert could not be delivered or recorded; the next run tries again.
             MaterializedViewError: A catalog does not answer.
         """
+        from airflow_mv.freshness.alerts import settle
+
         memory = self._memory(context)
         documents, undelivered = [], []
 
@@ -111,12 +114,16 @@ class FreshnessAlertOperator(BaseOperator):
         return documents
 
     def _slos(self) -> Iterator[FreshnessSlo]:
+        from airflow_mv.freshness.alerts import freshness_slos
+
         allowed = duration(self.max_staleness, what="max_staleness")
         for watched in self.watched():
             yield from freshness_slos(watched, allowed)
 
     def watched(self) -> Iterator[Watched]:
         """Yield the views that are checked, by catalog."""
+        from airflow_mv.catalog.fact_cache import FactCache
+        from airflow_mv.freshness.alerts import Watched
 
         def of(name: str, **chosen: Any) -> Watched:
             properties_of = hook.properties_from(name)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.script import CreateStorageStep, Script
 from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.catalog.listing import StoredFile
+    from airflow_mv.script import Script
 
 
 @contextmanager
@@ -33,6 +33,7 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
         script: The script.
     """
     from airflow_mv.catalog.files import discard
+    from airflow_mv.script import CreateStorageStep
 
     if script.outcome_location is not None:
         yield script

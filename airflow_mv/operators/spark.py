@@ -30,13 +30,11 @@ from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, Submitting
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY
-from airflow_mv.script import Outcome, Script
-from airflow_mv.triggers import SharedApplicationTrigger
-from airflow_mv.triggers.triggerer import deferrable_by_default, triggerer_runs
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.script import Outcome, Script
 
 #: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
@@ -282,10 +280,14 @@ class MaterializedViewSparkOperator(SparkJobOperator):
 
     def _can_defer(self) -> bool:
         """Whether to wait in the triggerer: as asked for, else if one is known to run."""
+        from airflow_mv.triggers.triggerer import deferrable_by_default, triggerer_runs
+
         wanted = deferrable_by_default() if self.deferrable is None else self.deferrable
         return bool(triggerer_runs()) if wanted is None else wanted
 
     def _wait_deferred(self, catalog: str, folder: str, key: str) -> None:
+        from airflow_mv.triggers import SharedApplicationTrigger
+
         trigger = SharedApplicationTrigger(
             catalog=catalog, folder=folder, key=key, iceberg_conn_id=self.iceberg_conn_id
         )
