@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.application import BEAT_SECONDS
+from airflow_mv.application import BEAT_SECONDS, JobAnswer
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.publish.layout import read_outcome
@@ -31,6 +32,9 @@ from airflow_mv.script import Outcome, Script
 from benchmarks import report
 
 _POLL_SECONDS = 0.1
+#: A small refresh that takes longer means that the driver hangs.
+_LIMIT_SECONDS = 120.0
+_LOG_TAIL = 2000
 
 
 class _Lake:
@@ -92,8 +96,27 @@ def _alone(lake: _Lake, view: str) -> float:
         return _seconds(lake, view, submit)
 
 
+@dataclass(frozen=True, slots=True)
+class _Application:
+    """A shared application that runs."""
+
+    folder: ApplicationFolder
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def answer(self, view: str, key: str) -> JobAnswer:
+        """Wait for the answer to a request."""
+        deadline = time.monotonic() + _LIMIT_SECONDS
+        while (answer := self.folder.answer(key)) is None:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = self.log.read_text(errors="replace")[-_LOG_TAIL:]
+                raise SystemExit(f"{view}: no answer; the driver's exit code is {self.process.poll()}\n{tail}")
+            time.sleep(_POLL_SECONDS)
+        return answer
+
+
 @contextmanager
-def _application(lake: _Lake) -> Iterator[ApplicationFolder]:
+def _application(lake: _Lake) -> Iterator[_Application]:
     """Run a shared application, and do what its task does."""
     folder = ApplicationFolder(lake.catalog, str(lake.catalog.application_folder(("bench",))))
     folder.beat()
@@ -103,15 +126,14 @@ def _application(lake: _Lake) -> Iterator[ApplicationFolder]:
         while not ended.wait(BEAT_SECONDS):
             folder.beat()
 
-    beating = threading.Thread(target=beat)
+    beating = threading.Thread(target=beat, daemon=True)
     beating.start()
     with tempfile.TemporaryDirectory() as scratch:
-        command = lake.command(Path(scratch), folder.folder, "lake", "--serve", "600")
-        process = subprocess.Popen(
-            command, cwd=scratch, env=_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        command, log = lake.command(Path(scratch), folder.folder, "lake", "--serve", "600"), Path(scratch, "log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, cwd=scratch, env=_env(), stdout=output, stderr=output)
         try:
-            yield folder
+            yield _Application(folder, process, log)
         finally:
             folder.end()
             process.wait()
@@ -119,14 +141,13 @@ def _application(lake: _Lake) -> Iterator[ApplicationFolder]:
             beating.join()
 
 
-def _shared(lake: _Lake, folder: ApplicationFolder, view: str) -> float:
+def _shared(lake: _Lake, application: _Application, view: str) -> float:
     """Refresh a view in the application."""
 
     def ask(script: Script) -> Outcome:
         key = new_key()
-        folder.ask(key, request_of(lake.catalog, script, _written(lake, script)))
-        while (answer := folder.answer(key)) is None:
-            time.sleep(_POLL_SECONDS)
+        application.folder.ask(key, request_of(lake.catalog, script, _written(lake, script)))
+        answer = application.answer(view, key)
         if answer.refusal is not None:
             raise SystemExit(f"{view}: {answer.refusal}")
         return _outcome(lake, script)
@@ -165,7 +186,7 @@ def _env() -> dict[str, str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--views", type=int, default=20, help="small views of one base table")
-    parser.add_argument("--alone", type=int, default=5, help="how many of them are also refreshed alone, in turn")
+    parser.add_argument("--alone", type=int, default=3, help="how many of them are also refreshed alone, in turn")
     parser.add_argument("--tasks", type=int, default=4, help="refreshes that run at the same time in the application")
 
 
@@ -180,27 +201,31 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         alone = [_alone(lake, view) for view in views[: options.alone]]
         lake.append()
         started = time.perf_counter()
-        with _application(lake) as folder, ThreadPoolExecutor(options.tasks) as pool:
-            first = _shared(lake, folder, views[0])
-            others = list(pool.map(lambda view: _shared(lake, folder, view), views[1:]))
+        with _application(lake) as application, ThreadPoolExecutor(options.tasks) as pool:
+            first, second = (_shared(lake, application, view) for view in views[:2])
+            others = list(pool.map(lambda view: _shared(lake, application, view), views[2:]))
         shared = time.perf_counter() - started
     total = report.median(alone) * options.views
+    count = options.views
     rows = [
-        (f"{options.views} applications (median of {options.alone}, times {options.views})", report.number(total), "1"),
-        ("one application, from its start to its end", report.number(shared), f"{total / shared:.1f}"),
-        ("one refresh alone", report.spread(alone), ""),
-        ("the first refresh of the application, with its start", report.number(first), ""),
-        ("the other refreshes", report.spread(others), ""),
+        (f"{count} applications: {count} times the median of {options.alone}", report.number(total), "", ""),
+        ("one application for all, from its start to its end", report.number(shared), "", ""),
+        ("times faster", "", f"{total / shared:.1f}", "8"),
+        ("one refresh in an application of its own", report.spread(alone), "", ""),
+        ("the application's first refresh, with Spark's start", report.number(first), "", ""),
+        ("its second refresh, seconds", "", report.number(second), "3"),
+        (f"the others, {options.tasks} at a time", report.spread(others), "", ""),
     ]
-    print(f"\n{options.views} refreshes of small views after an append, {options.tasks} at a time in the application")
+    print(f"\n{count} refreshes of small views after an append, without Airflow's own time")
     print(f"{report.about(facts)}\n")
-    print(report.table(("", "seconds", "times faster"), rows))
+    print(report.table(("", "seconds", "measured", "target"), rows))
     return {
         "benchmark": "shared-application",
         "machine": facts,
         "alone": alone,
         "shared": shared,
         "first": first,
+        "second": second,
         "others": others,
         "times_faster": total / shared,
     }
