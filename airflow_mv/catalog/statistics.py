@@ -58,6 +58,8 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: With more manifests than this they are not read: a Spark job is cheaper.
 _MOST_MANIFESTS = 50
+#: With more data files than this the statistics of a whole table are not read.
+_MOST_FILES = 1_000
 #: Digests of manifest lists that this process has read, by location: they never change.
 _digests: dict[str, bytes] = {}
 _MOST_DIGESTS = 10_000
@@ -114,6 +116,21 @@ class FileStatistics:
         files = self.catalog.home_of(table).files
         return added_rows_may_match(files, metadata_location, snapshots, filters)
 
+    def fields_without_nulls(
+        self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
+    ) -> frozenset[int]:
+        """Return those of some fields that have no NULL in any data file of some snapshots; see the function.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The snapshots.
+            fields: Ids of top-level columns.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return frozenset()
+        return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
+
     def added_files(
         self, table: Identifier, metadata_location: str, snapshots: Collection[int]
     ) -> dict[int, AddedFiles | None]:
@@ -166,6 +183,46 @@ def added_rows_may_match(
         tests = _tests(table.schema(), filters)
         added = None if tests is None else _added(table, snapshots)
         return added is None or tests is None or any(test(file) for file in added for test in tests)
+
+
+def fields_without_nulls(
+    files: MetadataFiles, location: str, snapshots: Collection[int], fields: Collection[int]
+) -> frozenset[int]:
+    """Return those of some fields that have no NULL in any data file of some snapshots, by the files' statistics.
+
+    A field without a statistic in some file is left out, and so are all fields if there are too many files to read.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshots.
+        snapshots: The snapshots.
+        fields: Ids of top-level columns.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        table = static_table(files, location, what=what)
+        lists = [item.manifest_list for item in table.snapshots() if item.snapshot_id in snapshots]
+        if len(lists) < len(snapshots) or None in lists:
+            return frozenset()
+        manifests = {
+            manifest.manifest_path: manifest
+            for place in lists
+            for manifest in read_manifests(table.io.new_input(str(place)))[1]
+            if manifest.content == ManifestContent.DATA
+        }
+        counts = [count for item in manifests.values() for count in (item.added_files_count, item.existing_files_count)]
+        if len(manifests) > _MOST_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MOST_FILES:
+            return frozenset()
+        found = frozenset(fields)
+        for manifest in manifests.values():
+            for entry in read_entries(manifest, table.io):
+                nulls = entry.data_file.null_value_counts or {}
+                found = frozenset(field for field in found if nulls.get(field) == 0)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,13 +157,20 @@ class IncrementalQuery:
         """
         return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
 
-    def merge(self, *, broadcast: bool = False) -> Merged | Reason:
+    def merge(
+        self, *, broadcast: bool = False, without_nulls: Mapping[Identifier, frozenset[str]] | None = None
+    ) -> Merged | Reason:
         """Strategy B (merge): aggregates that follow from the stored row and the change.
 
         Args:
             broadcast: Whether to hint to Spark that the change is small.
+            without_nulls: Further columns of base tables that have a value in each row, before and after the change.
         """
-        return _unless_refused(lambda: merged(self._tree, self._output, self._relations, broadcast=broadcast))
+        known = without_nulls or {}
+        relations = [
+            replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self._relations
+        ]
+        return _unless_refused(lambda: merged(self._tree, self._output, relations, broadcast=broadcast))
 
     def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B for rows: combine the stored copies of each changed row value with the change.

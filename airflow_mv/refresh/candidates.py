@@ -55,8 +55,40 @@ class AppendedFiles:
         return statistics.added_rows_may_match(self.table, self.metadata_location, self.snapshots, filters)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """The data files of a table's recorded and target snapshots, which have statistics of each column.
+
+    Args:
+        table: The table.
+        metadata_location: A metadata file of the table that contains the snapshots.
+        snapshots: Both snapshots.
+        ids: The field id of each column that is the same column in both.
+    """
+
+    table: Identifier
+    metadata_location: str
+    snapshots: frozenset[int]
+    ids: Mapping[str, int]
+
+    def without_nulls(self, statistics: Statistics, columns: Collection[str]) -> frozenset[str]:
+        """Return those of some columns that are proven to have a value in every row of both snapshots."""
+        asked = {name: self.ids[name] for name in columns if name in self.ids}
+        if not asked:
+            return frozenset()
+        found = statistics.fields_without_nulls(
+            self.table, self.metadata_location, self.snapshots, frozenset(asked.values())
+        )
+        return frozenset(name for name, number in asked.items() if number in found)
+
+
 class Statistics(Protocol):
     """The statistics of base tables' data files. The only input that a decision reads itself, and only on demand."""
+
+    def fields_without_nulls(
+        self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
+    ) -> frozenset[int]:
+        """Return those of some fields, by id, that have no NULL in any data file of these snapshots of a table."""
 
     def added_rows_may_match(
         self,
@@ -85,6 +117,7 @@ class BaseTableInput:
         schema_is_current: Whether the target has the table's current columns: a scan of appends returns these.
         appended: The commits since the recorded snapshot; ``None`` if not all of them are appends, or columns
             changed since.
+        files: The files of both snapshots; ``None``: their metadata file is not known.
     """
 
     identifier: Identifier
@@ -98,6 +131,7 @@ class BaseTableInput:
     not_null: frozenset[str] = frozenset()
     schema_is_current: bool = True
     appended: AppendedFiles | None = None
+    files: SnapshotFiles | None = None
 
     @property
     def changed(self) -> bool:
@@ -185,7 +219,7 @@ def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[R
     again = regenerated_sql(question.pinned)
     if isinstance(again, Reason):
         return (again,)
-    return _Candidates(question, query, relations, again).cheapest()
+    return _Candidates(question, query, relations, again, statistics).cheapest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +231,7 @@ class _Candidates:
     relations: Mapping[Identifier, BaseRelation]
     #: The pinned query, regenerated.
     again: str
+    statistics: Statistics
 
     def cheapest(self) -> Candidate | tuple[Reason, ...]:
         refused: dict[Reason, list[Mode]] = {}
@@ -221,7 +256,21 @@ class _Candidates:
 
     def _merge(self) -> Candidate | Reason:
         text = "the new aggregates are computed from the stored ones and the change alone"
-        return self._merged(self.query.merge(broadcast=self._small), text, weighted=False)
+        found = self.query.merge(broadcast=self._small)
+        if isinstance(found, Reason) and found.code == Code.NO_VISIBLE_COUNT:
+            counted = self.query.merge(broadcast=self._small, without_nulls=self._without_nulls())
+            if isinstance(counted, Merged):
+                found = counted
+                text += "; count(*) counts the values of the sums: by their files' statistics no column of them is NULL"
+        return self._merged(found, text, weighted=False)
+
+    def _without_nulls(self) -> Mapping[Identifier, frozenset[str]]:
+        """Return the columns of each base table that are not NULL in any row before and after the change."""
+        return {
+            base.identifier: base.files.without_nulls(self.statistics, self.query.used_columns.get(base.identifier, ()))
+            for base in self.question.bases
+            if base.files is not None
+        }
 
     def _merge_rows(self) -> Candidate | Reason:
         text = "the new number of copies of each changed row follows from the stored copies and the change"

@@ -15,6 +15,7 @@ from airflow_mv.refresh.candidates import (
     BaseTableInput,
     Candidate,
     Question,
+    SnapshotFiles,
     StorageInput,
     base_costs,
     candidate,
@@ -107,6 +108,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
     recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
     is_current = _fields(target) == _fields(table.current_schema)
+    kept = kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head))
     return BaseTableInput(
         identifier=identifier,
         sql=place_names(observation.places).sql.get(identifier, identifier.sql()),
@@ -115,11 +117,23 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         target=observed.head,
         range=_range(change, table) if record is not None else UNKNOWN,
         total_bytes=table.bytes_at(observed.head),
-        kept=kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head)),
+        kept=kept,
         not_null=required_columns(recorded) & required_columns(target),
         schema_is_current=is_current,
         appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
+        files=_files(observed, change.recorded, {str(item["name"]): item["id"] for item in _fields(target)}, kept),
     )
+
+
+def _files(
+    observed: ObservedTable, recorded: int | None, ids: Mapping[str, int], kept: Iterable[str]
+) -> SnapshotFiles | None:
+    """Return the data files of the two snapshots of a base table; ``None`` without a metadata file."""
+    if observed.metadata_location is None:
+        return None
+    snapshots = frozenset(item for item in (recorded, observed.head) if item is not None)
+    same = {name: ids[name] for name in kept}
+    return SnapshotFiles(Identifier.parse(observed.identifier), observed.metadata_location, snapshots, same)
 
 
 def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTableChange) -> AppendedFiles | None:

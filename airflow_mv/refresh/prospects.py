@@ -242,6 +242,16 @@ class _Unread:
         """Return that rows may match."""
         return True
 
+    def fields_without_nulls(
+        self,
+        table: Identifier,  # noqa: ARG002 (the protocol's)
+        metadata_location: str,  # noqa: ARG002
+        snapshots: Collection[int],  # noqa: ARG002
+        fields: Collection[int],  # noqa: ARG002
+    ) -> frozenset[int]:
+        """Return none: the future change may bring a NULL."""
+        return frozenset()
+
 
 # ------------------------------------------------------------------------------- expected changes
 def expect(table: TableMetadata, head: int | None, change: Change) -> Expected:

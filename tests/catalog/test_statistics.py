@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.statistics import added_rows_may_match
+from airflow_mv.catalog.statistics import added_rows_may_match, fields_without_nulls
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.ivm import Comparison
 
@@ -144,3 +144,46 @@ def test_an_unreadable_manifest_raises_an_error_that_names_the_table(
 
 def test_a_filter_without_comparisons_excludes_nothing(catalog: SqlCatalog) -> None:
     assert may_match(catalog, [{"n": 1, "price": None, "day": None, "word": None, "x": None}], ())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(rows, min_size=1, max_size=3), min_size=1, max_size=3), st.booleans())
+def test_a_column_is_without_nulls_only_if_each_row_of_both_snapshots_has_a_value(
+    catalog: SqlCatalog, files: list[list[dict[str, Any]]], deletes: bool
+) -> None:
+    """A sum whose values are counted by count(*) would be wrong. Files that the later snapshot has lost count, too."""
+    if catalog.table_exists("s.t"):
+        catalog.drop_table("s.t")
+    table = catalog.create_table("s.t", COLUMNS)
+    for stored in files:
+        table.append(pa.Table.from_pylist(stored, COLUMNS))
+    first = table.current_snapshot()
+    if deletes:
+        table.delete()
+        table.append(pa.Table.from_pylist([dict.fromkeys(COLUMNS.names, None)], COLUMNS))
+    last = table.current_snapshot()
+    assert first is not None
+    assert last is not None
+    ids = {field.field_id: field.name for field in table.schema().fields}
+    every = [row for stored in files for row in stored]
+    for snapshots in ({first.snapshot_id}, {first.snapshot_id, last.snapshot_id}):
+        found = fields_without_nulls(MetadataFiles({}), table.metadata_location, snapshots, {*ids, 99})
+        full = {name for name in COLUMNS.names if all(row[name] is not None for row in every)}
+        assert {ids[field] for field in found} == (set() if deletes and len(snapshots) > 1 else full)
+
+
+def test_fields_of_too_many_files_or_of_an_unknown_snapshot_are_not_known(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
+    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
+    table = catalog.load_table("s.t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+
+    def known(number: int) -> frozenset[int]:
+        return fields_without_nulls(MetadataFiles({}), table.metadata_location, {number}, {1, 2})
+
+    assert (known(snapshot.snapshot_id), known(7)) == ({1, 2}, frozenset())
+    monkeypatch.setattr("airflow_mv.catalog.statistics._MOST_FILES", 0)
+    assert known(snapshot.snapshot_id) == frozenset()

@@ -78,7 +78,7 @@ def test_the_base_snapshot_of_the_last_refresh_stays_until_the_next(home: Lake) 
     assert {item.snapshot_id for item in home.load().snapshots()} == {first, home.head()}
     change, plan = planned(home)
     assert change == "rolled-back", "both snapshots are there, and their difference can be read"
-    assert plan.mode == "replace-keys"
+    assert plan.mode == "merge"
     assert plan.reasons[0].message.endswith("the snapshots in between have expired")
     home.refresh()
     maintain_after_refresh(home.catalog, VIEW, published=False, stager=home.stager)

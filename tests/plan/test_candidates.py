@@ -11,7 +11,15 @@ import pytest
 from airflow_mv.freshness.changes import Kind, Range, Size
 from airflow_mv.ivm import Comparison
 from airflow_mv.quoting import quote
-from airflow_mv.refresh.candidates import AppendedFiles, BaseTableInput, Candidate, Question, StorageInput, candidate
+from airflow_mv.refresh.candidates import (
+    AppendedFiles,
+    BaseTableInput,
+    Candidate,
+    Question,
+    SnapshotFiles,
+    StorageInput,
+    candidate,
+)
 from airflow_mv.refresh.cost import StoredCost
 from airflow_mv.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.spec.identifiers import Identifier
@@ -29,6 +37,8 @@ class FixedStatistics:
 
     matches: bool = True
     requests: list[Sequence[tuple[Comparison, ...]]] = field(default_factory=list)
+    #: Fields without a NULL.
+    full: frozenset[int] = frozenset()
 
     def added_rows_may_match(
         self,
@@ -41,21 +51,32 @@ class FixedStatistics:
         self.requests.append(filters)
         return self.matches
 
+    def fields_without_nulls(
+        self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
+    ) -> frozenset[int]:
+        assert (table, metadata_location, set(snapshots)) == (TABLE, "r.json", {1, 2})
+        return self.full & frozenset(fields)
 
-def planned(sql: str, *output: str, change: Range = APPENDED, matches: bool = True) -> Candidate:
+
+def planned(
+    sql: str, *output: str, change: Range = APPENDED, matches: bool = True, full: Collection[int] = ()
+) -> Candidate:
     """Return the candidate of a view of one table with the integer columns ``a`` and ``b``; literals are strings."""
     columns, appended = (("a", "int"), ("b", "int")), AppendedFiles(TABLE, "r.json", frozenset({2}))
-    base = BaseTableInput(TABLE, TABLE.sql(), columns, 1, 2, change, 1_000, frozenset("ab"), appended=appended)
+    files = SnapshotFiles(TABLE, "r.json", frozenset({1, 2}), {"a": 1, "b": 2})
+    base = BaseTableInput(
+        TABLE, TABLE.sql(), columns, 1, 2, change, 1_000, frozenset("ab"), appended=appended, files=files
+    )
     question = Question(
         view="lake.db.v",
         query=parse_query(sql, view="lake.db.v", default_catalog="lake", default_namespace=("db",)),
         views={},
-        output=tuple((name, "string" if name == "text" else "int") for name in output),
+        output=tuple((name, {"text": "string", "total": "bigint"}.get(name, "int")) for name in output),
         pinned=sql,
         bases=(base,),
         stored=StorageInput("`stored`", output, StoredCost(1_000, 10)),
     )
-    found = candidate(question, FixedStatistics(matches))
+    found = candidate(question, FixedStatistics(matches, full=frozenset(full)))
     assert isinstance(found, Candidate), found
     return found
 
@@ -92,3 +113,14 @@ def test_appended_rows_that_no_filter_matches_need_no_spark() -> None:
     sql = "SELECT a, b FROM r WHERE b > 7"
     assert planned(sql, "a", "b", matches=False).mode == Mode.FAST_FORWARD
     assert planned(sql, "a", "b", matches=True).mode == Mode.APPEND
+
+
+@pytest.mark.parametrize(
+    ("full", "mode"), [((), Mode.REPLACE_KEYS), ((1,), Mode.REPLACE_KEYS), ((1, 2), Mode.MERGE)], ids=str
+)
+def test_a_sum_of_columns_without_nulls_is_counted_by_the_rows(full: Collection[int], mode: Mode) -> None:
+    """The files' statistics prove what a column that is declared NOT NULL promises."""
+    sql = "SELECT a, sum(b * (1 - a)) AS total, count(*) AS n FROM r GROUP BY a"
+    found = planned(sql, "a", "total", "n", change=UPDATED, full=full)
+    assert found.mode == mode
+    assert ("no column of them is NULL" in found.reasons[0].message) == (mode == Mode.MERGE)

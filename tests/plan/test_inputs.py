@@ -37,6 +37,11 @@ class FixedStatistics:
         self.requests += 1
         return self.matches
 
+    def fields_without_nulls(
+        self, _table: Identifier, _location: str, _snapshots: Collection[int], _fields: Collection[int]
+    ) -> frozenset[int]:
+        return frozenset()
+
 
 @pytest.fixture(params=["pointed", "registered"])
 def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:

@@ -212,7 +212,7 @@ def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path
     )
     modes.append(refreshed())
 
-    assert modes == [["full", "full"], ["merge", "append"], ["replace-keys", "merge"]]
+    assert modes == [["full", "full"], ["merge", "append"], ["merge", "merge"]]
     assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
     with command_line(PYTHONPATH=str(spark.packages), SPARK_HOME=str(spark.packages / "pyspark")) as call:
         for view in VIEWS:
