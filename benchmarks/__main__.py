@@ -22,6 +22,7 @@ from benchmarks import (
     two_years,
     waiting_sensors,
 )
+from benchmarks.peers import command as peers
 
 _COMMANDS = {
     "full-refresh": full_refresh,
@@ -29,6 +30,7 @@ _COMMANDS = {
     "incremental": incremental,
     "many-views": many_views,
     "memory": memory,
+    "peers": peers,
     "registry": registry,
     "shared-application": shared_application,
     "tpcds-modes": tpcds_modes,
@@ -47,7 +49,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; see benchmarks/README.md.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in _COMMANDS.items():
-        command = commands.add_parser(name, help=(module.__doc__ or "").strip().splitlines()[0])
+        command = commands.add_parser(name, help=(module.__doc__ or "").strip().splitlines()[0].replace("%", "%%"))
         command.add_argument("--cache", type=Path, default=Path(".bench"), help="folder of the data that is made once")
         command.add_argument("--out", type=Path, help="write every single run to this JSON file")
         module.add_arguments(command)

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,13 @@ from tests.services import free_port
 _SERVER = "io.trino:trino-server:470:tar.gz"
 _START_SECONDS = 240
 _ANSWER_SECONDS = 120
+#: A server for some rows, which starts quickly.
+SMALL_JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL_MEMORY = {
+    "query.max-memory": "200MB",
+    "query.max-memory-per-node": "200MB",
+    "memory.heap-headroom-per-node": "200MB",
+}
 
 
 @dataclass(frozen=True)
@@ -87,18 +94,22 @@ class Trino:
 
 
 @contextmanager
-def trino_server(folder: Path) -> Iterator[Trino]:
+def trino_server(
+    folder: Path, jvm: Sequence[str] = SMALL_JVM, properties: Mapping[str, str] = SMALL_MEMORY
+) -> Iterator[Trino]:
     """Yield a server without catalogs.
 
     Args:
         folder: For its configuration and log.
+        jvm: Options of its JVM.
+        properties: Settings besides those that every server here has.
 
     Raises:
         ServiceUnavailableError: Its programs cannot be fetched, or it does not start.
     """
     programs, port = _prepared(), free_port()
-    _configure(folder, port)
-    command = [str(newer_java()), "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    _configure(folder, port, properties)
+    command = [str(newer_java()), *jvm]
     command += ["-Dfile.encoding=UTF-8", f"-Dconfig={folder}/config.properties", f"-Dnode.data-dir={folder}/data"]
     command += ["-cp", f"{programs}/lib/*", "io.trino.server.TrinoServer"]
     log = folder / "trino.log"
@@ -119,18 +130,16 @@ def _wait(server: Trino, process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.5)
 
 
-def _configure(folder: Path, port: int) -> None:
+def _configure(folder: Path, port: int, more: Mapping[str, str]) -> None:
     properties = {
         "coordinator": "true",
         "node-scheduler.include-coordinator": "true",
         "node.environment": "test",
         "http-server.http.port": str(port),
         "discovery.uri": f"http://127.0.0.1:{port}",
-        "query.max-memory": "200MB",
-        "query.max-memory-per-node": "200MB",
-        "memory.heap-headroom-per-node": "200MB",
         "catalog.management": "dynamic",
         "catalog.store": "memory",
+        **more,
     }
     lines = (f"{key}={value}\n" for key, value in properties.items())
     (folder / "config.properties").write_text("".join(lines))
