@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import (
+    demo,
     freshness,
     full_refresh,
     incremental,
@@ -17,14 +18,18 @@ from benchmarks import (
     registry,
     report,
     shared_application,
+    starts,
     tpcds_modes,
     tpch_modes,
     two_years,
     waiting_sensors,
 )
 from benchmarks.peers import command as peers
+from benchmarks.whole import command as whole
 
 _COMMANDS = {
+    "all": whole,
+    "demo": demo,
     "full-refresh": full_refresh,
     "freshness": freshness,
     "incremental": incremental,
@@ -33,6 +38,7 @@ _COMMANDS = {
     "peers": peers,
     "registry": registry,
     "shared-application": shared_application,
+    "starts": starts,
     "tpcds-modes": tpcds_modes,
     "tpch-modes": tpch_modes,
     "two-years": two_years,
@@ -40,22 +46,27 @@ _COMMANDS = {
 }
 
 
-def main(arguments: list[str]) -> None:
-    """Run one benchmark; without a name, the first."""
-    # Loopback only, and no setting of this machine's own.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
-        del os.environ[name]
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; see benchmarks/README.md.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in _COMMANDS.items():
         command = commands.add_parser(name, help=(module.__doc__ or "").strip().splitlines()[0].replace("%", "%%"))
-        command.add_argument("--cache", type=Path, default=Path(".bench"), help="folder of the data that is made once")
+        command.add_argument("--cache", type=Path, default=Path(".bench"), help="folder of the data that are made once")
         command.add_argument("--out", type=Path, help="write every single run to this JSON file")
         module.add_arguments(command)
-    named = arguments and (arguments[0] in _COMMANDS or arguments[0] in ("-h", "--help"))
-    options = parser.parse_args(arguments if named else ["full-refresh", *arguments])
-    report.keep(options.out, _COMMANDS[options.command].run(options))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    """Run one benchmark."""
+    # Loopback only, and no setting of this machine's own.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
+        del os.environ[name]
+    options = options_of(arguments)
+    document = _COMMANDS[options.command].run(options)
+    report.keep(options.out, document)
 
 
 if __name__ == "__main__":
