@@ -37,7 +37,7 @@ test: setup check ## the checks, then all tests but the slow ones, in three proc
 test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
-test-matrix: setup ## a part of the tests with each supported Python, in fresh environments (CELLS='"3.3.2 3.13"': one)
+test-matrix: setup ## a part of the tests with each supported Airflow and Python, in fresh environments (CELLS='"3.3.2 3.13"': one)
 	@bash .ci/matrix.sh $(CELLS)
 
 check: setup ## ruff, mypy --strict, import contracts

@@ -10,13 +10,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import RetryDecision, RetryPolicy, conf
+from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.errors import CommitError, MaterializedViewError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+if TYPE_CHECKING or not IS_AIRFLOW_3_2:
+    from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
+else:
+    from airflow_mv.airflow_3_2 import RetryAction, RetryDecision, RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,9 @@ class MaterializedViewRetryPolicy(RetryPolicy):
     it. It never retries more often than ``retries`` allows. A ``retry_delay`` that a task sets is kept: the delays
     below replace only the operators' default (:data:`DEFAULT_RETRY_DELAY`) and Airflow's (``[core]
     default_task_retry_delay``).
+
+    In Airflow 3.2 an error that another try cannot solve fails the task at once, too, but the delays below have no
+    effect: each retry comes after the task's ``retry_delay``.
 
     Args:
         conflict: Shortest delay after a conflict or an unknown outcome. The delay is random, up to three times as
@@ -107,6 +115,28 @@ def _airflows_delay() -> timedelta:
 DEFAULT_RETRY_POLICY = MaterializedViewRetryPolicy()
 
 
+class RetriedOperator(BaseOperator):
+    """A task that is retried by the type of its error. It must come before Airflow's own operators among the bases.
+
+    Args:
+        retry_policy: As for ``BaseOperator`` of Airflow 3.3.
+        retry_delay: As for ``BaseOperator``. By default 45 s, which is the delay after a killed process.
+        **kwargs: Arguments of the other bases.
+    """
+
+    def __init__(
+        self,
+        *,
+        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
+        **kwargs: Any,
+    ) -> None:
+        if not IS_AIRFLOW_3_2:
+            kwargs["retry_policy"] = retry_policy
+        super().__init__(retry_delay=retry_delay, **kwargs)
+        self.retry_policy = retry_policy
+
+
 @contextmanager
 def airflow_errors() -> Iterator[None]:
     """Turn errors that are not retryable into Airflow's "fail without retry". Other errors pass.
@@ -127,15 +157,29 @@ def airflow_errors() -> Iterator[None]:
 class task_errors:
     """Raise errors of this package without their inner stack: the message says what to do, and where.
 
-    For tasks with :class:`MaterializedViewRetryPolicy`, which decides about retries. The
-    full stack is logged at level DEBUG.
+    The task's :class:`MaterializedViewRetryPolicy` decides about retries: it is asked by Airflow, and in Airflow 3.2
+    here. The full stack is logged at level DEBUG.
+
+    Args:
+        task: The task.
     """
+
+    def __init__(self, task: RetriedOperator) -> None:
+        self.task = task
 
     def __enter__(self) -> None:
         """Enter the context."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Raise an error of this package again, from here."""
-        if isinstance(error, MaterializedViewError):
-            log.debug("where it was raised", exc_info=error)
-            raise error.with_traceback(None) from None
+        """Raise an error of this package again, from here.
+
+        Raises:
+            AirflowFailException: In Airflow 3.2, in place of an error that is not to be retried.
+        """
+        if not isinstance(error, MaterializedViewError):
+            return
+        log.debug("where it was raised", exc_info=error)
+        policy = self.task.retry_policy
+        if IS_AIRFLOW_3_2 and policy is not None and policy.evaluate(error, 1, 1).action == RetryAction.FAIL:
+            raise AirflowFailException(f"{type(error).__name__}: {error}") from None
+        raise error.with_traceback(None) from None

@@ -61,6 +61,14 @@ def test_a_package_index_shows_the_readme_with_links_that_work_there(wheel: zipf
     assert f"]({repository}/raw/main/docs/images/page-light.png)" in metadata
 
 
+def test_the_command_line_of_the_wheel_has_no_demo(wheel: zipfile.ZipFile) -> None:
+    """Its code and its data are in the repository only."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from airflow_mv.cli import main; print(*main.commands)"
+    done = subprocess.run([sys.executable, "-c", code, str(wheel.filename)], capture_output=True, text=True, check=True)
+    assert "refresh" in done.stdout.split()
+    assert "demo" not in done.stdout.split()
+
+
 def test_the_wheel_of_the_job_has_the_zip_s_modules_and_refuses_a_python_without_pyspark(tmp_path: Path) -> None:
     """Databricks installs wheels and takes no zip. The wheel needs neither Airflow nor a dependency."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT / "job-wheel"]
@@ -148,18 +156,31 @@ def test_the_constraints_are_names_and_versions_only() -> None:
 
 
 @pytest.mark.slow
-def test_an_installation_does_not_change_the_version_of_airflow(wheel: zipfile.ZipFile) -> None:
+def test_a_package_index_accepts_the_wheel_and_the_source_distribution(tmp_path: Path) -> None:
+    """The wheel is built from the source distribution, as pip builds it where it finds no wheel."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT]
+    subprocess.run(build, capture_output=True, check=True)
+    files = sorted(tmp_path.iterdir())
+    assert [file.suffix for file in files] == [".whl", ".gz"]
+    check = [Path(sys.executable).parent / "uv", "tool", "run", "twine", "check", "--strict", *files]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("airflow", ["3.2.2", "3.3.0", "3.3.2"])
+def test_an_installation_does_not_change_the_version_of_airflow(wheel: zipfile.ZipFile, airflow: str) -> None:
     """As in docs/install.md: pip takes the version that is there, and the newest of all others."""
-    found = _resolved(wheel, "3.3.2")
+    found = _resolved(wheel, airflow)
     assert found.returncode == 0, found.stderr
-    assert "apache-airflow==3.3.2" in found.stdout.splitlines()
+    assert f"apache-airflow=={airflow}" in found.stdout.splitlines()
 
 
 @pytest.mark.slow
 def test_an_unsupported_airflow_is_refused_by_the_installation(wheel: zipfile.ZipFile) -> None:
-    found = _resolved(wheel, "3.2.2")
+    found = _resolved(wheel, "3.1.8")
     assert found.returncode != 0
-    assert "airflow-mv==0.1.0 depends on apache-airflow>=3.3.2,<3.4" in " ".join(found.stderr.split())
+    assert "airflow-mv==0.1.0 depends on apache-airflow>=3.2.2,<3.4" in " ".join(found.stderr.split())
 
 
 def _resolved(wheel: zipfile.ZipFile, airflow: str) -> subprocess.CompletedProcess[str]:

@@ -79,7 +79,7 @@ class SharedSparkApplicationOperator(SparkJobOperator):
             JobError: It has failed. A retry starts another one, for the tasks that are not finished.
             ConfigurationError: A connection is missing or wrong.
         """
-        with task_errors():
+        with task_errors(self):
             target = spark_target(self.spark_conn_id)
             if target.remote is not None:
                 self.log.info("Spark Connect: the server is shared already")

@@ -143,7 +143,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         from airflow_mv.spec.sort_order import SORT_PROPERTY
         from airflow_mv.sql.translation import texts_of
 
-        with task_errors():
+        with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
             show_link(context, view)

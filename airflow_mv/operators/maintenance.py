@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, Context, RetryPolicy
+from airflow.sdk import Context
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import count
-from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import RetriedOperator, task_errors
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import duration, parse_time
 
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 _UNSET = (None, "", "None")
 
 
-class _ViewsOperator(BaseOperator):
+class _ViewsOperator(RetriedOperator):
     """A task on one view that submits no Spark job.
 
     Args:
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
-        retry_policy: See :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
-        **kwargs: All that ``BaseOperator`` takes.
+        **kwargs: ``retry_policy`` and ``retry_delay``, and all that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = ("view", "iceberg_conn_id")
@@ -42,11 +41,9 @@ class _ViewsOperator(BaseOperator):
         *,
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
 
@@ -56,7 +53,7 @@ class _ViewsOperator(BaseOperator):
         Raises:
             MaterializedViewError: It failed. Only an error that another try may solve is retried.
         """
-        with task_errors():
+        with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, getattr(self, "spark_conn_id", DEFAULT_SPARK_CONN_ID))
             show_link(context, hook.identify(self.view))
             return self.run_on(hook)

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, Context, RetryPolicy
+from airflow.sdk import Context
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.options import moment, one_of, run_pins
-from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import RetriedOperator, task_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.spec.identifiers import Identifier, split_namespace
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_mv.refresh.pins import RunPins
 
 
-class PinBaseTablesOperator(BaseOperator):
+class PinBaseTablesOperator(RetriedOperator):
     """Pin the base tables of several views to one consistent snapshot set.
 
     Every refresh that gets ``pins=pin.output`` computes its view from these, whenever it runs: the views agree.
@@ -60,11 +60,9 @@ class PinBaseTablesOperator(BaseOperator):
         scope: str = "whole",
         definitions: Mapping[str, str] | None = None,
         depth: int | None = None,
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         if (views is None) == (namespace is None):
             raise ConfigurationError(f"{type(self).__name__} takes either views or namespace")
         self.views = views
@@ -84,7 +82,7 @@ class PinBaseTablesOperator(BaseOperator):
         """
         from airflow_mv.refresh.pins import pin_base_tables
 
-        with task_errors():
+        with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
             catalog, views = self._listed(hook)
             order = None
@@ -137,7 +135,7 @@ class PinBaseTablesOperator(BaseOperator):
             self.log.warning("  not pinned: %s: %s", name, why)
 
 
-class ReadyViewsOperator(BaseOperator):
+class ReadyViewsOperator(RetriedOperator):
     """Return the views of a level that can be refreshed: all except those that read a view whose refresh failed.
 
     For a task that is mapped over views that are known only at run time.
@@ -160,11 +158,9 @@ class ReadyViewsOperator(BaseOperator):
         pins: Any,
         level: int,
         refreshed: Any = (),
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         self.pins = pins
         self.level = level
         self.refreshed = refreshed
@@ -175,7 +171,7 @@ class ReadyViewsOperator(BaseOperator):
         Raises:
             ConfigurationError: ``pins`` is something else.
         """
-        with task_errors():
+        with task_errors(self):
             run = run_pins(self.pins)
         results = [result for level in self.refreshed for result in level or ()]
         ready, held = run.ready(self.level, {result["view"] for result in results})

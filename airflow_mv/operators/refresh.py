@@ -111,7 +111,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         from airflow_mv.maintenance.run import maintain_after_refresh
         from airflow_mv.refresh.run import refresh
 
-        with task_errors():
+        with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
             show_link(context, view)

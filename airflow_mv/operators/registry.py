@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import BaseOperator, Context, RetryPolicy
+from airflow.sdk import Context
 
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import RetriedOperator, task_errors
 
 
-class SyncRegistryOperator(BaseOperator):
+class SyncRegistryOperator(RetriedOperator):
     """Bring the refreshes of the last time into a catalog's registry by one commit, and look at all of its views.
 
     Run it in a DAG of its own, such as every hour. Tasks at the same time, or a retry, do no harm.
@@ -34,11 +33,9 @@ class SyncRegistryOperator(BaseOperator):
         *,
         catalog: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         self.catalog = catalog
         self.iceberg_conn_id = iceberg_conn_id
 
@@ -49,7 +46,7 @@ class SyncRegistryOperator(BaseOperator):
             ConfigurationError: The catalog has no registry.
             CommitConflictError: Others changed it each time. A retry may help.
         """
-        with task_errors():
+        with task_errors(self):
             done = MaterializedViewHook(self.iceberg_conn_id).sync_registry(self.catalog)
         self.log.info("%s: %d refreshes written, %d views", done.registry, done.refreshes, done.views)
         for what, why in done.faults.items():

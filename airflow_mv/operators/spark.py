@@ -11,12 +11,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import Context, RetryPolicy
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
@@ -29,7 +28,7 @@ from airflow_mv.operators.sharing import SharedApplication
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
-from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY
+from airflow_mv.retries import RetriedOperator
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -62,7 +61,7 @@ class Submission:
     confs: Mapping[str, str] = field(default_factory=dict)
 
 
-class SparkJobOperator(MaskingOperator, SubmittingOperator):
+class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
     """A ``SparkSubmitOperator`` whose application is this package's job.
 
     All its options are kept; what the job needs (job package, Maven packages, catalog settings) is added. Settings
@@ -71,10 +70,8 @@ class SparkJobOperator(MaskingOperator, SubmittingOperator):
     Args:
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
-        retry_policy: As for ``BaseOperator``; by default :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
-        retry_delay: As for ``BaseOperator``; by default 45 s, which is the delay after a killed process.
-        **kwargs: All arguments of ``SparkSubmitOperator``, except the application. ``packages=""`` adds no
-            Maven packages: the cluster has the jars.
+        **kwargs: ``retry_policy`` and ``retry_delay``, and all arguments of ``SparkSubmitOperator`` except the
+            application. ``packages=""`` adds no Maven packages: the cluster has the jars.
     """
 
     template_fields: Sequence[str] = (
@@ -91,15 +88,13 @@ class SparkJobOperator(MaskingOperator, SubmittingOperator):
         *,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
         for key in _OWN:
             if key in kwargs:
                 advice = "use spark_conn_id" if key == "conn_id" else "the operator sets it itself"
                 raise ConfigurationError(f"{type(self).__name__} has no argument {key!r}: {advice}")
-        super().__init__(conn_id=spark_conn_id, retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(conn_id=spark_conn_id, **kwargs)
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
         self._submission: Submission | None = None

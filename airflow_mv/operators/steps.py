@@ -7,11 +7,10 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
-from airflow.sdk import BaseOperator, Context, RetryPolicy
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.errors import JobError
@@ -21,7 +20,7 @@ from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.handover import job_arguments, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.task import announce, asked_by, given_document, log_plan, log_result
-from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.retries import RetriedOperator, task_errors
 from airflow_mv.spec.times import duration
 from airflow_mv.triggers import JobOutcomeTrigger
 from airflow_mv.triggers.base_tables import payload_or_error
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _SPLIT = re.compile(r"""[\s"'\\]""")
 
 
-class PlanRefreshOperator(RefreshingOperator, SkipMixin):
+class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
     """Plan a refresh, and write the files that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
@@ -75,11 +74,9 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         spark_task_ids: str | Sequence[str] = (),
         spark_version: str | None = None,
         conf: Mapping[str, str] | None = None,
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(**kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_version = spark_version
@@ -92,7 +89,7 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         Raises:
             NotFoundError: The view or a base table does not exist.
         """
-        with task_errors():
+        with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
             show_link(context, hook.identify(self.view))
             pins = self.pinned(hook.catalog_for(self.view), hook.identify(self.view))
@@ -143,7 +140,7 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         return " ".join(f"--conf {key}={value}" for key, value in sorted(plain.items()))
 
 
-class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
+class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
     """Publish the rows that a planned refresh's Spark job staged. Running it again does not publish them twice.
 
     Returns (XCom) the document of ``airflow-mv refresh``. Name the view's asset
@@ -171,11 +168,9 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         wait_for_outcome: timedelta | float | str | None = None,
         trigger_rule: str = "none_failed",
-        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
-        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(trigger_rule=trigger_rule, retry_policy=retry_policy, retry_delay=retry_delay, **kwargs)
+        super().__init__(trigger_rule=trigger_rule, **kwargs)
         self.plan = plan
         self.iceberg_conn_id = iceberg_conn_id
         self.wait_for_outcome = wait_for_outcome
@@ -195,7 +190,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         from airflow_mv.refresh.run import stage
 
         started = time.monotonic()
-        with task_errors():
+        with task_errors(self):
             wanted = "no plan; give it the PlanRefreshOperator's output: plan=plan.output"
             plan = _read_plan(given_document(self.plan, field="plan", wanted=wanted))
             self.view = str(plan.view)
@@ -228,7 +223,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
             AirflowFailException: As for :meth:`execute`.
             MaterializedViewError: The trigger could not read the store.
         """
-        with task_errors():
+        with task_errors(self):
             payload_or_error(event)
         self._waited = True
         return self.execute(context)

@@ -16,6 +16,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
 from sqlalchemy.orm import Session
 
+from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import tick_of, zone_of
 from airflow_mv.plugin.manual_run import scopes_in
@@ -98,8 +99,9 @@ class Runs:
             span = _span(dag, info.run_after, length, facts)
             date = info.partition_date if partitioned else info.logical_date
             if span is not None and date is not None:
-                # Airflow reads the dates of partitions on the clocks of the schedule's zone.
-                shown = date.astimezone(zone_of(dag)).replace(tzinfo=UTC) if partitioned else date
+                # Airflow 3.3 reads the dates of partitions on the clocks of the schedule's zone.
+                local = partitioned and not IS_AIRFLOW_3_2
+                shown = date.astimezone(zone_of(dag)).replace(tzinfo=UTC) if local else date
                 yield shown, rows_of(span, kind)
 
     def _dag(self, dag_id: str) -> SerializedDagModel | None:

@@ -197,6 +197,9 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
             trigger of the two, which then has no state store.
     """
 
+    #: Airflow gives the trigger its asset's store; Airflow 3.2 has none.
+    asset_state_store: Any = None
+
     def __init__(
         self,
         *,

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, InvalidMetadataError
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
@@ -171,6 +173,7 @@ def test_rows_that_a_dead_try_staged_are_published_without_spark(airflow: Airflo
     assert len(sales.read()) == 2
 
 
+@pytest.mark.skipif(IS_AIRFLOW_3_2, reason="Airflow 3.2 keeps no state of a task for its next try")
 def test_the_event_of_a_refresh_whose_worker_died_after_publishing_is_emitted_by_the_next_try(
     airflow: Airflow, daily: Lake
 ) -> None:
@@ -284,9 +287,12 @@ def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hoo
     def created(**how: Any) -> dict[str, Any]:
         return CreateMaterializedViewOperator(task_id="create", view=VIEW, layout="registered", **how).execute({})
 
-    with pytest.raises(InvalidMetadataError, match="no SQL in the dialect 'spark'"):
+    def refused(error: type[Exception]) -> type[Exception]:
+        return AirflowFailException if IS_AIRFLOW_3_2 else error
+
+    with pytest.raises(refused(InvalidMetadataError), match="no SQL in the dialect 'spark'"):
         created()
-    with pytest.raises(AlreadyExistsError, match="is a plain view: leave out the query"):
+    with pytest.raises(refused(AlreadyExistsError), match="is a plain view: leave out the query"):
         created(sql="SELECT 1 AS one")
     assert created(transpile=True)["state"] == created(transpile=True)["state"] == "never-refreshed"
     view = MaterializedViewHook().define("lake.sales.weekly", None, transpile=True, layout="registered").view

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_mv import errors
 from airflow_mv.freshness.status import statuses
 from airflow_mv.spec.reasons import Code
 from tests.builders import Lake, lake
@@ -99,10 +100,24 @@ def test_the_documented_layers_are_the_enforced_layers_and_few() -> None:
     ]
 
 
-def test_every_reason_code_is_explained() -> None:
-    table = (ROOT / "docs" / "incremental.md").read_text(encoding="utf-8").partition("## Every reason")[2]
-    explained = set(re.findall(r"`([A-Z_]+)`", table.partition("\n## ")[0]))
-    assert {str(code) for code in Code} <= explained
+def explained(heading: str) -> dict[str, str]:
+    """Return what to do by code, class or message, as docs/messages.md says it below a heading."""
+    text = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
+    rows = re.findall(r"(?m)^\| (`.*?`) \|.*\| ([^|]*) \|$", text.partition("\n## ")[0])
+    return {name: what_to_do for names, what_to_do in rows for name in re.findall(r"`([^`]+)`", names)}
+
+
+def test_every_reason_and_every_error_is_explained_with_what_to_do() -> None:
+    reasons, classes = explained("Reasons"), explained("Errors")
+    assert set(reasons) == {str(code) for code in Code}
+    own = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert set(classes) == own
+    assert [name for name, what_to_do in {**reasons, **classes}.items() if not what_to_do] == []
+
+
+def test_the_frequent_messages_are_in_the_code() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "airflow_mv").rglob("*.py"))
+    assert [message for message in explained("Frequent messages") if message not in source] == []
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:
