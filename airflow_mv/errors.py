@@ -26,7 +26,7 @@ class NoCredentialsError(ConfigurationError):
 
 
 class CatalogUnavailableError(MaterializedViewError):
-    """The catalog's database did not answer. Nothing is known to be wrong; try again."""
+    """The catalog's database did not respond. Nothing is known to be wrong; try again."""
 
     retryable = True
 

@@ -179,7 +179,9 @@ class task_errors:
         if not isinstance(error, MaterializedViewError):
             return
         log.debug("where it was raised", exc_info=error)
-        policy = self.task.retry_policy
-        if IS_AIRFLOW_3_2 and policy is not None and policy.evaluate(error, 1, 1).action == RetryAction.FAIL:
-            raise AirflowFailException(f"{type(error).__name__}: {error}") from None
+        if IS_AIRFLOW_3_2 and self.task.retry_policy is not None:
+            decision = self.task.retry_policy.evaluate(error, 1, 1)
+            if decision.action == RetryAction.FAIL:
+                log.info("Retry policy: %s", decision.reason)
+                raise AirflowFailException(f"{type(error).__name__}: {error}") from None
         raise error.with_traceback(None) from None

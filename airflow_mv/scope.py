@@ -91,9 +91,9 @@ def scope_of(
     """
     full = _truth(facts.params.get(FULL_PARAM))
     as_of = _moment(facts, AS_OF_PARAM)
-    asked = _asked(facts, column)
-    if asked is not None:
-        return RefreshScope(asked, as_of, full, f"the run's parameters: {asked}")
+    requested = _requested(facts, column)
+    if requested is not None:
+        return RefreshScope(requested, as_of, full, f"the run's parameters: {requested}")
     if wanted == "interval":
         span, why = _interval(facts, length)
         return RefreshScope(Span(span[0], span[1], column), as_of, full, why)
@@ -119,8 +119,8 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
         return (start, end), "the run's data interval"
     moment, end = end, _aligned(facts, end)
     if length is not None:
-        said = "the run's time" if end == moment else "the schedule's time before the run's"
-        return (shift(end, -length), end), f"{length} up to {said}, by interval_length"
+        limit = "the run's time" if end == moment else "the schedule's time before the run's"
+        return (shift(end, -length), end), f"{length} up to {limit}, by interval_length"
     before = facts.tick(end, -1)
     if before is None:
         raise ConfigurationError(
@@ -170,7 +170,7 @@ def _end(facts: RunFacts, length: timedelta | None) -> tuple[datetime, str]:
     return facts.run_after, f"as of when the run was due to start, {facts.run_after.isoformat()}"
 
 
-def _asked(facts: RunFacts, column: str | None) -> Span | None:
+def _requested(facts: RunFacts, column: str | None) -> Span | None:
     start, end = _moment(facts, START_PARAM), _moment(facts, END_PARAM)
     if start is None and end is None:
         return None

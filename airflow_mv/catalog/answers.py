@@ -87,7 +87,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         what: The request, for the message.
 
     Raises:
-        CatalogUnavailableError: The catalog did not answer.
+        CatalogUnavailableError: The catalog did not respond.
         ConfigurationError: The catalog refused the credentials or the permission.
         UnsupportedError: The catalog does not support the request.
         InvalidMetadataError: The answer cannot be read.
@@ -95,7 +95,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
     try:
         yield
     except NO_ANSWER as error:
-        raise CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}") from None
+        raise CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}") from None
     except REFUSED_CREDENTIALS as error:
         raise ConfigurationError(
             f"catalog {catalog!r} refused the credentials ({type(error).__name__}) for {what}; check its properties"
@@ -104,7 +104,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         raise ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}") from None
     except (NotImplementedError, RESTError) as error:
         if _status(error) in UNPROVEN:
-            raise CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}") from None
+            raise CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}") from None
         raise UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}") from None
     except (ValidationError, JSONDecodeError) as error:
         raise InvalidMetadataError(
@@ -123,7 +123,7 @@ def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewErr
         return _of_aws(catalog, what, error, response)
     if _NO_CREDENTIALS.search(type(error).__name__):
         return ConfigurationError(f"catalog {catalog!r}, {what}: {brief(error)}; {_CREDENTIALS_ADVICE}")
-    return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+    return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
 
 
 def _of_aws(catalog: str, what: str, error: Exception, response: Mapping[str, Any]) -> MaterializedViewError:
@@ -131,7 +131,7 @@ def _of_aws(catalog: str, what: str, error: Exception, response: Mapping[str, An
     code = str(response.get("Error", {}).get("Code", ""))
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= _STATUS_OF_SERVER or status in UNPROVEN or _BUSY.search(code):
-        return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+        return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
     if _FORBIDDEN.search(code):
         return ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}")
     if _BAD_CREDENTIALS.search(code):
@@ -157,7 +157,7 @@ def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError
         )
     if _REFUSED_BY_HIVE.search(name) or _REFUSED_BY_HIVE.search(text):
         return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
-    return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+    return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
 
 
 def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:

@@ -90,7 +90,7 @@ class MaterializedViewCatalog:
 
     Raises:
         CatalogNotFoundError: No catalog of this name is configured.
-        CatalogUnavailableError: The catalog does not answer.
+        CatalogUnavailableError: The catalog does not respond.
         ConfigurationError: The catalog cannot be opened, or its tables have an old layout that cannot hold views.
     """
 
@@ -807,7 +807,7 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
         properties: The catalog's properties.
 
     Raises:
-        CatalogUnavailableError: The catalog does not answer.
+        CatalogUnavailableError: The catalog does not respond.
         ConfigurationError: The catalog cannot be opened.
     """
     try:
@@ -824,12 +824,12 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
             "credential and oauth2-server-uri in its properties"
         ) from None
     except (DBAPIError, OSError, *AWAY) as error:
-        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        text = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         notes = getattr(getattr(error, "orig", None) or error, "__notes__", ())
-        cause = without_secrets(": ".join((said, *notes)), properties)
-        if isinstance(error, DBAPIError) and _REFUSED_BY_DATABASE.search(said):
+        cause = without_secrets(": ".join((text, *notes)), properties)
+        if isinstance(error, DBAPIError) and _REFUSED_BY_DATABASE.search(text):
             raise ConfigurationError(f"{what} cannot be opened: {cause}; check its uri, user and password") from None
-        raise CatalogUnavailableError(f"{what} does not answer: {type(error).__name__}: {cause}") from None
+        raise CatalogUnavailableError(f"{what} does not respond: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)
         if isinstance(error, ValidationError) and error.title.endswith("Response"):
             cause = "the answer at its uri is not one of Iceberg's REST protocol; check the uri"

@@ -266,7 +266,7 @@ def check_snapshots(
         report: Called with the progress.
 
     Raises:
-        CatalogUnavailableError: The store did not answer. This does not mean damage.
+        CatalogUnavailableError: The store did not respond. This does not mean damage.
         ConfigurationError: There is no permission to read the store.
     """
     run = _CheckRun(store, table, footers, report)

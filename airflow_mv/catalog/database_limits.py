@@ -4,7 +4,7 @@
 A change without an answer may still be applied while the server works on it. Timeouts of the server bound how late
 that can happen, and how long the lock of a stopped process can block others. Timeouts of the client end a wait for a
 server that is connected but silent: libpq has no timeout for an answer, and no TCP timeout ends the wait for a server
-that acknowledges packets but does not answer. Settings in the database, in the catalog's ``uri`` or in its properties
+that acknowledges packets but does not respond. Settings in the database, in the catalog's ``uri`` or in its properties
 are kept.
 
 A COMMIT that fails, as SQLite's does while another process reads, leaves the transaction open, and SQLAlchemy returns
@@ -123,7 +123,7 @@ def bounded(descriptor: int | None, seconds: float) -> Iterator[None]:
 
 def no_answer(seconds: float) -> str:
     """Return the message for a timeout."""
-    return f"no answer within {seconds:g} s"
+    return f"no response within {seconds:g} s"
 
 
 #: Catalog property: the timeout in seconds for one answer of a database or REST server.
@@ -186,7 +186,7 @@ def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
         return engine
     # Otherwise SQLAlchemy would look up the types of PostgreSQL's extension hstore in each new connection.
     fewer_questions = {"use_native_hstore": False} if engine.dialect.driver in _LIBPQ else {}
-    few = create_engine(
+    bounded = create_engine(
         engine.url,
         echo=engine.echo,
         pool_pre_ping=pre_ping,
@@ -196,8 +196,8 @@ def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
         **fewer_questions,
     )
     engine.dispose()
-    _Idle(few)
-    return few
+    _Idle(bounded)
+    return bounded
 
 
 def one_connection(uri: str, properties: Mapping[str, Any]) -> Engine:

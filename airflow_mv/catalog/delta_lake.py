@@ -75,7 +75,7 @@ def locate_delta(files: MetadataFiles, properties: Mapping[str, str], identifier
 
     Raises:
         ConfigurationError: ``deltalake`` is not installed, or the store refuses access.
-        CatalogUnavailableError: The store did not answer.
+        CatalogUnavailableError: The store did not respond.
         InvalidMetadataError: ``deltalake`` cannot read the table.
     """
     table = _open(properties, identifier, None)
@@ -186,7 +186,7 @@ def _errors(identifier: Identifier, delta: Any) -> Iterator[None]:
         text = _text(error)
         if is_refusal(error):
             raise ConfigurationError(f"base table {identifier}: the store refused access: {text}") from None
-        raise CatalogUnavailableError(f"base table {identifier}: the store did not answer: {text}") from None
+        raise CatalogUnavailableError(f"base table {identifier}: the store did not respond: {text}") from None
     except (delta.exceptions.DeltaError, ValueError) as error:
         raise InvalidMetadataError(f"base table {identifier}: not a readable Delta table: {_text(error)}") from None
 

@@ -85,7 +85,7 @@ class MetadataFiles:
         Raises:
             MetadataFileNotFoundError: It does not exist.
             InvalidMetadataError: The location is not valid, or the file is too large.
-            CatalogUnavailableError: The store did not answer.
+            CatalogUnavailableError: The store did not respond.
             ConfigurationError: A library for the store is missing, or this user has no permission.
         """
 
@@ -117,7 +117,7 @@ class MetadataFiles:
 
         Raises:
             FileExistsError: The file exists. Names contain a new uuid, so this is a bug.
-            CatalogUnavailableError: The store did not answer.
+            CatalogUnavailableError: The store did not respond.
         """
         self._create(location, data, "new file", overwrite=False)
 
@@ -155,7 +155,7 @@ class MetadataFiles:
         Symbolic links are neither listed nor followed. A name that cannot be written as a location is left out.
 
         Raises:
-            CatalogUnavailableError: The store did not answer.
+            CatalogUnavailableError: The store did not respond.
             UnsupportedError: The ``FileIO`` cannot list files.
         """
         with named(base, "folder"):
@@ -382,11 +382,11 @@ def is_refusal(error: OSError) -> bool:
 
 
 def _refused(vended: Vended, error: OSError) -> PermissionError:
-    said = shortened(" ".join(str(error).split()), 300)
+    text = shortened(" ".join(str(error).split()), 300)
     return PermissionError(
         errno.EACCES,
         f"the store refused the credentials that the server has vended for {vended.what}, also after it was loaded "
-        f"again: {said}",
+        f"again: {text}",
     )
 
 
@@ -413,7 +413,7 @@ def named(location: str, what: str) -> Iterator[None]:
     except PermissionError as error:
         raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
     except OSError as error:
-        raise CatalogUnavailableError(f"{what}: the store of {location} did not answer: {error}") from None
+        raise CatalogUnavailableError(f"{what}: the store of {location} did not respond: {error}") from None
     except (ValueError, ImportError) as error:
         raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
 

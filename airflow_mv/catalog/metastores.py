@@ -77,7 +77,7 @@ class Metastore(ABC):
             with answered(self._catalog.name, f"a change of the entry of table {name}"):
                 return self._swap(name.namespace[0], name.name, base, {_LOCATION: new, _PREVIOUS: base})
         except CatalogUnavailableError as error:
-            raise CommitStateUnknownError(f"table {name}: no answer to the swap {base} -> {new}: {error}") from None
+            raise CommitStateUnknownError(f"table {name}: no response to the swap {base} -> {new}: {error}") from None
 
     def tables(self, namespace: tuple[str, ...] | None) -> Iterator[tuple[tuple[str, ...], str, str]]:
         """Yield namespace, name and metadata file of each Iceberg table of a namespace, or of the whole catalog."""

@@ -78,7 +78,7 @@ def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[Ne
         rows: Name and metadata file of each.
 
     Raises:
-        CatalogUnavailableError: The store did not answer.
+        CatalogUnavailableError: The store did not respond.
     """
     wanted = list(rows)
     if len(wanted) < _FEW:

@@ -86,7 +86,7 @@ def namespaces_of(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tu
         if parent:
             return  # it was dropped meanwhile
         raise CatalogUnavailableError(
-            f"catalog {catalog.name!r} did not answer to listing namespaces: the status is 404, from a proxy or "
+            f"catalog {catalog.name!r} did not respond (listing namespaces): the status is 404, from a proxy or "
             "another server; check the catalog's uri if it stays so"
         ) from None
     for space in listed:
@@ -251,7 +251,7 @@ class RestViews:
         except CatalogUnavailableError as error:
             refusal = error
         listed = self._listed(view)
-        # A server that cannot read the view's metadata file does not answer a load either, until the deadline.
+        # A server that cannot read the view's metadata file does not respond a load either, until the deadline.
         found, known = (None, False) if listed else self._loaded_or_unknown(view)
         if known and found is None:
             return response is None or response.status_code != 404
@@ -306,7 +306,7 @@ class RestViews:
             return session_of(self._catalog).request(method, url, **request)
         except NO_ANSWER as error:
             raise CatalogUnavailableError(
-                f"catalog {self._catalog.name!r} did not answer to {what}: {brief(error)}"
+                f"catalog {self._catalog.name!r} did not respond ({what}): {brief(error)}"
             ) from None
 
     def _accepted(self, response: Response, what: str) -> Response:

@@ -209,7 +209,7 @@ class SqlPointers:
             if self._names(view, location):
                 return
             raise CommitStateUnknownError(
-                f"view {view}: no answer to its creation: {brief(error)}. It may or may not have been created; "
+                f"view {view}: no response to its creation: {brief(error)}. It may or may not have been created; "
                 f"nothing was deleted. Look with `airflow-mv show {view}`, and create it again if it does not "
                 "exist"
             ) from None
@@ -240,7 +240,7 @@ class SqlPointers:
                 session.commit()
         except SQLAlchemyError as error:
             raise CommitStateUnknownError(
-                f"view {view}: no answer to the swap {base} -> {new}: {brief(error)}"
+                f"view {view}: no response to the swap {base} -> {new}: {brief(error)}"
             ) from None
         return matched == 1
 
@@ -263,7 +263,7 @@ class SqlPointers:
                 f"one of the names {names} is taken; nothing was changed. Rename or drop what has it"
             ) from None
         except SQLAlchemyError as error:
-            raise CommitStateUnknownError(f"no answer to the swap of {names}: {brief(error)}") from None
+            raise CommitStateUnknownError(f"no response to the swap of {names}: {brief(error)}") from None
         return matched
 
     def _swapped(self, session: Session, swap: RowSwap) -> bool:
@@ -304,8 +304,8 @@ class SqlPointers:
             if self._names(view, None):
                 return True
             raise CommitStateUnknownError(
-                f"view {view}: no answer to its removal: {brief(error)}. It may or may not have been dropped: drop it "
-                "again; if it does not exist, it was dropped"
+                f"view {view}: no response to its removal: {brief(error)}. It may or may not have been dropped: drop "
+                "it again; if it does not exist, it was dropped"
             ) from None
         return matched == 1
 
@@ -324,7 +324,7 @@ class SqlPointers:
         except IntegrityError:
             raise
         except SQLAlchemyError as error:
-            raise CatalogUnavailableError(f"catalog {self._catalog!r} did not answer: {brief(error)}") from None
+            raise CatalogUnavailableError(f"catalog {self._catalog!r} did not respond: {brief(error)}") from None
 
     def _is(self, view: Identifier) -> ColumnElement[bool]:
         return and_(

@@ -191,7 +191,7 @@ class StorageTables:
             NotFoundError: There is no such table.
             MetadataFileNotFoundError: Its metadata file does not exist.
             InvalidMetadataError: Its metadata file is truncated or broken.
-            CatalogUnavailableError: The catalog did not answer.
+            CatalogUnavailableError: The catalog did not respond.
         """
         with answered(self._catalog.name, f"loading table {name}"):
             try:
@@ -248,7 +248,7 @@ class StorageTables:
                 log.warning("A commit to table %s was refused: %s", name, brief(error))
                 return None
             except NO_ANSWER as error:
-                raise CommitStateUnknownError(f"table {name}: no answer to a commit: {brief(error)}") from None
+                raise CommitStateUnknownError(f"table {name}: no response to a commit: {brief(error)}") from None
             except refusals() as error:
                 refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
                 raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
@@ -319,7 +319,7 @@ class StorageTables:
 
         Raises:
             AlreadyExistsError: The name is taken.
-            CatalogUnavailableError: The catalog did not answer.
+            CatalogUnavailableError: The catalog did not respond.
         """
         schema = Schema(NestedField(1, "nothing", BooleanType()))
         properties = {STORAGE_OF_PROPERTY: owner.within_catalog}
@@ -343,7 +343,7 @@ class StorageTables:
         try:
             creation.commit_transaction()
         except NO_ANSWER as error:
-            raise CommitStateUnknownError(f"table {name}: no answer to its creation: {brief(error)}") from None
+            raise CommitStateUnknownError(f"table {name}: no response to its creation: {brief(error)}") from None
         except refusals() as error:
             refusal = refusal_of(self._catalog.name, f"creating table {name}", error)
             raise CommitStateUnknownError(f"table {name}: its creation was refused: {brief(error)}", refusal) from None
@@ -452,7 +452,7 @@ class StorageTables:
         return True
 
     def _is_there(self, name: Identifier, uuid: str | None) -> bool:
-        """Whether the catalog still has this table; true also if it does not answer."""
+        """Whether the catalog still has this table; true also if it does not respond."""
         try:
             return str(self.open(name).metadata.table_uuid) == uuid
         except NotFoundError:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_mv.refresh import Pins
     from airflow_mv.refresh.pins import RunPins
     from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.registry.model import AskedBy
+    from airflow_mv.registry.model import Requester
     from airflow_mv.spec.interval import Span
 
 
@@ -393,14 +393,14 @@ def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str
     return InProcessStager(catalog, master=master, remote=remote, report=progress)
 
 
-def this_user() -> AskedBy:
+def this_user() -> Requester:
     """Return who runs the command."""
-    from airflow_mv.registry.model import AskedBy
+    from airflow_mv.registry.model import Requester
 
     try:
-        return AskedBy(user=getpass.getuser())
+        return Requester(user=getpass.getuser())
     except (OSError, KeyError):  # a container whose user has no name
-        return AskedBy()
+        return Requester()
 
 
 def progress(line: str) -> None:

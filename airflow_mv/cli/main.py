@@ -192,7 +192,7 @@ def create(
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
     created, lines = _defined(catalog, identifier, wanted, stager, **how_to_define)
-    results = refresh_views(catalog, [identifier], stager=stager, asked_by=this_user()) if and_refresh else []
+    results = refresh_views(catalog, [identifier], stager=stager, requester=this_user()) if and_refresh else []
     if as_json:
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
@@ -266,7 +266,7 @@ def status(
 ) -> None:
     """Show whether views are fresh, and why not. Reads metadata only.
 
-    Views that cannot be read are shown as unknown. Ends with 1 if a catalog did not answer; the views of the others
+    Views that cannot be read are shown as unknown. Ends with 1 if a catalog did not respond; the views of the others
     are shown, and it is named on stderr.
     """
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
@@ -412,7 +412,7 @@ def refresh(
         options=options,
         pins=given,
         on_plan=show_plan,
-        asked_by=this_user(),
+        requester=this_user(),
     )
     for result in results:
         maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)

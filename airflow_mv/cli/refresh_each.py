@@ -43,7 +43,7 @@ def refresh_each(
     ordered = sorted(views, key=lambda view: place.get(str(view), len(place)))
 
     def one(view: Identifier) -> RefreshResult:
-        (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, asked_by=this_user())
+        (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, requester=this_user())
         maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
         return result
 

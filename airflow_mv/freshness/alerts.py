@@ -195,7 +195,7 @@ def freshness_slos(
         now: The current time, for the lag.
 
     Raises:
-        MaterializedViewError: A catalog does not answer. Raised after all readable views.
+        MaterializedViewError: A catalog does not respond. Raised after all readable views.
     """
     unanswered = None
     for result in watched.summaries():

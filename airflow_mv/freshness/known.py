@@ -79,7 +79,7 @@ class CatalogStatuses:
     Args:
         documents: One for each materialized view. One that cannot be read is ``unknown``, and so is a catalog that
             cannot be read: there ``view`` is ``None``.
-        errors: The errors of the catalogs that did not answer.
+        errors: The errors of the catalogs that did not respond.
     """
 
     documents: list[dict[str, Any]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class CatalogStatuses:
             self.documents.append(document)
 
     def require_complete(self) -> None:
-        """Raise if catalogs did not answer.
+        """Raise if catalogs did not respond.
 
         Raises:
             MaterializedViewError: The error, or one that lists all of them.

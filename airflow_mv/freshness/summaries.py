@@ -304,7 +304,7 @@ def _add_result(
 
 
 def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
-    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not answer."""
+    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not respond."""
     (result,) = for_each([view], catalog.load)
     return result.error if isinstance(result.error, CatalogUnavailableError) else None
 

@@ -114,7 +114,7 @@ class MaterializedViewHook(BaseHook):
 
         Raises:
             ConfigurationError: The connection is missing or wrong.
-            CatalogUnavailableError: The catalog does not answer.
+            CatalogUnavailableError: The catalog does not respond.
         """
         return self.catalog_named(self.identify(view).catalog)
 

@@ -81,15 +81,15 @@ def plain(block: ir.Block, wanted: Sequence[int], context: Context) -> list[ir.T
 
     A change may lie in a column that is not wanted, such as a subquery in the SELECT list. That column is removed last.
     """
-    asking = [index for index, item in enumerate(block.outputs) if _asks(item, block) and index not in wanted]
-    shown = _pick(block.outputs, (*wanted, *asking))
+    dependent = [index for index, item in enumerate(block.outputs) if _is_touched(item, block) and index not in wanted]
+    shown = _pick(block.outputs, (*wanted, *dependent))
     found = terms(ir.selecting(block, shown), context)
-    if not asking:
+    if not dependent:
         return list(found)
     return [ir.with_used_nested(replace(term, outputs=term.outputs[: len(wanted)])) for term in found]
 
 
-def _asks(output: ir.Output, block: ir.Block) -> bool:
+def _is_touched(output: ir.Output, block: ir.Block) -> bool:
     return any(ir.touched(item.tree) for item in ir.marks(output.value, block))
 
 

@@ -306,8 +306,8 @@ class _AnalysedBlock:
         if self.block.laterals or aggregated(self.block):
             return False
         shown = [column for output in self.block.outputs for column in output.value.find_all(exp.Column)]
-        asked = [item for output in self.block.outputs for item in ir.marks(output.value, self.block)]
-        return not asked and all(column in listed for column in shown)
+        subqueries = [item for output in self.block.outputs for item in ir.marks(output.value, self.block)]
+        return not subqueries and all(column in listed for column in shown)
 
     def _beside(self, found: list[Nondeterminism]) -> list[Nondeterminism]:
         """Mark the columns beside a number, except the keys that all rows of a partition share."""

@@ -141,7 +141,7 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, e
         return
     outer = _inlined(given, tree)
     for index, relation in enumerate(tree.relations):
-        own = [_bare(item) for item in _asked(tree, index, outer) if _is_of(item, relation.alias, tree)]
+        own = [_bare(item) for item in _conditions(tree, index, outer) if _is_of(item, relation.alias, tree)]
         if isinstance(relation.source, ir.Base):
             yield relation.source.name, ir.both(*own)
         elif isinstance(relation.source, ir.Block | ir.Compound):
@@ -150,15 +150,15 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, e
         yield from _required(nested.tree, ())
 
 
-def _asked(block: ir.Block, index: int, outer: Sequence[exp.Expr]) -> list[exp.Expr]:
+def _conditions(block: ir.Block, index: int, outer: Sequence[exp.Expr]) -> list[exp.Expr]:
     """Return conditions that a relation's row must satisfy to be part of a row of the block, or to exclude one."""
     relations = block.relations
     later = any(item.join in ("RIGHT", "FULL") for item in relations[index + 1 :])
     own = relations[index].join
-    asked = ir.conjuncts(relations[index].on) if own != "FULL" and own != "RIGHT" else []
+    of_join = ir.conjuncts(relations[index].on) if own != "FULL" and own != "RIGHT" else []
     if later or own in ("LEFT", "FULL", "SEMI", "ANTI"):
         # An unmatched row has NULL instead, so the conditions of WHERE do not apply to the relation's own rows.
-        return asked if not later else []
+        return of_join if not later else []
     inner = [part for item in relations[1:] if item.join == "INNER" for part in ir.conjuncts(item.on)]
     return [*ir.conjuncts(block.where), *inner, *outer]
 

@@ -48,7 +48,7 @@ def open_session(
 
     Raises:
         ConfigurationError: If Java is missing or too old, or the session lacks Iceberg.
-        JobError: If the Spark Connect server or the master does not answer.
+        JobError: If the Spark Connect server or the master does not respond.
     """
     if remote is not None:
         return with_catalogs(_connect(remote), confs)
@@ -112,7 +112,7 @@ def _connect(remote: str) -> SparkSession:
     try:
         socket.create_connection((host, port), timeout=10).close()  # gRPC itself retries for minutes
     except OSError as error:
-        raise JobError(f"the Spark Connect server {host}:{port} does not answer: {error}") from error
+        raise JobError(f"the Spark Connect server {host}:{port} does not respond: {error}") from error
     try:
         return SparkSession.builder.remote(remote).appName(_NAME).getOrCreate()
     except PySparkException as error:

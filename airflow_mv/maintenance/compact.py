@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.files import join
-from airflow_mv.catalog.reach import files_at
+from airflow_mv.catalog.reachable_files import files_at
 from airflow_mv.errors import ClockError, InvalidMetadataError, JobError, MaterializedViewError
 from airflow_mv.maintenance.small_files import StoredFiles, stored_files, target_bytes
 from airflow_mv.publish.layout import ChangedMetadata

@@ -16,7 +16,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.neighbours import Neighbour
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.pointed import PointedStorage
-from airflow_mv.catalog.reach import FilesOf
+from airflow_mv.catalog.reachable_files import FilesOf
 from airflow_mv.errors import NoCredentialsError, UnsupportedError
 from airflow_mv.spec.identifiers import Identifier
 

@@ -23,7 +23,7 @@ from airflow_mv.catalog.files import CLOCK_TEXT
 from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.neighbours import MetadataPlaces, Neighbour
 from airflow_mv.catalog.places import Places
-from airflow_mv.catalog.reach import PastFilesOf
+from airflow_mv.catalog.reachable_files import PastFilesOf
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.ledger import ledger_location
 from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
@@ -83,7 +83,7 @@ class History:
         reached: The forms of the files that are needed. Files of such a snapshot need no proof.
 
     Raises:
-        CatalogUnavailableError: The store did not answer.
+        CatalogUnavailableError: The store did not respond.
     """
 
     def __init__(

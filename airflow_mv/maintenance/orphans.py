@@ -20,7 +20,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.files import named
 from airflow_mv.catalog.listing import StoredFile, leads_out
 from airflow_mv.catalog.places import Places
-from airflow_mv.catalog.reach import FilesOf, PastFilesOf, past_files, snapshot_files
+from airflow_mv.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError, ViewNotFoundError
 from airflow_mv.maintenance.expire import Expired as Expired
 from airflow_mv.maintenance.expire import expire as expire

@@ -108,7 +108,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     """Observe all materialized views of a catalog.
 
     Raises:
-        CatalogUnavailableError: The catalog does not answer.
+        CatalogUnavailableError: The catalog does not respond.
     """
     found, now = _Looked([], [], {}), datetime.now(UTC)
 

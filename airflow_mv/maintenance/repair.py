@@ -251,7 +251,7 @@ def diagnose(
     Raises:
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view.
-        CatalogUnavailableError: The catalog or the store did not answer, so nothing is known.
+        CatalogUnavailableError: The catalog or the store did not respond, so nothing is known.
     """
     evidence = Evidence.of(catalog, view)
     return _Doctor(evidence, accept_older, data, report).diagnose()

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.places import lies_in
-from airflow_mv.catalog.reach import readable_files
+from airflow_mv.catalog.reachable_files import readable_files
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.ledger import Ledger, read_ledger, write_ledger
 from airflow_mv.publish.layout import ChangedMetadata

@@ -85,7 +85,7 @@ class FreshnessAlertOperator(BaseOperator):
         Raises:
             AirflowFailException: An argument is wrong.
             AlertError: An alert could not be delivered or recorded; the next run tries again.
-            MaterializedViewError: A catalog does not answer.
+            MaterializedViewError: A catalog does not respond.
         """
         from airflow_mv.freshness.alerts import settle
 

@@ -15,7 +15,7 @@ from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
-from airflow_mv.operators.task import announce, asked_by, log_plan, log_result, plan_text, view_outlet
+from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, requester, view_outlet
 from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                     options=options,
                     pins=pins,
                     on_plan=planned,
-                    asked_by=asked_by(context),
+                    requester=requester(context),
                 )
                 maintain_after_refresh(catalog, view, published=result.published, stager=stager, report=self.log.info)
         result = memory.settle(result)

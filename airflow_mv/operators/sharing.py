@@ -12,7 +12,7 @@ from airflow.sdk import Context
 from airflow_mv.application import JobAnswer, Pulse, is_answered
 from airflow_mv.errors import JobError
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
-from airflow_mv.operators.handover import script_location, write_script
+from airflow_mv.operators.submission_files import script_location, write_script
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -23,10 +23,10 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Spa
 from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
-from airflow_mv.operators.handover import handed_over, job_arguments, write_script
 from airflow_mv.operators.sharing import SharedApplication
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
+from airflow_mv.operators.submission_files import handed_over, job_arguments, write_script
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import RetriedOperator
 

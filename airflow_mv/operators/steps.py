@@ -17,9 +17,9 @@ from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import MaterializedViewLink, show_link
-from airflow_mv.operators.handover import job_arguments, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
-from airflow_mv.operators.task import announce, asked_by, given_document, log_plan, log_result
+from airflow_mv.operators.submission_files import job_arguments, ship, write_script
+from airflow_mv.operators.task import announce, given_document, log_plan, log_result, requester
 from airflow_mv.retries import RetriedOperator, task_errors
 from airflow_mv.spec.times import duration
 from airflow_mv.triggers import JobOutcomeTrigger
@@ -186,7 +186,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
             CommitError: A retry may help.
         """
         from airflow_mv.maintenance.run import maintain_after_refresh
-        from airflow_mv.refresh.noted import note
+        from airflow_mv.refresh.registry_row import add_to_registry
         from airflow_mv.refresh.run import stage
 
         started = time.monotonic()
@@ -210,7 +210,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
             )
         maintain_after_refresh(catalog, plan.view, published=result.published, stager=None, report=self.log.info)
         result = replace(result, seconds=time.monotonic() - started)
-        note(catalog, plan, outcome, result, asked_by=asked_by(context))
+        add_to_registry(catalog, plan, outcome, result, requester=requester(context))
         self.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)

@@ -12,8 +12,8 @@ from airflow.sdk import Asset, AssetAlias, Context
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
-from airflow_mv.registry.model import AskedBy
-from airflow_mv.spec.reasons import FOUND_OUT, fallback
+from airflow_mv.registry.model import Requester
+from airflow_mv.spec.reasons import FOUND_BY_JOB, fallback
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -63,7 +63,7 @@ def plan_text(plan: RefreshPlan) -> str:
 
 def log_result(log: Logger, result: RefreshResult) -> None:
     """Log the outcome of a refresh."""
-    if result.fallback is not None and result.fallback.startswith(FOUND_OUT):  # else the plan's log lines have it
+    if result.fallback is not None and result.fallback.startswith(FOUND_BY_JOB):  # else the plan's log lines have it
         log.warning("%s is incremental, and was refreshed by %s: %s", result.view, result.mode, result.fallback)
     if not result.published:
         log.info("%s: %s, nothing was written; readers get refresh %s", result.view, result.outcome, result.refresh_id)
@@ -140,12 +140,12 @@ def _cut(text: str) -> str:
     return shortened(text, _LONGEST)
 
 
-def asked_by(context: Context) -> AskedBy:
-    """Return who asks for a refresh: the DAG, its run, the task, and the user who triggered the run."""
+def requester(context: Context) -> Requester:
+    """Return who requests a refresh: the DAG, its run, the task, and the user who triggered the run."""
     ti, user = context.get("ti"), getattr(context.get("dag_run"), "triggering_user_name", None)
     if ti is None:  # outside of Airflow's task runner
-        return AskedBy(user=user)
-    return AskedBy(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, user=user)
+        return Requester(user=user)
+    return Requester(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, user=user)
 
 
 def given_document(value: Any, *, field: str, wanted: str) -> Mapping[str, Any]:

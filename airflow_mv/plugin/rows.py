@@ -103,7 +103,7 @@ def row_of_result(result: ItemResult[Identifier, Summary]) -> ViewRow:
     """Return the row of a view that was looked at. An error of a view is in its row.
 
     Raises:
-        CatalogUnavailableError: The catalog does not answer: the next views would fail, too.
+        CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
     """
     if isinstance(result.error, CatalogUnavailableError):
         raise result.error

@@ -108,7 +108,7 @@ class Change(ABC, Generic[LoadedState]):
 
         Raises:
             ViewNotFoundError: The view does not exist any more. This ends the change.
-            CatalogUnavailableError: The catalog did not answer.
+            CatalogUnavailableError: The catalog did not respond.
         """
 
     @abstractmethod

@@ -97,8 +97,9 @@ class CreateView(Change[LoadedView | None]):
             return created
         if self.unknown:
             raise CommitStateUnknownError(
-                f"view {self._view}: the catalog gave no answer to its creation ({self.unknown[-1]}), and another view "
-                "has the name now. It is not known whether it was created in between; nothing was deleted, run it again"
+                f"view {self._view}: the catalog did not respond to its creation ({self.unknown[-1]}), and another "
+                "view has the name now. It is not known whether it was created in between; nothing was deleted, run "
+                "it again"
             )
         raise self._taken or AlreadyExistsError(
             f"a view {self._view} exists already; choose another name or use replace"

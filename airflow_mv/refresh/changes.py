@@ -198,13 +198,13 @@ def _columns(
     return chosen, () if wanted else tuple(item for item in names if item not in same)
 
 
-def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, asked: ChangesQuestion) -> DataFrame:
+def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: ChangesQuestion) -> DataFrame:
     """Compute the change in Spark.
 
     Args:
         catalog: Where the table is.
         spark: A session, classic or Connect.
-        asked: From :func:`question`.
+        wanted: From :func:`question`.
 
     Raises:
         SnapshotNotFoundError, UnsupportedError, JobError: As for :func:`changes`.
@@ -215,28 +215,30 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, asked: C
     from airflow_mv.job.run import registered
     from airflow_mv.job.session import made_active, temporary_settings, with_catalogs
 
-    if asked.left_out:
-        log.warning("%s: columns that are new or have changed are left out: %s", asked.table, ", ".join(asked.left_out))
+    if wanted.left_out:
+        log.warning(
+            "%s: columns that are new or have changed are left out: %s", wanted.table, ", ".join(wanted.left_out)
+        )
     settings = settings_of(catalog)
     session = with_catalogs(spark, {**settings.confs, **settings.secrets})
-    names = place_names({} if asked.place is None else {asked.table: asked.place})
+    names = place_names({} if wanted.place is None else {wanted.table: wanted.place})
     with (
-        spark_errors(f"reading the change of {asked.table}"),
+        spark_errors(f"reading the change of {wanted.table}"),
         made_active(session),
         temporary_settings(session, dict(SESSION_CONFS)),
-        registered(session, catalog.name if asked.table.path else asked.table.catalog, names.files) as staging,
+        registered(session, catalog.name if wanted.table.path else wanted.table.catalog, names.files) as staging,
         closing(JobContext(session, staging)) as work,
     ):
-        table = names.sql.get(asked.table, asked.table.sql()).replace(STAGING, staging)
-        require_delta(work, [TableRead(table, asked.end)])
+        table = names.sql.get(wanted.table, wanted.table.sql()).replace(STAGING, staging)
+        require_delta(work, [TableRead(table, wanted.end)])
         # Used twice: what is not computed here could not be read any more once the staged files are released.
-        step = DeltaStep(temporary("change"), table, asked.start, asked.end, asked.columns, uses=2)
+        step = DeltaStep(temporary("change"), table, wanted.start, wanted.end, wanted.columns, uses=2)
         try:
             frame = net_change(work, step)
         except IncrementalRefusedError as error:
-            raise _translated(asked, error) from None
-        log.info("%s: its change was read by %s", asked.table, ", ".join(work.deltas[0].ways) or "its metadata")
-        return _each_copy(frame, asked.columns)
+            raise _translated(wanted, error) from None
+        log.info("%s: its change was read by %s", wanted.table, ", ".join(work.deltas[0].ways) or "its metadata")
+        return _each_copy(frame, wanted.columns)
 
 
 def _each_copy(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
@@ -252,8 +254,8 @@ def _each_copy(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     )
 
 
-def _translated(asked: ChangesQuestion, error: IncrementalRefusedError) -> Exception:
-    what = f"table {asked.table}, the change from {asked.start} to {asked.end}: {error}"
+def _translated(wanted: ChangesQuestion, error: IncrementalRefusedError) -> Exception:
+    what = f"table {wanted.table}, the change from {wanted.start} to {wanted.end}: {error}"
     if error.code == "snapshot-missing":
         return SnapshotNotFoundError(what)
     if error.code in ("schema-changed", "column-type"):

@@ -69,8 +69,8 @@ def coverage(
     kind, chosen = interval_column(fields, metadata.properties, column=column or column_of(observation), view=name)
     unit = unit_of(chosen, observation.storage.table) or "day"
     default = _default(observation, chosen, unit, now or datetime.now(UTC))
-    asked = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
-    within = resolve(asked, fields, metadata.properties, observation.storage.table, view=name)
+    requested = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
+    within = resolve(requested, fields, metadata.properties, observation.storage.table, view=name)
     units = Units(unit, unit_number(within.start, unit), _after(within.end, unit, exact=True))
     if units.after - units.first > MAX_COVERED:
         raise ConfigurationError(

@@ -126,7 +126,7 @@ def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[
 
     Raises:
         NotFoundError: There is no such namespace.
-        CatalogUnavailableError: The catalog does not answer.
+        CatalogUnavailableError: The catalog does not respond.
     """
     found = []
     for result in for_each(catalog.list(namespace), catalog.load):
@@ -159,7 +159,7 @@ def pin_base_tables(
 
     Raises:
         InvalidQueryError: The views depend on each other in a cycle.
-        CatalogUnavailableError: The catalog does not answer.
+        CatalogUnavailableError: The catalog does not respond.
     """
     wanted = list(dict.fromkeys(catalog.identify(view) for view in views))
     faults: dict[str, str] = {}

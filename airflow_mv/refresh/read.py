@@ -85,7 +85,7 @@ class ReadResult:
         Raises:
             NotFoundError: A data file is missing.
             InvalidMetadataError: A data file is truncated, or cannot be read.
-            CatalogUnavailableError: The store did not answer.
+            CatalogUnavailableError: The store did not respond.
         """
         view = self.readable.view.identifier
         what = f"view {view}, refresh {self.readable.refresh_id}, data file"

@@ -36,13 +36,13 @@ from airflow_mv.refresh.checks import has_passed, judge, require_passed
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import Kept
-from airflow_mv.refresh.noted import note
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.registry.model import AskedBy
+from airflow_mv.refresh.registry_row import add_to_registry
+from airflow_mv.registry.model import Requester
 from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script
 from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
+from airflow_mv.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
 
@@ -169,7 +169,7 @@ def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
     if plan.skips:
         return outcome
     raise RefreshRefusedError(
-        f"view {plan.view} would have to be recomputed in full, as the job found out, and that is not allowed: "
+        f"view {plan.view} would have to be recomputed in full, as the job found, and that is not allowed: "
         f"{outcome.fallback_reason}. Allow it with on_fallback='full', or force it once with --full"
     )
 
@@ -246,7 +246,7 @@ def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
     if outcome.fallback is None:
         return replace(plan, reasons=(*plan.reasons, *_compared(outcome)))
     code = Code.SKIPPED if outcome.metadata_location is None else Code.INCREMENTAL_UNAVAILABLE
-    why = Reason(code, f"{FOUND_OUT}: {outcome.fallback_reason}")
+    why = Reason(code, f"{FOUND_BY_JOB}: {outcome.fallback_reason}")
     mode = Mode.NOOP if outcome.metadata_location is None else Mode.FULL
     return replace(plan, mode=mode, reasons=(*plan.reasons, why))
 
@@ -290,7 +290,7 @@ def refresh(
     pins: Pins | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
-    asked_by: AskedBy | None = None,
+    requester: Requester | None = None,
 ) -> list[RefreshResult]:
     """Refresh views from one set of pinned base snapshots, a view after the views that it reads.
 
@@ -303,7 +303,7 @@ def refresh(
             views pins them itself.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
-        asked_by: Who asked for it, for the registry.
+        requester: Who requested it, for the registry.
 
     Raises:
         CommitConflictError: A view kept changing while it was refreshed.
@@ -312,9 +312,9 @@ def refresh(
     if len(identifiers) > 1:
         pins = Pins() if pins is None else pins
         identifiers = _in_dependency_order(catalog, identifiers, pins)
-    noting = partial(note, catalog, asked_by=asked_by or AskedBy())
+    to_registry = partial(add_to_registry, catalog, requester=requester or Requester())
     return [
-        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects, noting)
+        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects, to_registry)
         for view in identifiers
     ]
 
@@ -334,7 +334,7 @@ def _refresh_one(
     pins: Pins | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
-    noting: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
+    to_registry: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
 ) -> RefreshResult:
     started, kept = time.monotonic(), None
     loaded = _analysed(catalog, view, stager, pins)
@@ -347,7 +347,7 @@ def _refresh_one(
         result = publish(catalog, plan, outcome, effects=effects)
         if result is not None:
             result = replace(result, seconds=time.monotonic() - started)
-            noting(plan, outcome, result)
+            to_registry(plan, outcome, result)
             return result
         log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
         if options.interval is not None:

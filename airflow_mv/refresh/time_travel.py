@@ -170,10 +170,10 @@ def _ms(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _missing(view: LoadedView, state: StorageState, asked: str) -> RefreshRecord:
+def _missing(view: LoadedView, state: StorageState, requested: str) -> RefreshRecord:
     oldest = state.refreshes[0].refreshed_at_ms
     when = "of unknown time" if oldest is None else f"of {from_ms(oldest).isoformat()}"
     raise RefreshNotFoundError(
-        f"view {view.identifier} has no refresh {asked} ({len(state.refreshes)} recorded, the oldest {when}; "
+        f"view {view.identifier} has no refresh {requested} ({len(state.refreshes)} recorded, the oldest {when}; "
         f"`airflow-mv history {view.identifier}` lists them, and a view keeps more of them with --time-travel)"
     )

@@ -113,10 +113,10 @@ class RefreshRow(Row):
     full_bytes: Long | None = Field(None, description="the estimated bytes that a full refresh reads")
     lag_seconds: float | None = Field(None, description="the lag that the refresh ended")
     application_id: str | None = Field(None, description="the Spark application")
-    dag_id: str | None = Field(None, description="the DAG that asked for it")
+    dag_id: str | None = Field(None, description="the DAG that requested it")
     run_id: str | None = Field(None, description="the DAG run")
     task_id: str | None = Field(None, description="the task")
-    asked_by: str | None = Field(None, description="the user who triggered the run, or ran the command")
+    requested_by: str | None = Field(None, description="the user who triggered the run, or ran the command")
 
     @model_validator(mode="after")
     def _of_its_month(self) -> Self:
@@ -171,8 +171,8 @@ KINDS: tuple[Kind[Any], ...] = (VIEWS, REFRESHES)
 
 
 @dataclass(frozen=True, slots=True)
-class AskedBy:
-    """Who asked for a refresh.
+class Requester:
+    """Who requested a refresh.
 
     Args:
         dag_id: The DAG.

@@ -49,7 +49,7 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
             f"SELECT view, {_COSTS} {_RECENT} GROUP BY view ORDER BY cost_seconds DESC NULLS LAST, view",
         ),
         "costs-by-dag": Question(
-            "What the refreshes cost by the DAG that asked for them.",
+            "What the refreshes cost by the DAG that requested them.",
             f"SELECT dag_id, {_COSTS} {_RECENT} GROUP BY dag_id ORDER BY cost_seconds DESC NULLS LAST, dag_id",
         ),
         "costs-by-owner": Question(

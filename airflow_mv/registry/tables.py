@@ -40,7 +40,7 @@ from airflow_mv.catalog.answers import NO_ANSWER, answered
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.pyiceberg_compat import replace_files, write_data_files
-from airflow_mv.catalog.reach import files_of_lists
+from airflow_mv.catalog.reachable_files import files_of_lists
 from airflow_mv.errors import (
     CatalogUnavailableError,
     CommitConflictError,
@@ -165,7 +165,7 @@ class Component(Generic[R]):
             most: The most rows of the files to read; ``None``: all.
 
         Raises:
-            CatalogUnavailableError: The catalog did not answer.
+            CatalogUnavailableError: The catalog did not respond.
             InvalidQueryError: The files have more rows. No file was read.
         """
         names = tuple(self.kind.model.model_fields) if columns is None else tuple(columns)

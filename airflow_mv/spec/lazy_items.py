@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.lean import Budget
+from airflow_mv.spec.memory_budget import Budget
 
 T = TypeVar("T")
 

@@ -59,7 +59,7 @@ class Code(StrEnum):
 #: Precedes the reasons why no incremental refresh is possible.
 NOT_INCREMENTAL = "the strategy is incremental, but this change is not: see why"
 #: The beginning of the reason of a job that could not refresh incrementally.
-FOUND_OUT = "the job found out"
+FOUND_BY_JOB = "found by the job"
 _UNEXPECTED = frozenset({Code.INCREMENTAL_UNAVAILABLE, Code.SKIPPED})
 
 

@@ -44,7 +44,7 @@ class SharedApplicationTrigger(BaseTrigger):
         return f"{PUBLIC_MODULE}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the wait is over. A store that does not answer is looked at again."""
+        """Look until the wait is over. A store that does not respond is looked at again."""
         pulse, answered = Pulse(), None
         while answered is None:
             await asyncio.sleep(POLL_SECONDS)

@@ -284,7 +284,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
 class BaseTablesChangedOnceTrigger(BaseTrigger):
     """Wait until views have pending changes; for a deferred task.
 
-    It also waits for a catalog that does not answer. An error that is not retryable ends the wait.
+    It also waits for a catalog that does not respond. An error that is not retryable ends the wait.
 
     Args:
         views: Names of the views.

@@ -2,7 +2,7 @@
 """Shared by all triggers of a process, by connection: its catalogs, a few threads, and results of polls.
 
 Opening a catalog costs more than reading a view's metadata, and each open catalog keeps connections to its database.
-So there is one hook per connection and process. Reads run in threads of the connection: a catalog that does not answer
+So there is one hook per connection and process. Reads run in threads of the connection: a catalog that does not respond
 blocks its own threads only. A read that several triggers request at the same time runs once.
 """
 
@@ -30,7 +30,7 @@ PUBLIC_MODULE = "airflow_mv.triggers"
 THREADS = 4
 #: Seconds after which a connection is read again, because it may have been edited.
 REREAD_SECONDS = 30.0
-#: Seconds that a trigger waits for a read before it reports that the catalog does not answer.
+#: Seconds that a trigger waits for a read before it reports that the catalog does not respond.
 LOOK_SECONDS = 300.0
 #: Seconds within which an opened catalog is not opened again after an error.
 _YOUNG_SECONDS = 10.0
@@ -224,7 +224,7 @@ class Connected:
                 return await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
             raise CatalogUnavailableError(
-                f"connection {self.conn_id!r}: its catalog did not answer within {LOOK_SECONDS:g} s"
+                f"connection {self.conn_id!r}: its catalog did not respond within {LOOK_SECONDS:g} s"
             ) from None
 
     def _read_views(self, last: Mapping[Wanted, ViewFreshness | None]) -> Results:

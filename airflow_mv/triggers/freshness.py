@@ -127,7 +127,7 @@ def _moment(value: object, field: str) -> datetime:
 class MaterializedViewFreshTrigger(BaseTrigger):
     """Wait until a view is fresh enough. Its event is a serialised :class:`FreshnessPoll`.
 
-    It also waits for a catalog that does not answer. An error that is not retryable ends the wait.
+    It also waits for a catalog that does not respond. An error that is not retryable ends the wait.
 
     Args:
         view: The view.

@@ -33,7 +33,7 @@ def triggerer_runs() -> bool | None:
     """Return whether the API server reports a triggerer with a recent heartbeat. This needs no login.
 
     Returns:
-        ``None`` if this is unknown: the server does not answer, or does not serve this API to its workers.
+        ``None`` if this is unknown: the server does not respond, or does not serve this API to its workers.
     """
     import httpx
 

@@ -88,7 +88,7 @@ def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None
     """In a URI a password is percent-encoded, so the plain value must not be the only mask."""
     uri = f"postgresql://me:{quote(SECRET, safe='')}@127.0.0.1:1/x"
     airflow.connect("one", conn_type="iceberg", extra=_extra(sales, uri=uri, credential="id:c4nary-two"))
-    with pytest.raises(Exception, match="the catalog does not answer"):
+    with pytest.raises(Exception, match="the catalog does not respond"):
         MaterializedViewHook("one").catalog_for(VIEW)
 
     for text in (SECRET, quote(SECRET, safe=""), uri, "c4nary-two", "id:c4nary-two"):

@@ -377,6 +377,7 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     deadline = time.monotonic() + 240
     while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
+    time.sleep(0.5)  # the hook knows its process a moment after that has begun
     scratch = operator._scratch
     assert scratch
     assert stat.S_IMODE(scratch.stat().st_mode) == 0o700

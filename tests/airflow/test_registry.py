@@ -29,6 +29,6 @@ def test_a_row_names_the_task_that_asked_for_the_refresh(airflow: Airflow, tmp_p
         (VIEW, "refresh", "fast-forward"),
         ("lake.sales.other", "commit", "fast-forward"),
     }
-    assert {row.asked_by for row in rows} == {"dag_test"}
+    assert {row.requested_by for row in rows} == {"dag_test"}
     assert len({(row.dag_id, row.run_id) for row in rows}) == 1
     assert all(row.dag_id and row.run_id for row in rows)

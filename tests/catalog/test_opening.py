@@ -14,8 +14,8 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 @pytest.mark.parametrize(
     ("kind", "uri", "wanted", "message"),
     [
-        ("sql", "postgresql+psycopg2://me:4711@127.0.0.1:1/x", CatalogUnavailableError, "'far' does not answer"),
-        ("rest", "http://me:4711@127.0.0.1:1/", CatalogUnavailableError, "'far' does not answer"),
+        ("sql", "postgresql+psycopg2://me:4711@127.0.0.1:1/x", CatalogUnavailableError, "'far' does not respond"),
+        ("rest", "http://me:4711@127.0.0.1:1/", CatalogUnavailableError, "'far' does not respond"),
         ("sql", "nonsense://me:4711@127.0.0.1:1/x", ConfigurationError, "'far' cannot be opened"),
         ("nonsense", "http://me:4711@127.0.0.1:1/", ConfigurationError, "'far' cannot be opened"),
     ],

@@ -96,9 +96,9 @@ def test_a_locked_row_ends_in_a_typed_unknown_outcome(home: Lake, uri: str, monk
     holder, started = create_engine(uri), time.monotonic()
     with holder.begin() as connection:
         connection.execute(text("SELECT * FROM iceberg_tables FOR UPDATE"))
-        with pytest.raises(CommitStateUnknownError, match=r"sales\.daily: no answer to the swap"):
+        with pytest.raises(CommitStateUnknownError, match=r"sales\.daily: no response to the swap"):
             home.catalog.swap(view.identifier, view.metadata_location, "file:///new.metadata.json")
-        with pytest.raises(CommitStateUnknownError, match=r"sales\.orders: no answer to a commit"):
+        with pytest.raises(CommitStateUnknownError, match=r"sales\.orders: no response to a commit"):
             home.catalog.commit_table(name, str(table.metadata.table_uuid), TableChange(properties={"a": "b"}))
         with pytest.raises(CommitStateUnknownError, match="drop it again"):
             home.catalog.drop(view.identifier)
@@ -131,7 +131,7 @@ def test_a_locked_sqlite_file_ends_in_a_typed_unknown_outcome(sqlite_uri: str, w
         other = sqlite3.connect(sqlite_uri.removeprefix("sqlite:///"), isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         started = time.monotonic()
-        with pytest.raises(CommitStateUnknownError, match="no answer to the swap"):
+        with pytest.raises(CommitStateUnknownError, match="no response to the swap"):
             home.catalog.swap(view.identifier, view.metadata_location, "file:///new.metadata.json")
         assert time.monotonic() - started < 4
         other.close()
@@ -221,7 +221,7 @@ def test_a_database_that_stops_answering_ends_in_an_error_that_names_catalog_and
     between.silent = True
     for call in (lambda: status(catalog, "sales.daily"), catalog.list, lambda: catalog.new_location(_DAILY)):
         started = time.monotonic()
-        with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not answer.*no answer within 1 s"):
+        with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not respond.*no response within 1 s"):
             call()
         assert time.monotonic() - started < 60  # without a limit it would never end
         between.speak()  # the broken connection is not used again
@@ -238,7 +238,7 @@ def test_a_database_that_never_answers_does_not_block_opening(
     monkeypatch.setitem(CLIENT_LIMITS, "connect_timeout", 2)
     url = make_url(uri).set(host="127.0.0.1", port=quiet().port).render_as_string(hide_password=False)
     started = time.monotonic()
-    with pytest.raises(CatalogUnavailableError, match="catalog 'lake' does not answer: OperationalError"):
+    with pytest.raises(CatalogUnavailableError, match="catalog 'lake' does not respond: OperationalError"):
         opened(url)
     assert time.monotonic() - started < 60  # without a limit it would never end
 
@@ -262,7 +262,7 @@ def test_a_lost_answer_after_the_swap_was_sent_is_an_unknown_outcome(
     plan, outcome = home.stage()
     between.last_words = word
     view = catalog.load("sales.daily")
-    with pytest.raises(CommitStateUnknownError, match=r"no answer to the swap.*no answer within 1 s"):
+    with pytest.raises(CommitStateUnknownError, match=r"no response to the swap.*no response within 1 s"):
         catalog.swap(view.identifier, view.metadata_location, view.metadata_location)
     between.speak()
     between.last_words = word
@@ -304,7 +304,7 @@ def test_a_rest_server_that_does_not_answer_ends_in_an_error(quiet: Callable[...
         given = {"type": "rest", "uri": silent, **way, ANSWER: "0.3"}
         started = time.monotonic()
         with (
-            pytest.raises(CatalogUnavailableError, match=r"does not answer.*no answer within 0\.3 s"),
+            pytest.raises(CatalogUnavailableError, match=r"does not respond.*no response within 0\.3 s"),
             catalog_errors("catalog 'lake'", given),
         ):
             load_catalog("lake", **given)
@@ -359,16 +359,16 @@ def test_a_lost_answer_of_a_rest_server_after_a_commit_is_an_unknown_outcome(
         view = catalog.load("sales.daily")
         changed = with_view_properties(view.metadata, {"a": "b"})
         between.last_words = b"POST "
-        with pytest.raises(CommitStateUnknownError, match=r"no answer to a commit: .*no answer within 2 s"):
+        with pytest.raises(CommitStateUnknownError, match=r"no response to a commit: .*no response within 2 s"):
             catalog.commit_table(name, uuid, TableChange(properties={"a": "b"}))
         between.mute = False
-        with pytest.raises(CommitStateUnknownError, match=r"replacing view lake\.sales\.daily: .*no answer within 2 s"):
+        with pytest.raises(CommitStateUnknownError, match=r"replacing view lake\.sales\.daily.*no response within 2 s"):
             catalog.replace(view, changed)
         between.speak()
         assert catalog.load("sales.daily").metadata.properties["a"] == "b"
         assert home.load().properties["a"] == "b"
         between.silent = True
-        with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not answer.*no answer within 2 s"):
+        with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not respond.*no response within 2 s"):
             status(catalog, "sales.daily")
         catalog.close()
 
@@ -391,7 +391,7 @@ def test_an_answer_that_never_ends_is_aborted(slow: bool) -> None:
 
     with http_server(Endless) as port:
         given = {"type": "rest", "uri": f"http://127.0.0.1:{port}", "token": "t", ANSWER: "0.5" if slow else "30"}
-        why = r"no answer within 0\.5 s" if slow else r"an answer of more than \d+ bytes"
+        why = r"no response within 0\.5 s" if slow else r"an answer of more than \d+ bytes"
         with pytest.raises(CatalogUnavailableError, match=why), catalog_errors("catalog 'lake'", given):
             load_catalog("lake", **given)
 
@@ -404,7 +404,7 @@ def test_an_object_store_that_does_not_answer_ends_in_an_error(quiet: Callable[.
     }
     given = {"s3.endpoint": f"http://127.0.0.1:{quiet().port}", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
     files = MetadataFiles({**given, "s3.region": "us-east-1", **dict.fromkeys(limits, "1")})
-    with pytest.raises(CatalogUnavailableError, match=r"the store of s3://b/1\.metadata\.json did not answer"):
+    with pytest.raises(CatalogUnavailableError, match=r"the store of s3://b/1\.metadata\.json did not respond"):
         files.read("s3://b/1.metadata.json", what="view v")
 
 

@@ -82,10 +82,10 @@ def closed_port() -> int:
 
 def test_a_dead_endpoint_is_named_and_retryable(configured: Configure) -> None:
     configured(TYPE="glue", GLUE__ENDPOINT=f"http://127.0.0.1:{closed_port()}", GLUE__MAX_RETRIES="0", **KEYS)
-    assert "'far' did not answer to loading table far.sales.daily: EndpointConnectionError" in said("status", VIEW)
+    assert "'far' did not respond (loading table far.sales.daily): EndpointConnectionError" in said("status", VIEW)
     assert json.loads(call("status", VIEW, "--json").stderr)["error"]["retryable"]
     configured(TYPE="hive", URI=f"thrift://127.0.0.1:{closed_port()}")
-    assert "'far' did not answer to loading table far.sales.daily: TTransportException" in said("status", VIEW)
+    assert "'far' did not respond (loading table far.sales.daily): TTransportException" in said("status", VIEW)
 
 
 def test_wrong_or_missing_credentials_are_a_configuration_error(
@@ -177,8 +177,8 @@ _COMMANDS = (
         ({"status": 419, "body": _REFUSAL}, "refused the credentials"),
         ({"status": 403, "body": _REFUSAL}, "forbids"),
         ({"status": 400, "body": _REFUSAL}, "cannot do"),
-        ({"status": 500, "body": _REFUSAL}, "failed at|did not answer"),
-        ({"status": 404}, r"no (view|table) far\.sales|did not answer|cannot do"),
+        ({"status": 500, "body": _REFUSAL}, "failed at|did not respond"),
+        ({"status": 404}, r"no (view|table) far\.sales|did not respond|cannot do"),
         ({"status": 200}, "answer|is a view already"),
         ({"status": 401, "body": _REFUSAL, "also_config": True}, "server refused the credentials .* check token"),
         ({"status": 200, "also_config": True}, "not one of Iceberg's REST protocol; check the uri"),

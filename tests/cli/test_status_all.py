@@ -20,7 +20,7 @@ DOWN = "postgresql+psycopg://nobody:s3cr3t@127.0.0.1:1/nothing"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """The catalog ``lake`` with a fresh and a stale view, and ``west``, whose database does not answer."""
+    """The catalog ``lake`` with a fresh and a stale view, and ``west``, whose database does not respond."""
     for name, value in configure(tmp_path, "lake").items():
         monkeypatch.setenv(name, value)
     for key, value in {"TYPE": "sql", "URI": DOWN, "WAREHOUSE": "file:///nowhere"}.items():
@@ -48,7 +48,7 @@ def test_an_unavailable_catalog_does_not_hide_views_of_the_others(home: Lake) ->
     assert "lake.sales.behind  stale" in ended.stdout
     assert "lake.sales.daily  fresh" in ended.stdout
     last = ended.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: catalog 'west' does not answer: ")
+    assert last.startswith("error: catalog 'west' does not respond: ")
     assert "s3cr3t" not in ended.stdout + ended.stderr
     assert call("status", "--all", "--check").code == 1
     assert call("status", "--all=lake", "--check").code == 3
@@ -65,7 +65,7 @@ def test_the_json_of_an_unavailable_catalog_has_the_fields_of_a_view(home: Lake)
         "unknown",
         "CATALOG_UNREADABLE",
     )
-    assert unavailable["reasons"][0]["message"].startswith("catalog 'west' does not answer")
+    assert unavailable["reasons"][0]["message"].startswith("catalog 'west' does not respond")
     assert {frozenset(document) for document in ended.json} == {frozenset(unavailable)}
     assert {document["catalog"] for document in ended.json} == {"lake", "west"}
 
@@ -80,7 +80,7 @@ def test_a_base_table_in_an_unavailable_catalog_does_not_hide_other_views(
 
     def locate(catalog: Any, identifiers: Any) -> Any:
         if any(item.name == "far" for item in identifiers):
-            raise CatalogUnavailableError("catalog 'west' does not answer")
+            raise CatalogUnavailableError("catalog 'west' does not respond")
         return real(catalog, identifiers)
 
     monkeypatch.setattr(home.catalog.__class__, "locate", locate)
@@ -91,7 +91,7 @@ def test_a_base_table_in_an_unavailable_catalog_does_not_hide_other_views(
         "lake.sales.behind": "stale",
         "lake.sales.daily": "fresh",
     }
-    error = {"code": "CatalogUnavailableError", "message": "catalog 'west' does not answer", "retryable": True}
+    error = {"code": "CatalogUnavailableError", "message": "catalog 'west' does not respond", "retryable": True}
     assert json.loads(ended.stderr.strip().splitlines()[-1]) == {"error": error}
 
 
@@ -99,7 +99,7 @@ def test_a_named_catalog_that_is_unavailable_is_an_error(home: Lake) -> None:
     """No other catalog was requested, so there is nothing to show."""
     ended = call("status", "--all=west")
     assert (ended.code, ended.stdout) == (1, "")
-    assert "catalog 'west' does not answer" in ended.stderr
+    assert "catalog 'west' does not respond" in ended.stderr
 
 
 def test_an_unexpected_error_does_not_hide_other_views(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

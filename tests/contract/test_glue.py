@@ -140,7 +140,7 @@ def test_throttling_is_an_outage_and_a_refused_commit_is_not(home: Lake, answers
         publish(home.catalog, plan, where(outcome))
     assert ids(home) == []
     answers("get_table", *[error("ThrottlingException")] * 9)
-    with pytest.raises(CatalogUnavailableError, match=r"did not answer to loading table .*Throttling"):
+    with pytest.raises(CatalogUnavailableError, match=r"did not respond \(loading table .*Throttling"):
         home.catalog.load(VIEW)
 
 

@@ -119,6 +119,6 @@ def wait_for(uri: str) -> None:
             with engine.connect():
                 break
         except OperationalError:
-            assert time.monotonic() < deadline, "pgbouncer does not answer"
+            assert time.monotonic() < deadline, "pgbouncer does not respond"
             time.sleep(0.1)
     engine.dispose()

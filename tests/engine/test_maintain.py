@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_mv.catalog.reach import snapshot_files
+from airflow_mv.catalog.reachable_files import snapshot_files
 from airflow_mv.freshness.expiry import expires_ms
 from airflow_mv.maintenance import small_files
 from airflow_mv.maintenance.base_snapshots import KEEP_PROPERTY, keep_base_snapshots

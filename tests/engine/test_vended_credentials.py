@@ -25,7 +25,7 @@ from airflow_mv.job.submit import build_package, jar_confs, main_file, write_pro
 from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.operators.handover import job_arguments, write_script
+from airflow_mv.operators.submission_files import job_arguments, write_script
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable

@@ -24,7 +24,7 @@ from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import publish
 from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
-from airflow_mv.spec.reasons import FOUND_OUT, Code
+from airflow_mv.spec.reasons import FOUND_BY_JOB, Code
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
 from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, reasons_text
@@ -158,12 +158,12 @@ def _documented() -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], set
 def test_the_plan_of_each_query_agrees_with_the_page(planned: list[Refreshed], change: str) -> None:
     """A difference is allowed only where the job finds a reason that a plan cannot know."""
     modes, why = _documented()
-    decided_by_job = {key for key, reasons in why.items() if any(text.startswith(FOUND_OUT) for text in reasons)}
+    decided_by_job = {key for key, reasons in why.items() if any(text.startswith(FOUND_BY_JOB) for text in reasons)}
     for item in (item for item in planned if item.change == change):
         key = (item.query, change)
         assert item.mode == ("replace-keys" if key in decided_by_job else modes[key]), key
         reasons = {text.replace(f"lake.{_SPACE}.", "") for text in item.why}
-        assert reasons == {text for text in why[key] if not text.startswith(FOUND_OUT)}, key
+        assert reasons == {text for text in why[key] if not text.startswith(FOUND_BY_JOB)}, key
 
 
 def test_each_reason_is_a_sentence_about_the_query(planned: list[Refreshed]) -> None:

@@ -247,7 +247,7 @@ def test_a_connection_without_a_catalog_name_is_explained(server: Server) -> Non
 def test_a_catalog_that_never_answers_does_not_block_the_others(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts the connection and does not answer. The list says for how long."""
+    """It accepts the connection and does not respond. The list says for how long."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"postgresql+psycopg://127.0.0.1:{silent.getsockname()[1]}/nothing"
         extra = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
-from airflow_mv.operators.handover import ship
+from airflow_mv.operators.submission_files import ship
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import find_staged

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
-from airflow_mv.catalog.reach import snapshot_files
+from airflow_mv.catalog.reachable_files import snapshot_files
 from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,
@@ -451,7 +451,7 @@ def test_an_interrupted_deletion_is_completed_by_the_next_one(home: Lake, monkey
         delete(location)
 
     monkeypatch.setattr(home.catalog.files, "delete", tire)
-    with pytest.raises(MaterializedViewError, match="did not answer"):
+    with pytest.raises(MaterializedViewError, match="did not respond"):
         collect_orphans(home.catalog, VIEW)
     monkeypatch.undo()
     assert list((local(home.storage().table.location) / "staged").iterdir()) == []

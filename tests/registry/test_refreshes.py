@@ -11,19 +11,19 @@ import pytest
 
 from airflow_mv.maintenance.registry import rebuild, sync
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
-from airflow_mv.registry.model import MEASURED, REFRESHES, AskedBy
+from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
 from airflow_mv.registry.registry import Registry, require_registry
 from airflow_mv.registry.settings import PLACE, SYNC_AFTER
 from tests.builders import ORDERS, Lake, lake
 from tests.registry.support import refresh_row
 
-ADA = AskedBy("nightly", "manual__1", "refresh", "ada")
+ADA = Requester("nightly", "manual__1", "refresh", "ada")
 
 
 def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, registry: Registry) -> None:
     """Without time travel the view itself records only the last one."""
     home.view()
-    first = home.refresh(asked_by=ADA)
+    first = home.refresh(requester=ADA)
     home.append()
     second = home.refresh()
     home.refresh()  # it is fresh: nothing is published
@@ -33,7 +33,7 @@ def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, re
     rows = {row.refresh_id: row for row in registry.refreshes.rows()}
     assert rows.keys() == {first.refresh_id, second.refresh_id}
     row = rows[first.refresh_id or ""]
-    assert (row.dag_id, row.run_id, row.task_id, row.asked_by) == ("nightly", "manual__1", "refresh", "ada")
+    assert (row.dag_id, row.run_id, row.task_id, row.requested_by) == ("nightly", "manual__1", "refresh", "ada")
     assert (row.view, row.mode, row.rows_written, row.outcome) == ("lake.sales.daily", "full", 2, "refreshed")
     assert dict(row.base_snapshots) == dict(first.snapshots)
     assert row.seconds == pytest.approx(first.seconds, abs=0.001)
@@ -74,7 +74,7 @@ def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake
     home.view("north", "SELECT id, amount FROM lake.sales.orders WHERE region = 'north'", time_travel=True)
     for _ in range(3):
         home.append()
-        home.refresh(asked_by=ADA)
+        home.refresh(requester=ADA)
     home.refresh("sales.north")
     sync(home.catalog)
     left, views = registry.refreshes.rows(), registry.views.rows()
@@ -91,7 +91,7 @@ def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake
 
 def test_a_sync_that_died_after_its_commit_is_repeated_without_a_second_row(home: Lake, registry: Registry) -> None:
     home.view()
-    home.refresh(asked_by=ADA)
+    home.refresh(requester=ADA)
     left = registry.spooled().rows
     sync(home.catalog)
     for row in left.values():

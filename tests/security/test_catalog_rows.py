@@ -137,7 +137,7 @@ LOCATIONS: dict[str, tuple[object, str]] = {
     "NULL": (None, "no view|is not a location"),
     "empty": ("", "is not a location"),
     "over 1,000 characters": ("file:///" + "x" * 2000, "has 2008 characters"),
-    "a name that is too long": ("file:///" + "x" * 1000, "did not answer|does not exist"),
+    "a name that is too long": ("file:///" + "x" * 1000, "did not respond|does not exist"),
     "non-existent": ("file:///nowhere/metadata/1.metadata.json", "does not exist"),
     "a folder": ("file:///tmp", "does not exist"),
     "a device": ("file:///dev/zero", "does not exist|not valid"),

@@ -232,7 +232,7 @@ def test_missing_or_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_connect_server_that_does_not_answer_is_reported_at_once_without_its_token() -> None:
     """gRPC itself would take minutes, and the URL contains a token."""
-    with pytest.raises(JobError, match=r"127\.0\.0\.1:\d+ does not answer") as caught:
+    with pytest.raises(JobError, match=r"127\.0\.0\.1:\d+ does not respond") as caught:
         open_session({}, remote=f"sc://127.0.0.1:{free_port()}/;token={CANARY}")
     assert CANARY not in str(caught.value)
 

@@ -23,7 +23,7 @@ from airflow_mv.catalog.spark import SparkSettings
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.job.submit import build_package, main_file, spark_version, write_properties
 from airflow_mv.job.versions import require_supported
-from airflow_mv.operators.handover import handed_over, write_script
+from airflow_mv.operators.submission_files import handed_over, write_script
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import refresh

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,6 +162,7 @@ def test_repointing_a_view_changes_only_the_location(document: dict[str, Any]) -
     }
 
 
+@pytest.mark.skipif(pydantic.VERSION < "2.14", reason="pydantic before 2.14 loses such a field")
 def test_an_unknown_field_with_a_similar_name_is_preserved() -> None:
     """``refresh_id`` is not ``refresh-id``: it is neither read instead of it nor renamed."""
     document = changed("refreshes/0/refresh_id", "not ours")

@@ -95,7 +95,7 @@ def server(_postgres: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def as_spark(home: Lake, script: Script) -> Outcome:
-    """Run a script; a catalog that does not answer fails the job with its own error only."""
+    """Run a script; a catalog that does not respond fails the job with its own error only."""
     try:
         return home.stager(script)
     except SQLAlchemyError as error:

@@ -164,7 +164,7 @@ def test_a_run_that_resumes_a_branch_records_the_mode_that_ran(counted: Lake) ->
     result = counted.refresh("most", on_fallback="full", stager=no_spark)
 
     assert (result.outcome, result.mode, result.refresh_id) == ("refreshed", "full", plan.refresh_id)
-    assert result.reasons[-1].message == f"the job found out: {staged.fallback_reason}"
+    assert result.reasons[-1].message == f"found by the job: {staged.fallback_reason}"
     storage = counted.catalog.load_storage(counted.view("most"))
     assert storage.state is not None
     assert storage.state.current.mode == "full"
@@ -181,7 +181,7 @@ def test_more_affected_keys_than_the_driver_accepts_lead_to_a_full_refresh(count
     counted.run("UPDATE {ns}.r SET n = n + 1")
 
     with_few_keys = partial(_with_few_keys, counted)
-    with pytest.raises(RefreshRefusedError, match="as the job found out"):
+    with pytest.raises(RefreshRefusedError, match="as the job found"):
         counted.refresh("most", on_fallback="fail", stager=with_few_keys)
     assert counted.refresh("most", on_fallback="skip", stager=with_few_keys).outcome == "skipped"
     assert counted.rows("most") == [(1, 2), (2, 3)]

@@ -85,7 +85,7 @@ class World:
         seed: Of all random choices.
         fate: Decides the fate of a call, from its kind and its possible fates.
         now: The store's clock, milliseconds since the epoch.
-        down_until: Until when the catalog does not answer.
+        down_until: Until when the catalog does not respond.
         late: Swaps that are on their way, with their time of arrival.
         events: The number of occurrences of each event.
         roles: What each running process does.

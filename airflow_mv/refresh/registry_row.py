@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Note a published refresh in the catalog's registry, if it has one. A refresh never fails because of it."""
+"""Add a published refresh to the catalog's registry, if it has one. A refresh never fails because of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.registry.model import AskedBy, RefreshRow
+from airflow_mv.registry.model import RefreshRow, Requester
 from airflow_mv.registry.settings import PLACE
 from airflow_mv.script import Outcome
 from airflow_mv.spec.materialized_view import RefreshRecord
@@ -17,13 +17,13 @@ from airflow_mv.spec.reasons import Mode
 log = logging.getLogger(__name__)
 
 
-def note(
+def add_to_registry(
     catalog: MaterializedViewCatalog,
     plan: RefreshPlan,
     outcome: Outcome | None,
     result: RefreshResult,
     *,
-    asked_by: AskedBy,
+    requester: Requester,
 ) -> None:
     """Leave the row of a refresh for the registry. A failure is logged as a warning.
 
@@ -31,16 +31,16 @@ def note(
         catalog: Where the view is.
         plan: The plan.
         outcome: What the job did, if there was one.
-        result: The result. Nothing is noted if it published nothing.
-        asked_by: Who asked for the refresh.
+        result: The result. Nothing is added if it published nothing.
+        requester: Who requested the refresh.
     """
     if not catalog.properties.get(PLACE) or not result.published:
         return
     try:
-        _leave(catalog, plan, outcome, result, asked_by)
+        _leave(catalog, plan, outcome, result, requester)
     except Exception as error:  # noqa: BLE001 (the rows are published; what follows must not fail the task)
         log.warning(
-            "%s was refreshed, but its refresh %s could not be noted in the registry (%s: %s). `airflow-mv registry "
+            "%s was refreshed, but its refresh %s could not be added to the registry (%s: %s). `airflow-mv registry "
             "rebuild %s` adds what the view records of it",
             plan.view,
             result.refresh_id,
@@ -55,13 +55,13 @@ def _leave(
     plan: RefreshPlan,
     outcome: Outcome | None,
     result: RefreshResult,
-    asked_by: AskedBy,
+    requester: Requester,
 ) -> None:
     from airflow_mv.registry.registry import leave, registry_of
 
     registry = registry_of(catalog)
     if registry is not None:
-        leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, asked_by))
+        leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
 
 
 def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: RefreshResult) -> RefreshRow:
@@ -85,7 +85,7 @@ def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: Refre
 
 
 def _measured(
-    row: RefreshRow, plan: RefreshPlan, outcome: Outcome | None, result: RefreshResult, asked_by: AskedBy
+    row: RefreshRow, plan: RefreshPlan, outcome: Outcome | None, result: RefreshResult, requester: Requester
 ) -> RefreshRow:
     """Return a row with what only this process knows."""
     full = next((item for item in plan.estimates if item.mode == Mode.FULL), None)
@@ -99,9 +99,9 @@ def _measured(
             "full_bytes": full.bytes_read if full else None,
             "lag_seconds": result.lag_seconds,
             "application_id": outcome.application_id if outcome else None,
-            "dag_id": asked_by.dag_id,
-            "run_id": asked_by.run_id,
-            "task_id": asked_by.task_id,
-            "asked_by": asked_by.user,
+            "dag_id": requester.dag_id,
+            "run_id": requester.run_id,
+            "task_id": requester.task_id,
+            "requested_by": requester.user,
         }
     )

@@ -79,7 +79,7 @@ def past_files(catalog: MaterializedViewCatalog, folders: tuple[str, ...]) -> Ca
         folders: Only files in these folders are read.
 
     Raises:
-        CatalogUnavailableError: The store did not answer.
+        CatalogUnavailableError: The store did not respond.
     """
     seen: set[str] = set()
 
