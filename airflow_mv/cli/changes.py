@@ -31,7 +31,9 @@ def changes(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Print the rows that were added to a table and removed from it between two snapshots.
+    """Print the rows by which two snapshots of a table differ.
+
+    Each row was added to the table or removed from it between the two.
 
     SNAPSHOT is a snapshot's id, the version of a Delta table, or, of a materialized view, the id of a refresh.
     """

@@ -49,7 +49,9 @@ def explain(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Show how a view would be refreshed after each kind of change, and a query that would be cheaper.
+    """Show how a view would be refreshed, and a cheaper query.
+
+    One line for each base table and kind of change: the mode, and its expected cost.
 
     Reads metadata only: no Spark, and nothing is made. Give a view, a query, or both.
     """

@@ -512,7 +512,10 @@ def verify(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Compare the stored rows with a recomputation at the recorded snapshots. Ends with 4 if they differ."""
+    """Compare the stored rows with a recomputation.
+
+    The query is computed at the recorded snapshots. Ends with 4 if the rows differ.
+    """
     from airflow_mv.refresh.verify import Part, verify_files
     from airflow_mv.refresh.verify import verify as verify_view
 
@@ -553,7 +556,9 @@ def doctor(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Check Java, PySpark, jars and the catalogs; or a view's metadata, manifests and base tables.
+    """Check the environment and the catalogs, or a view's files.
+
+    The environment: Java, PySpark and jars. A view: its metadata, manifests and base tables.
 
     With --conn-id the connection is read as Airflow's workers read it, and its catalog is checked. Prints how to fix
     what fails.
@@ -580,7 +585,10 @@ def doctor(
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
 @guarded
 def demo(*, home: Path | None) -> None:
-    """Run a complete demo on real data: flights, three views, a real Airflow, every row checked."""
+    """Run a complete demo on real data.
+
+    Flights, three views, a real Airflow; every row is checked.
+    """
     from examples.demo.home import DemoHome
     from examples.demo.run import run
 

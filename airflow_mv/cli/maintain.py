@@ -88,7 +88,9 @@ def maintain(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Expire old snapshots and delete orphan files that are proven to be the view's.
+    """Expire old snapshots and delete orphan files.
+
+    Only files that are proven to be the view's are deleted.
 
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
@@ -151,7 +153,7 @@ def _show_undone(document: dict[str, Any]) -> None:
 @click.option("--to-version", "version_id", type=int, help="The version of the definition, as `versions` lists it.")
 @common
 def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_json: bool, conn_id: str | None) -> None:
-    """Make an earlier refresh, or an earlier definition, current again.
+    """Make an earlier refresh or definition current again.
 
     After --to, the next refresh brings the view up to date again. After --to-version, rows of another definition are
     not returned until the next refresh has recomputed them.
@@ -301,7 +303,9 @@ def _files(document: dict[str, Any]) -> str:
 )
 @common
 def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: str | None) -> None:
-    """Show which files of a view are lost or truncated, and repair it with --yes. Deletes nothing.
+    """Show which files of a view are damaged, and repair it.
+
+    Repairs only with --yes. Deletes nothing.
 
     Ends with 4 if something is wrong and was not repaired.
     """

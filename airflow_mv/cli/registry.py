@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def registry() -> None:
-    """Ask what all views and refreshes of a catalog did and cost, and keep the registry up to date."""
+    """Query all views and refreshes of a catalog: state, modes, costs."""
 
 
 def _of_catalog(command: Command) -> Command:
@@ -39,7 +39,10 @@ def _open(name: str | None, conn_id: str | None) -> MaterializedViewCatalog:
 @registry.command()
 @_of_catalog
 def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Bring the refreshes of the last time into the registry, by one commit, and look at all views."""
+    """Bring new refreshes into the registry.
+
+    By one commit. All views are looked at, too.
+    """
     from airflow_mv.maintenance.registry import sync as sync_registry
 
     _show(sync_registry(_open(name, conn_id)), as_json=as_json)
@@ -49,7 +52,7 @@ def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
 @click.option("--purge", is_flag=True, help="Delete all rows first. Only what the views record is left.")
 @_of_catalog
 def rebuild(*, purge: bool, name: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Make the registry again from the views. What only it knows stays, such as durations."""
+    """Rebuild the registry from the views. What only it knows stays, such as durations."""
     from airflow_mv.maintenance.registry import rebuild as rebuild_registry
 
     _show(rebuild_registry(_open(name, conn_id), purge=purge), as_json=as_json)
@@ -59,7 +62,10 @@ def rebuild(*, purge: bool, name: str | None, as_json: bool, conn_id: str | None
 @click.argument("sql")
 @_of_catalog
 def query(*, sql: str, name: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Run one SELECT over the tables `views` and `refreshes`, in DuckDB's SQL. It can read nothing else."""
+    """Run one SELECT over the tables `views` and `refreshes`.
+
+    In DuckDB's SQL. It can read nothing else.
+    """
     from airflow_mv.registry.query import query as run
     from airflow_mv.registry.registry import require_registry
 

@@ -16,7 +16,10 @@ from airflow_mv.cli.context import common, open_catalog, out, parse_time, print_
 @click.option("--at", help="Only the version that was current at this time, ISO 8601: what somebody would have seen.")
 @common
 def versions(*, view: str, at: str | None, as_json: bool, conn_id: str | None) -> None:
-    """List the versions of a view's definition, oldest first: when, by which engine, columns and query."""
+    """List the versions of a view's definition, oldest first.
+
+    Each with its time, its engine, its columns and its query.
+    """
     from airflow_mv.freshness.versions import versions as view_versions
 
     catalog, (identifier,) = open_catalog([view], conn_id)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from airflow_mv.cli import main
 
@@ -84,3 +85,11 @@ def test_every_statement_of_the_source_documents_names_existing_tests_or_what_is
 def test_no_placeholder_is_left() -> None:
     assert not re.search(r"```\n```", README)
     assert "<!-- numbers -->" not in README
+
+
+@pytest.mark.parametrize("group", [main, main.commands["registry"]], ids=["all", "registry"])
+def test_the_list_of_commands_shows_whole_sentences(group: click.Group) -> None:
+    """click cuts a first sentence that is longer than a line."""
+    shown = CliRunner().invoke(group, ["--help"]).output.partition("Commands:")[2]
+    assert shown
+    assert "..." not in shown
