@@ -133,7 +133,7 @@ class RegisteredStorage(LoadedStorage):
         return (base,) if lies_in(beside, (base,)) else (base, beside)
 
     def dead_branches(self, limit_ms: int) -> list[str]:
-        """Return the branches of dead refreshes."""
+        """Return the branches of killed refreshes."""
         return dead_branches(self.table, current=(self.table.head, self.tagged), not_current_since_ms=limit_ms)
 
     def open(self, catalog: OpensTables) -> Table:

@@ -262,7 +262,7 @@ def _show(document: dict[str, Any]) -> None:
     kept = ", ".join(f"{count} {why[reason]}" for reason, count in document["kept_snapshots"].items() if count)
     out.print(f"  snapshots {would}expired: {len(document['expired_snapshots'])}; kept: {kept or 'none'}")
     if document["dropped_branches"]:
-        out.print(f"  branches of dead refreshes {would}dropped: {len(document['dropped_branches'])}")
+        out.print(f"  branches of killed refreshes {would}dropped: {len(document['dropped_branches'])}")
     counts = document["kept_files"]
     kept = f"{counts['reachable']} needed, {counts['young']} too young, {counts['waiting']} waiting for the grace"
     out.print(f"  {would}{_files(document)}; kept: {kept}")

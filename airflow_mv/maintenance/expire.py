@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expire old snapshots of a storage table, and drop the branches of dead refreshes."""
+"""Expire old snapshots of a storage table, and drop the branches of killed refreshes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def expire(
     if change.publish():
         result = change.result
         log.info("Expired %d snapshots of %s: %s", len(result.snapshot_ids), identifier, result.snapshot_ids)
-        log.info("Dropped %d branches of dead refreshes of %s: %s", len(result.branches), identifier, result.branches)
+        log.info("Dropped %d branches of killed refreshes of %s: %s", len(result.branches), identifier, result.branches)
     return result
 
 

@@ -72,7 +72,7 @@ class Maintained:
     """The result of maintenance of a view.
 
     Args:
-        expired: The snapshots, and branches of dead refreshes.
+        expired: The snapshots, and branches of killed refreshes.
         collected: The files.
     """
 

@@ -114,7 +114,7 @@ class MaintainMaterializedViewOperator(_ViewsOperator):
             self.log.info("  left %s: %s", location, why)
         expired, branches = len(document["expired_snapshots"]), len(document["dropped_branches"])
         self.log.info(
-            "%s: %d snapshots expired, %d branches of dead refreshes dropped, %d files deleted, %d bytes",
+            "%s: %d snapshots expired, %d branches of killed refreshes dropped, %d files deleted, %d bytes",
             *(document["view"], expired, branches, document["deleted_files"], document["deleted_bytes"]),
         )
         return {key: value for key, value in document.items() if key not in ("proofs", "waiting")}

@@ -13,7 +13,7 @@ VIEW = "lake.sales.daily"
 WHEEL = "/Volumes/main/default/wheels/airflow_mv_job-0.1.0-py3-none-any.whl"
 # What the plan's XCom `packages` names for Spark 4.0 and a catalog on PostgreSQL.
 JARS = ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0", "org.postgresql:postgresql:42.7.7")
-# Databricks itself puts the secret in. The plan passes it on as it is.
+# Databricks resolves this reference. The plan passes it on as it is.
 PASSWORD = {"spark.sql.catalog.lake.jdbc.password": "{{secrets/airflow-mv/lake-password}}"}
 
 with DAG("managed_spark_databricks", schedule=None, tags=["airflow-mv"]):

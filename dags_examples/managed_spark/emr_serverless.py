@@ -11,7 +11,7 @@ from airflow_mv.operators import CommitRefreshOperator, PlanRefreshOperator
 
 VIEW = "lake.sales.daily"
 OPTIONS = "{{ ti.xcom_pull('plan', key='spark_submit_conf') }} --py-files {{ ti.xcom_pull('plan', key='py_files') }}"
-# EMR puts the secret of AWS Secrets Manager in.
+# EMR resolves this reference with AWS Secrets Manager.
 PASSWORD = {"spark.sql.catalog.lake.jdbc.password": "EMR.secret@airflow-mv/lake-password"}
 
 with DAG("managed_spark_emr_serverless", schedule=None, tags=["airflow-mv"]):
