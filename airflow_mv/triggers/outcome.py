@@ -20,7 +20,7 @@ POLL_SECONDS = 10.0
 class JobOutcomeTrigger(BaseTrigger):
     """Wait until a driver has written the outcome of its script. Neither its worker nor this triggerer has to live on.
 
-    It also waits for a store that does not answer. Its event has ``location``, and ``error`` if waiting cannot help:
+    It also waits for a store that does not respond. Its event has ``location``, and ``error`` if waiting cannot help:
     the class and the message.
 
     Args:
