@@ -49,8 +49,9 @@ def graph(rows: Sequence[ViewRow], asked: Asked) -> dict[str, Any]:
 
     Returns:
         ``nodes``, and ``edges`` from what is read to its reader. A node of the kind ``group`` has the number of its
-        ``views`` and ``tables``, and the ``counts`` of their states. ``opened``: the opened groups, which can be
-        closed. ``left_out``: how many groups there was no room for.
+        ``views`` and ``tables``, the ``counts`` of their states, and whether it is the ``rest`` of a group of which
+        other views and tables are nodes. ``opened``: the opened groups, which can be closed. ``left_out``: how many
+        groups there was no room for.
     """
     by_name = {str(row.view): row for row in rows}
     down = {name: [table for table, _ in row.tables] for name, row in by_name.items()}
@@ -67,7 +68,8 @@ def graph(rows: Sequence[ViewRow], asked: Asked) -> dict[str, Any]:
     for name in distance.keys() - place.keys():
         place[name] = f"group {group[name]}"
         inside.setdefault(group[name], []).append(name)
-    groups = [_group(name, inside[name], by_name, asked.running) for name in sorted(inside)]
+    begun = {group[name] for name in apart if group}
+    groups = [{**_group(name, inside[name], by_name, asked.running), "rest": name in begun} for name in sorted(inside)]
     nodes = [_node(name, by_name.get(name), asked.running) for name in apart] + groups[:MOST_GROUPS]
     known = {node["id"] for node in nodes}
     pairs = {(place[table], place[name]) for name in distance for table in down.get(name, ()) if table in place}

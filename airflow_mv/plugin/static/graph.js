@@ -6,6 +6,7 @@ import { h, LABELS, svg } from "./dom.js";
 import { count } from "./format.js";
 
 const [WIDTH, HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN] = [210, 48, 80, 14, 14];
+const ROWS = 16; // a larger layer has several columns
 const SWEEPS = 6;
 const LONGEST = 26;
 const [SMALLEST, LARGEST, STEP, TALLEST] = [0.2, 2, 1.25, 640];
@@ -30,7 +31,7 @@ export function drawGraph({ nodes, edges, opened = [], left_out: leftOut }, { cu
   roving(boxes, boxes.get(current) ?? boxes.values().next().value);
   const frame = h("div", { class: "graph-frame" }, picture);
   const closers = toGroup && opened.length ? h("div", { class: "chips" }, opened.map((name) => h("a", { class: "chip", "aria-label": `Close group ${name}`, "data-key": `close ${name}`, ...toGroup(name, true) }, name, " ×"))) : null;
-  return h("div", null, closers, zoomBar(frame, picture, size, kept), frame, told, legend(nodes),
+  return h("div", null, closers, zoomBar(frame, picture, size, kept), frame, told, legend(nodes, toGroup),
     leftOut ? h("p", { class: "quiet" }, `${count(leftOut)} groups are left out: narrow the search.`) : null);
 }
 
@@ -43,9 +44,10 @@ function curve(from, to) {
 function box(node, { places, before, after }, { isCurrent, linkTo, toGroup }) {
   const { x, y } = places.get(node.id);
   const state = { view: node.state, table: "table", group: `group ${worstOf(node) ?? ""}` }[node.kind];
-  const text = node.name.length > LONGEST ? `${node.name.slice(0, LONGEST - 1)}…` : node.name;
+  const name = node.rest ? `more of ${node.name}` : node.name;
+  const text = name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name;
   const links = [before.get(node.id).length && `reads ${before.get(node.id).length}`, after.get(node.id).length && `read by ${after.get(node.id).length}`].filter(Boolean);
-  const whole = [node.kind === "group" ? `group ${node.name}` : node.id, ...states(node), ...links].join(", ");
+  const whole = [node.kind === "group" ? `${node.rest ? "the rest of group" : "group"} ${node.name}` : node.id, ...states(node), ...links].join(", ");
   const drawn = svg(
     "g",
     { class: `node ${state}${isCurrent ? " current" : ""}${node.running ? " at-work" : ""}`, transform: `translate(${x},${y})` },
@@ -56,7 +58,7 @@ function box(node, { places, before, after }, { isCurrent, linkTo, toGroup }) {
     svg("text", { class: "told", x: 26, y: 38 }, short(node)),
   );
   const named = { "aria-label": whole, "data-key": `node ${node.id}` };
-  if (node.kind === "group" && toGroup) return svg("a", { ...toGroup(node.name, false), ...named }, drawn);
+  if (node.kind === "group" && toGroup && !node.rest) return svg("a", { ...toGroup(node.name, false), ...named }, drawn);
   if (node.kind === "view" && !isCurrent) return svg("a", { href: linkTo(node.id), ...named }, drawn);
   drawn.setAttribute("role", "img");
   Object.entries(named).forEach(([name, value]) => drawn.setAttribute(name, value));
@@ -83,8 +85,8 @@ function worstOf({ counts = {} }) {
   return Object.keys(counts).find((state) => state !== "running");
 }
 
-function legend(nodes) {
-  const parts = ["An arrow goes from what is read to what reads it.", nodes.some((node) => node.running) && "A dashed outline: a refresh runs.", nodes.some((node) => node.kind === "group") && "A group opens when it is chosen."];
+function legend(nodes, toGroup) {
+  const parts = ["An arrow goes from what is read to what reads it.", nodes.some((node) => node.running) && "A dashed outline: a refresh runs.", toGroup && nodes.some((node) => node.kind === "group") && "A group opens when it is chosen."];
   return h("p", { class: "quiet" }, parts.filter(Boolean).join(" "));
 }
 
@@ -171,14 +173,17 @@ function layOut(nodes, edges) {
     const order = forth ? layers.slice(1) : layers.slice(0, -1).reverse();
     order.forEach((layer) => arrange(layer, ranks(layers), forth ? before : after));
   }
-  const tallest = Math.max(...layers.map((layer) => layer.length));
+  const tallest = Math.min(ROWS, Math.max(...layers.map((layer) => layer.length)));
   const places = new Map();
-  layers.forEach((layer, depth) => {
-    const top = MARGIN + ((tallest - layer.length) * (HEIGHT + ROW_GAP)) / 2;
-    layer.forEach((id, row) => {
-      places.set(id, { x: MARGIN + depth * (WIDTH + COLUMN_GAP), y: top + row * (HEIGHT + ROW_GAP) });
-    });
-  });
+  let x = MARGIN - WIDTH - COLUMN_GAP;
+  for (const layer of layers) {
+    for (let start = 0; start < layer.length; start += ROWS) {
+      const column = layer.slice(start, start + ROWS);
+      const top = MARGIN + ((tallest - column.length) * (HEIGHT + ROW_GAP)) / (start ? Infinity : 2);
+      x += WIDTH + (start ? ROW_GAP : COLUMN_GAP);
+      column.forEach((id, row) => places.set(id, { x, y: top + row * (HEIGHT + ROW_GAP) }));
+    }
+  }
   return places;
 }
 

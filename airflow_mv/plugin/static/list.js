@@ -149,6 +149,7 @@ class List {
     const onclick = (event) => {
       if (event.metaKey || event.ctrlKey) return;
       event.preventDefault();
+      this.kept = { zoom: this.kept.zoom };
       this.turned = isOpen ? `node group ${name}` : `close ${name}`; // what then has the focus
       this.go(change);
     };
