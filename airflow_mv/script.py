@@ -218,11 +218,14 @@ class SqlStep:
         sql: The statement.
         query: The view's query that is part of the statement. It may only read :attr:`Script.reads`. Empty for none.
         view: Quoted name of the temporary view that the statement creates, from :func:`temporary`; empty for none.
+        registers: Name and metadata file of the table that the statement registers in the staging catalog; empty for
+            none. In a classic session it is registered directly, which takes a fifth of the statement's time.
     """
 
     sql: str
     query: str = ""
     view: str = ""
+    registers: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return the statement itself."""
@@ -671,7 +674,8 @@ def register(name: str, location: str) -> SqlStep:
         location: The metadata file.
     """
     table, file = string_literal(f"{STAGING_NAMESPACE}.{name}"), string_literal(location)
-    return SqlStep(f"CALL {quote(STAGING)}.system.register_table(table => {table}, metadata_file => {file})")
+    statement = f"CALL {quote(STAGING)}.system.register_table(table => {table}, metadata_file => {file})"
+    return SqlStep(statement, registers=(name, location))
 
 
 _Value = TypeVar("_Value")

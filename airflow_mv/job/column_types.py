@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import zip_longest
 
 from pyspark.sql import types as T
@@ -11,6 +12,7 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.script import Script
 
+_PLAIN = re.compile(r"[a-z_]+(\(\d+,\d+\))?")
 #: Lines of types. Each type can hold all values of the types before it in its line.
 _LINES = (
     (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
@@ -30,8 +32,10 @@ def check_types(work: JobContext, script: Script) -> None:
     Raises:
         InvalidQueryError: Names the columns and the types.
     """
+    found = work.analysed(script.query).schema
+    if [_plain(kind) for _, kind in script.types] == [kind.simpleString() for kind in _kinds(found)]:
+        return
     wanted = work.query("SELECT " + ", ".join(f"CAST(NULL AS {kind}) AS `c`" for _, kind in script.types)).schema
-    found = work.query(script.query).schema
     changed = [
         f"the query's type of column {name} changed from {want.simpleString()} to {have.simpleString()}"
         for (name, _), want, have in zip(script.types, _kinds(wanted), _kinds(found), strict=False)
@@ -42,6 +46,12 @@ def check_types(work: JobContext, script: Script) -> None:
     if changed:
         advice = f"replace the view (airflow-mv create {script.view} --replace, with the same query)"
         raise InvalidQueryError(f"{'; '.join(changed)}: {advice}")
+
+
+def _plain(kind: str) -> str | None:
+    """Return a type's text as Spark writes it; ``None`` for a type with parts, which Spark has to parse."""
+    text = kind.replace(" ", "").lower()
+    return text if _PLAIN.fullmatch(text) else None
 
 
 def _kinds(schema: T.StructType) -> list[T.DataType]:

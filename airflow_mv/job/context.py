@@ -19,7 +19,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.executors import ExecutorTime
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
-from airflow_mv.script import STAGING_CATALOG, Delta, TableRead
+from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
 from airflow_mv.version import minor
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
@@ -55,6 +55,7 @@ class JobContext:
         self.before_last: Callable[[], None] = lambda: None
         #: What Spark's executors have worked for the run.
         self.executors = ExecutorTime(None, "")
+        self._analysed: dict[str, DataFrame] = {}
         self._views: set[str] = set()
         self._staged: list[tuple[Any, str]] = []
         self._held: list[DataFrame] = []
@@ -70,6 +71,17 @@ class JobContext:
         """Return a query as a frame; the run's error names this SQL if it fails."""
         self.sql = sql
         return self.spark.sql(sql)
+
+    def analysed(self, sql: str) -> DataFrame:
+        """Return a query as a frame, analysed once a run: what a run reads does not change.
+
+        Args:
+            sql: A query whose tables are pinned.
+        """
+        self.sql = sql
+        if sql not in self._analysed:
+            self._analysed[sql] = self.spark.sql(sql)
+        return self._analysed[sql]
 
     def run(self, sql: str) -> None:
         """Run a statement that is not a query. Spark runs it at once; fetching its rows would take 10 ms more."""
@@ -221,6 +233,14 @@ class JobContext:
         return _compiled[key].newInstance(
             self.array("Object", [table, numbers.valueOf(str(start)), numbers.valueOf(str(end))])
         )
+
+    def staging_catalog(self) -> Any:
+        """Return the run's staging catalog as Iceberg's Java object."""
+        return self.spark._jsparkSession.sessionState().catalogManager().catalog(self.staging).icebergCatalog()
+
+    def staged_identifier(self, name: str) -> Any:
+        """Return Iceberg's identifier of a table in the staging catalog."""
+        return self.java("org.apache.iceberg.catalog.TableIdentifier").parse(f"{STAGING_NAMESPACE}.{name}")
 
     def table(self, name: str) -> Any:
         """Load a Java table by its quoted Spark name."""

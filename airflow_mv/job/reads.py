@@ -70,7 +70,7 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         InvalidQueryError: It calls a SQL function, or reads a session variable or anything else than these tables at
             their snapshots.
     """
-    frame = work.query(sql)
+    frame = work.analysed(sql)
     if work.jvm is None:
         _check_text(work, sql)
         return frame

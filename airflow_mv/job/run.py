@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,7 @@ from airflow_mv.script import (
     SNAPSHOT_PROPERTY,
     STAGING_CATALOG,
     STAGING_NAMESPACE,
+    STORAGE,
     CheckResult,
     Outcome,
     Script,
@@ -93,7 +94,7 @@ def run(
             quiet(),
             made_active(spark),
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
-            _tables(spark, script, name, None if access else settings),
+            _tables(work, script, None if access else settings),
             closing(work),
             deletion_vectors_read(work, script.reads),
             measured(spark) as work.executors,
@@ -241,29 +242,38 @@ def _give_back(access: Mapping[str, str], name: str) -> None:
 
 
 @contextmanager
-def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str, str] | None) -> Iterator[None]:
+def _tables(work: JobContext, script: Script, access: Mapping[str, str] | None) -> Iterator[None]:
     """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh.
 
     A staging catalog with vended credentials is not used again, because they end: ``access`` is ``None``.
     """
-    if (jvm := getattr(spark, "_jvm", None)) is not None:
-        getattr(jvm, "java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
+    if work.jvm is not None:
+        work.java("java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
     # A storage table in the catalog must not be dropped.
-    staged = [script.bound(name, script.branch).table] if script.is_staged else []
-    staged += [f"`{name}`.`{STAGING_NAMESPACE}`.`base_{number}`" for number in range(script.nested)]
+    staged = [STORAGE] if script.is_staged else []
+    staged += [f"base_{number}" for number in range(script.nested)]
     try:
         yield
     finally:
         clean = False
         with suppress(Exception):  # a failure here must not hide the run's outcome
-            for table in staged:
-                spark.sql(f"DROP TABLE IF EXISTS {table}").collect()
+            _unregister(work, staged)
             clean = True
-        if clean and staged and jvm is not None and access is not None:
-            _give_back(access, name)
+        if clean and staged and work.jvm is not None and access is not None:
+            _give_back(access, work.staging)
         elif staged:
             with suppress(Exception):  # Derby reports the successful end of a database as an error
-                _drop_database(spark, name)
+                _drop_database(work.spark, work.staging)
+
+
+def _unregister(work: JobContext, tables: Sequence[str]) -> None:
+    """Remove tables from the staging catalog. In Java, where that is possible: each statement of Spark takes longer."""
+    purge = False
+    for table in tables:
+        if work.jvm is None:
+            work.spark.sql(f"DROP TABLE IF EXISTS `{work.staging}`.`{STAGING_NAMESPACE}`.`{table}`").collect()
+        else:
+            work.staging_catalog().dropTable(work.staged_identifier(table), purge)
 
 
 def _drop_database(spark: SparkSession, name: str) -> None:

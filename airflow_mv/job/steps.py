@@ -135,7 +135,8 @@ def _run_each(
             _run_step(work, step)
         finally:
             seconds.append(round(time.monotonic() - started, 3))
-        work.executors.read()
+        if number < len(steps):  # what the last step has taken is read with the outcome
+            work.executors.read()
         report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
 
 
@@ -159,6 +160,11 @@ def _run_step(work: JobContext, step: Step) -> None:
 
 
 def _run_sql(work: JobContext, step: SqlStep) -> None:
+    if step.registers and work.jvm is not None:
+        name, location = step.registers
+        work.sql = step.sql
+        work.staging_catalog().registerTable(work.staged_identifier(name), location)
+        return
     if step.query:
         check_reads(work, step.query)
     if step.view:
