@@ -20,6 +20,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "format-version": "2",
         **{f"write.{verb}.mode": "merge-on-read" for verb in ("delete", "update", "merge")},
     },
+    "v3-cow": {"format-version": "3"},
     "v3-mor": {
         "format-version": "3",
         **{f"write.{verb}.mode": "merge-on-read" for verb in ("delete", "update", "merge")},
@@ -107,7 +108,16 @@ class Tables:
 
     def mix(self, spark: SparkSession, share: float, number: int) -> None:
         """Delete half of a share of the orders with their lineitems, and update the other half's lineitems."""
-        deleted, updated = _chosen("{}", share / 2, 2 * number), _chosen("{}", share / 2, 2 * number + 1)
+        self._change(spark, _chosen("{}", share / 2, 2 * number), _chosen("{}", share / 2, 2 * number + 1))
+
+    def cluster(self, spark: SparkSession, share: float, number: int) -> None:
+        """The same for orders whose rows are stored side by side, as those of one day in a table that grows daily."""
+        keys = _KEYS * self.scale
+        first = int(keys * (0.1 + 0.07 * number % 0.8))
+        middle, last = first + int(keys * share / 2), first + int(keys * share)
+        self._change(spark, f"{{}} BETWEEN {first} AND {middle}", f"{{}} BETWEEN {middle + 1} AND {last}")
+
+    def _change(self, spark: SparkSession, deleted: str, updated: str) -> None:
         for table, key in (("orders", "o_orderkey"), ("lineitem", "l_orderkey")):
             spark.sql(f"DELETE FROM {self.name(table)} WHERE {deleted.format(key)}")
         spark.sql(

@@ -34,7 +34,11 @@ _FILTER = """
 SELECT l_orderkey, l_linenumber, l_quantity, l_extendedprice, l_shipdate
 FROM lake.tpch.lineitem WHERE l_quantity > 45"""
 QUERIES = {"v0": _FILTER, **VIEWS}
-_CHANGES: dict[str, Callable[[Tables, SparkSession, float, int], None]] = {"append": Tables.append, "mixed": Tables.mix}
+_CHANGES: dict[str, Callable[[Tables, SparkSession, float, int], None]] = {
+    "append": Tables.append,
+    "mixed": Tables.mix,
+    "clustered": Tables.cluster,
+}
 _INCREMENTAL, _FULL = RefreshOptions(on_fallback="fail"), RefreshOptions(full=True)
 #: Changes of at most so many percent are measured more than once.
 _CHEAP = 1.0
@@ -47,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--percents", type=float, nargs="+", default=[0.1, 10, 0.01, 50, 1], help="sizes of changes, in this order"
     )
-    parser.add_argument("--changes", nargs="+", choices=list(_CHANGES), default=list(_CHANGES))
+    parser.add_argument("--changes", nargs="+", choices=list(_CHANGES), default=["append", "mixed"])
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--views", nargs="+", choices=list(QUERIES), default=list(QUERIES))
     parser.add_argument("--check", action="store_true", help="compare the rows of both ways after each pair")
