@@ -292,6 +292,10 @@ class DeltaStep:
         uses: How often later statements read it: an append that is read once is not materialized.
         only_added: Whether later statements are correct only if no row was removed.
         joined: Those of ``columns`` that later statements equate with columns of other relations.
+        near: Matches of the table's rows with changes of other tables, made by earlier steps: a column, the view of
+            the change, its column.
+        near_views: Further views to create, as ``new`` or ``old`` and a quoted name: at least all rows of that version
+            that have one of these matches.
     """
 
     view: str
@@ -304,13 +308,21 @@ class DeltaStep:
     uses: int = 1
     only_added: bool = False
     joined: tuple[str, ...] = ()
+    near: tuple[tuple[str, str, str], ...] = ()
+    near_views: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
         """Return a description of the view's content."""
         columns = ", ".join(quote(column) for column in (*self.columns, WEIGHT))
         where = f" where {self.where}" if self.where else ""
         span = " to ".join("nothing" if item is None else str(item) for item in (self.start, self.end))
-        return f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS\n<{self.kind} of {self.table}, {span}{where}>"
+        text = f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS\n<{self.kind} of {self.table}, {span}{where}>"
+        near = " or ".join(f"{quote(column)} is in {view}.{quote(other)}" for column, view, other in self.near)
+        more = (
+            f"CREATE TEMPORARY VIEW {view} AS\n<{version} rows of {self.table} where {near}>"
+            for version, view in self.near_views
+        )
+        return "\n".join([text, *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +336,8 @@ class ReplaceKeysStep:
         affected: A query for the affected keys, by position; it may repeat them.
         keys: The columns of ``columns`` that are the key. If empty, all rows are replaced when ``affected`` has a row.
         not_null: Those keys that are never NULL, in stored and new rows.
-        how: ``merge`` or ``delete`` (and insert) write only changed rows; ``overwrite`` rewrites the storage table.
+        how: ``positions`` deletes the rows where they are (and inserts), or as ``delete`` if they are too many;
+            ``delete`` (and insert) and ``merge`` are Spark's statements; ``overwrite`` rewrites the storage table.
         most_keys: With more affected keys than this the run falls back.
         constants: Queries for one boolean each. If one is true, nearly every row is affected, and the run falls back.
         affected_unless: Replaces ``affected`` if all ``constants`` are false; empty to keep ``affected``.
@@ -360,7 +373,8 @@ class MergeAdditiveStep:
         combine: A query for the new rows of the changed groups, by position, over ``__stored`` (the stored rows of
             these groups, or all) and ``__delta`` (the rows of ``changes``).
         not_null: Those keys that are never NULL, in stored and new rows.
-        how: ``merge`` or ``delete`` (and insert) write only changed rows; ``overwrite`` rewrites the storage table.
+        how: ``positions`` deletes the rows where they are (and inserts), or as ``delete`` if they are too many;
+            ``delete`` (and insert) and ``merge`` are Spark's statements; ``overwrite`` rewrites the storage table.
         most_keys: With more changed groups than this the run falls back.
         weighted: Whether ``changes`` has the additional column :data:`WEIGHT`, with the signed count of copies.
     """
@@ -563,8 +577,8 @@ class Outcome:
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
         mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
-        way: How rows were written: ``statement`` (plain SQL), ``merge``, ``delete``, ``overwrite``, ``rewrite`` (the
-            same rows in other files), or ``none``.
+        way: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``, ``merge``, ``overwrite``,
+            ``rewrite`` (the same rows in other files), or ``none``.
         fallback: The reason code of a fallback (see ``job/delta.py``), or ``None``.
         fallback_reason: The same in a sentence.
         rows_deleted: Rows that the job's snapshots removed, by rewritten files or by delete files.

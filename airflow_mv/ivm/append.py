@@ -13,7 +13,7 @@ from airflow_mv.ivm.affected_keys import no_rows
 from airflow_mv.ivm.delta_terms import Context, check_linear, relation_terms
 from airflow_mv.ivm.determinism import check_certain
 from airflow_mv.ivm.model import Appended, BaseRelation, RefusedError, Signed
-from airflow_mv.ivm.render import reads_of, sql, statement
+from airflow_mv.ivm.render import near_of, reads_of, statement
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 from airflow_mv.script import WEIGHT
 from airflow_mv.spec.reasons import Code
@@ -37,7 +37,7 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
     if consolidated:
         found = [one_by_one(term, context) for term in found]
     terms = [statement(replace(term, outputs=term.outputs[:-1]), broadcast=broadcast) for term in found]
-    return Appended(tuple(term.sql for term in terms), reads_of(*terms))
+    return Appended(tuple(term.sql for term in terms), reads_of(*terms), near_of(*terms))
 
 
 def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Signed:
@@ -52,7 +52,8 @@ def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool)
         RefusedError: An operator is not linear, or a column is nondeterministic.
     """
     check_certain(tree, [kind for _, kind in output])
-    return Signed(tuple(sql(term, broadcast=broadcast) for term in weighted(tree, Context())))
+    terms = [statement(term, broadcast=broadcast) for term in weighted(tree, Context())]
+    return Signed(tuple(term.sql for term in terms), near_of(*terms))
 
 
 def check_appended(relations: Sequence[BaseRelation]) -> None:

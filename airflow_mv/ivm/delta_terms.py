@@ -69,8 +69,39 @@ def _term(block: ir.Block, index: int, delta: ir.Source, context: Context) -> ir
     for position, relation in enumerate(block.relations):
         source = delta if position == index else ir.at(relation.source, version_beside(position, index))
         relations.append(replace(relation, source=source, small=position == index))
+    relations = [_near(relation, relations[index], block) for relation in relations]
     nested = tuple(ir.nested_at(item, "old") for item in block.nested)
     return ordered(_padded(replace(block, relations=tuple(relations), nested=nested), index, context))
+
+
+def _near(relation: ir.Relation, small: ir.Relation, block: ir.Block) -> ir.Relation:
+    """Return a relation of a term, restricted to the rows that match the changed one where only those are joined."""
+    source, change = relation.source, small.source
+    if not isinstance(source, ir.Base) or not isinstance(change, ir.Base) or not source.gathers or not source.changed:
+        return relation
+    optional = any(item.join in ("RIGHT", "FULL") for item in block.relations)
+    if source.name == change.name or {relation.join, small.join} != {"INNER"} or optional:
+        return relation
+    inner = [part for item in block.relations if item.join == "INNER" for part in ir.conjuncts(item.on)]
+    found = [_match(condition.unnest(), relation, small) for condition in (*inner, *ir.conjuncts(block.where))]
+    return replace(relation, source=replace(source, near=tuple(item for item in found if item is not None)))
+
+
+def _match(condition: exp.Expr, relation: ir.Relation, small: ir.Relation) -> ir.Match | None:
+    """Return the match that a condition is, for columns of one type."""
+    source, change = relation.source, small.source
+    sides = (condition.left, condition.right) if isinstance(condition, exp.EQ) else ()
+    for own, other in (sides, sides[::-1]) if sides else ():
+        if not isinstance(own, exp.Column) or not isinstance(other, exp.Column):
+            continue
+        if not isinstance(source, ir.Base) or not isinstance(change, ir.Base):
+            continue
+        if (own.table, other.table) != (relation.alias, small.alias):
+            continue
+        kinds, others = (dict(zip(item.columns, item.types, strict=True)) for item in (source, change))
+        if own.name in kinds and kinds[own.name] == others.get(other.name):
+            return ir.Match(own.name, change.name, other.name)
+    return None
 
 
 def version_beside(position: int, index: int) -> ir.Version:

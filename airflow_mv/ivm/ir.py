@@ -22,6 +22,16 @@ JoinKind = Literal["INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI"]
 
 
 @dataclass(frozen=True, slots=True)
+class Match:
+    """A row of a base table matches the change of another one: a column of both is equal."""
+
+    column: str
+    #: The other base table, by name, and its column.
+    other: str
+    other_column: str
+
+
+@dataclass(frozen=True, slots=True)
 class Base:
     """A base table, with or without a version."""
 
@@ -31,6 +41,10 @@ class Base:
     types: tuple[str, ...]
     changed: bool
     version: Version | None = None
+    #: Whether the rows that match other tables' changes are gathered while its own change is read.
+    gathers: bool = False
+    #: The matches that each wanted row has one of; empty if all rows are wanted.
+    near: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def merged(
         template=sql(combined),
         not_null=tuple(is_not_null(tree, index) for index in columns.keys),
         reads=signed.reads,
+        near=signed.near,
     )
 
 

@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_mv.ivm.ir import Match
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
+
+#: The rows that the relations ``<name>__near_new`` and ``<name>__near_old`` must have, by the base table's name: all
+#: that match the change of another table in one of these ways. They may have other rows of their version, too.
+Near = frozenset[tuple[str, Match]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,9 @@ class BaseRelation:
     appended_only: bool = False
     #: Columns that are never NULL, before and after the change.
     not_null: frozenset[str] = frozenset()
+    #: Whether its rows that match the changes of other tables are gathered while its own change is read. Then the
+    #: statements read ``<name>__near_new`` and ``<name>__near_old`` where those rows are enough.
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class Appended:
     terms: tuple[str, ...]
     #: How often the terms name each relation.
     reads: Mapping[str, int]
+    near: Near = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ class Signed:
     """
 
     terms: tuple[str, ...]
+    near: Near = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class Merged:
     not_null: tuple[bool, ...]
     #: How often ``signed`` names each relation.
     reads: Mapping[str, int]
+    near: Near = frozenset()
 
     def combine(self, stored: str, delta: str) -> str:
         """Return the SELECT of the new rows of the changed groups, columns in the view's order.
@@ -99,6 +110,7 @@ class Replaced:
     reads: Mapping[str, int]
     constants: tuple[str, ...] = ()
     affected_unless_constants: str | None = field(default=None)
+    near: Near = frozenset()
 
 
 class RefusedError(Exception):

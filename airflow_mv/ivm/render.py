@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from airflow_mv.ivm import ir
 from airflow_mv.ivm.dialect import write
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.model import Near, RefusedError
 from airflow_mv.spec.reasons import Code
 
 MAX_BLOCKS = 3000
@@ -24,15 +24,22 @@ class Statement:
     Args:
         sql: The text.
         reads: How often it names each relation.
+        near: What the relations with gathered rows must have.
     """
 
     sql: str
     reads: Mapping[str, int]
+    near: Near = frozenset()
 
 
 def reads_of(*statements: Statement | None) -> Mapping[str, int]:
     """Return how often the statements together name each relation."""
     return sum((Counter(item.reads) for item in statements if item is not None), Counter())
+
+
+def near_of(*statements: Statement | None) -> Near:
+    """Return what the relations with gathered rows must have for all these statements."""
+    return frozenset().union(*(item.near for item in statements if item is not None))
 
 
 def sql(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) -> str:
@@ -56,7 +63,9 @@ def statement(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) ->
     query = render(tree)
     for hint in [] if broadcast else list(query.find_all(exp.Hint)):
         hint.pop()
-    return Statement(write(query, pretty=pretty), Counter(table.name for table in query.find_all(exp.Table)))
+    reads = Counter(table.name for table in query.find_all(exp.Table))
+    near = frozenset((base.name, match) for base in ir.bases(tree) for match in base.near)
+    return Statement(write(query, pretty=pretty), reads, near)
 
 
 def _size(source: ir.Source, known: dict[int, int]) -> int:
@@ -133,7 +142,7 @@ def _source(relation: ir.Relation) -> exp.Expr:
     alias = exp.TableAlias(this=exp.to_identifier(relation.alias, quoted=True))
     if isinstance(source, ir.Base):
         version = (source.version or "new") if source.changed else "new"
-        name = exp.to_identifier(f"{source.name}__{version}", quoted=True)
+        name = exp.to_identifier(f"{source.name}__{'near_' if source.near else ''}{version}", quoted=True)
         return exp.Table(this=name, alias=alias)
     if isinstance(source, ir.Named):
         return exp.Table(this=exp.to_identifier(source.name, quoted=True), alias=alias)

@@ -15,7 +15,7 @@ from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import is_certain, nondeterminism
 from airflow_mv.ivm.keys import is_not_null, visible_keys
 from airflow_mv.ivm.model import RefusedError, Replaced
-from airflow_mv.ivm.render import reads_of, statement
+from airflow_mv.ivm.render import near_of, reads_of, statement
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.spec.reasons import Code
 
@@ -47,6 +47,7 @@ def replaced(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: boo
         reads=reads_of(affected, cheaper, *constants),
         constants=tuple(item.sql for item in constants),
         affected_unless_constants=cheaper.sql if cheaper else None,
+        near=near_of(affected, cheaper, *constants),
     )
 
 

@@ -677,7 +677,7 @@ class FromClause:
         self.resolver.tables[name] = identifier
         columns, types = (tuple(item[at] for item in base.columns) for at in (0, 1))
         visible = _visible(path, _renamed(columns, alias), [ir.column(name, item) for item in columns])
-        return ir.Relation(name, ir.Base(base.name, columns, types, base.changed)), visible
+        return ir.Relation(name, ir.Base(base.name, columns, types, base.changed, gathers=base.gathers)), visible
 
 
 def unique(fields: Sequence[Field]) -> tuple[ir.Output, ...]:

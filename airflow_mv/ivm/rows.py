@@ -51,6 +51,7 @@ def merged_rows(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: 
         template=sql(_combined(output, context)),
         not_null=tuple(isinstance(tree, ir.Block) and is_not_null(tree, index) for index in range(len(names))),
         reads=signed.reads,
+        near=signed.near,
     )
 
 

@@ -10,9 +10,12 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Function;
+import java.util.function.LongConsumer;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.DeleteFile;
+import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileScanTask;
 import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.IncrementalAppendScan;
@@ -25,7 +28,12 @@ import org.apache.iceberg.StaticTableOperations;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableMetadataParser;
+import org.apache.iceberg.TableScan;
+import org.apache.iceberg.data.BaseDeleteLoader;
+import org.apache.iceberg.encryption.EncryptingFileIO;
 import org.apache.iceberg.encryption.EncryptionManager;
+import org.apache.iceberg.expressions.Expression;
+import org.apache.iceberg.expressions.Expressions;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.types.Comparators;
@@ -34,6 +42,7 @@ import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.TypeUtil;
 import org.apache.iceberg.types.Types;
 import org.apache.iceberg.util.SnapshotUtil;
+import org.apache.spark.sql.RowFactory;
 
 /**
  * The scan tasks by which two snapshots of a table differ. A task of one data file with the same delete files on both
@@ -48,6 +57,7 @@ public class SnapshotDiff {
   private final List come = new ArrayList();
   private final List before = new ArrayList();
   private final List after = new ArrayList();
+  private final List same = new ArrayList();
 
   public SnapshotDiff(Table table, Long start, Long end) {
     this.table = table;
@@ -217,7 +227,7 @@ public class SnapshotDiff {
       Object location = each.next();
       List left = old.containsKey(location) ? (List) old.get(location) : new ArrayList();
       List right = now.containsKey(location) ? (List) now.get(location) : new ArrayList();
-      removeEqual(left, right);
+      removeEqual(left, right, same);
       boolean kept = left.size() == 1 && right.size() == 1;
       (kept ? before : gone).addAll(left);
       (kept ? after : come).addAll(right);
@@ -244,6 +254,120 @@ public class SnapshotDiff {
     return after;
   }
 
+  /** The new snapshot's tasks of files that both read with the same delete files. */
+  public List same() {
+    return same;
+  }
+
+  /** Those of them whose files may have a number within bounds in one of some columns; each a List of its name and both. */
+  public List sameWithin(List bounds) throws java.io.IOException {
+    Expression any = Expressions.alwaysFalse();
+    for (int i = 0; i < bounds.size(); i++) {
+      List each = (List) bounds.get(i);
+      String name = (String) each.get(0);
+      any = Expressions.or(any, Expressions.and(Expressions.greaterThanOrEqual(name, each.get(1)),
+          Expressions.lessThanOrEqual(name, each.get(2))));
+    }
+    Set locations = new HashSet();
+    CloseableIterable planned = ((TableScan) table.newScan().useSnapshot(end.longValue()).filter(any)).planFiles();
+    try {
+      Iterator each = planned.iterator();
+      while (each.hasNext()) {
+        locations.add(((FileScanTask) each.next()).file().location());
+      }
+    } finally {
+      planned.close();
+    }
+    List found = new ArrayList();
+    for (int i = 0; i < same.size(); i++) {
+      if (locations.contains(((FileScanTask) same.get(i)).file().location())) {
+        found.add(same.get(i));
+      }
+    }
+    return found;
+  }
+
+  /** Rows of the new snapshot by its summary; -1 if it does not say. */
+  public long total() {
+    String value = (String) table.snapshot(end.longValue()).summary().get("total-records");
+    return value != null && value.matches("[0-9]{1,18}") ? Long.parseLong(value) : -1;
+  }
+
+  /**
+   * The rows of files that both snapshots read which are deleted in the new one only, each as its file and its position.
+   * Null if they are more than so many, if a row is deleted in the old one only, or if a delete names no position.
+   */
+  public List newlyDeleted(int most) {
+    List found = new ArrayList();
+    for (int i = 0; i < after.size(); i++) {
+      FileScanTask then = (FileScanTask) before.get(i);
+      FileScanTask now = (FileScanTask) after.get(i);
+      long known = positions(then);
+      long all = positions(now);
+      if (known < 0 || all < 0 || known + all > 20L * most) {
+        return null;
+      }
+      Set old = new HashSet(load(then));
+      List each = load(now);
+      int kept = 0;
+      for (int k = 0; k < each.size(); k++) {
+        if (old.contains(each.get(k))) {
+          kept++;
+        } else {
+          found.add(RowFactory.create(new Object[] {now.file().location(), each.get(k)}));
+        }
+      }
+      if (kept < old.size() || found.size() > most) {
+        return null;
+      }
+    }
+    return found;
+  }
+
+  /** How many positions the delete files of a task name, at most; -1 if one of them deletes by values. */
+  private static long positions(FileScanTask task) {
+    long sum = 0;
+    for (int i = 0; i < task.deletes().size(); i++) {
+      DeleteFile file = (DeleteFile) task.deletes().get(i);
+      if (file.content() != FileContent.POSITION_DELETES) {
+        return -1;
+      }
+      sum += file.recordCount();
+    }
+    return sum;
+  }
+
+  private List load(FileScanTask task) {
+    Positions found = new Positions();
+    if (!task.deletes().isEmpty()) {
+      BaseDeleteLoader loader = new BaseDeleteLoader(new Input(EncryptingFileIO.combine(table.io(), table.encryption())));
+      loader.loadPositionDeletes(task.deletes(), task.file().location()).forEach(found);
+    }
+    return found.all;
+  }
+
+  /** Collects positions. */
+  public static class Positions implements LongConsumer {
+    private final List all = new ArrayList();
+
+    public void accept(long position) {
+      all.add(Long.valueOf(position));
+    }
+  }
+
+  /** Opens a delete file. */
+  public static class Input implements Function {
+    private final EncryptingFileIO files;
+
+    public Input(EncryptingFileIO files) {
+      this.files = files;
+    }
+
+    public Object apply(Object file) {
+      return files.newInputFile((DeleteFile) file);
+    }
+  }
+
   private Map tasks(Long snapshot) throws java.io.IOException {
     Map found = new HashMap();
     CloseableIterable planned = table.newScan().useSnapshot(snapshot.longValue()).planFiles();
@@ -263,13 +387,13 @@ public class SnapshotDiff {
     return found;
   }
 
-  private static void removeEqual(List left, List right) {
+  private static void removeEqual(List left, List right, List same) {
     Iterator each = left.iterator();
     while (each.hasNext()) {
       Set wanted = deletes((FileScanTask) each.next());
       for (int i = 0; i < right.size(); i++) {
         if (wanted.equals(deletes((FileScanTask) right.get(i)))) {
-          right.remove(i);
+          same.add(right.remove(i));
           each.remove();
           break;
         }

@@ -17,6 +17,8 @@ from pyspark.sql.types import DataType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, columns_of, incomparable
+from airflow_mv.job.gather import PLACE
+from airflow_mv.job.positions import Located, locate
 from airflow_mv.job.pruning import predicates
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
@@ -47,6 +49,7 @@ def replace_keys(work: JobContext, step: ReplaceKeysStep) -> None:
     names = columns_of(step.keys)
     keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{affected}\n) AS `__affected`({names})"))
     if work.keys:
+        keys.locate(step.keys)
         keys.write(keys.only(f"(\n{step.query}\n) AS `__new`({columns_of(step.columns)})", "`__new`"))
 
 
@@ -75,10 +78,11 @@ def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
     if not work.keys:
         return
     whole = step.combines_all
-    stored = f"SELECT * FROM {step.table}" if whole else keys.only(f"{step.table} AS `__old`", "`__old`")
+    if not whole:
+        keys.locate(step.columns)
     new = (
-        f"SELECT * FROM (\nWITH `__stored` AS ({stored}), `__delta` AS (SELECT * FROM {keys.view})\n"
-        f"{step.combine}\n) AS `__new`({columns})"
+        f"SELECT * FROM (\nWITH `__stored` AS ({f'SELECT * FROM {step.table}' if whole else keys.stored}), "
+        f"`__delta` AS (SELECT * FROM {keys.view})\n{step.combine}\n) AS `__new`({columns})"
     )
     if whole:
         work.way = "overwrite"
@@ -125,18 +129,37 @@ class _Keys:
         work.view(self.view, local)
         work.way = step.how if work.keys else "none"
         self._types = types
+        self._located: Located | None = None
+
+    def locate(self, columns: Sequence[str]) -> None:
+        """Find the stored rows of the keys, to delete them by position where this is possible.
+
+        Args:
+            columns: The columns that are wanted of them.
+        """
+        if self.step.how == "positions":
+            rows = self.only(f"{self.step.table} AS `__old`", "`__old`", (*columns, *PLACE))
+            self._located = locate(self.work, self.step.table, columns, rows)
+            self.work.way = "delete" if self._located is None else "positions"
+
+    @property
+    def stored(self) -> str:
+        """The SELECT of the stored rows of the keys."""
+        found = self._located
+        return f"SELECT * FROM {found.view}" if found else self.only(f"{self.step.table} AS `__old`", "`__old`")
 
     @cached_property
     def predicates(self) -> Mapping[str, str]:
         """A predicate that all keys satisfy, by column; see :func:`~airflow_mv.job.pruning.predicates`."""
         return predicates(self.work.spark, self.view, self.step.keys, self._types, self.work.keys or 0)
 
-    def only(self, relation: str, alias: str) -> str:
+    def only(self, relation: str, alias: str, columns: Sequence[str] = ()) -> str:
         """Return the SELECT of a relation's rows that have an affected key.
 
         Args:
             relation: The relation and its alias, as in a FROM.
             alias: The alias, quoted.
+            columns: The columns to select; all by default.
         """
         # Spark can push a semi join on one column to one side of a join below, but not a semi join on all columns.
         single = [key for key in self.step.keys if len(self.step.keys) > 1 and not self.predicates.get(key, "")]
@@ -148,8 +171,9 @@ class _Keys:
         joins.append(f"LEFT SEMI JOIN {self.view} AS `__d` ON {self._equal(alias, '`__d`', self.step.keys)}")
         hints = ", ".join([*(f"`__k{number}`" for number in range(len(single))), "`__d`"])
         where = self._pruning(alias)
+        selected = ", ".join(f"{alias}.{quote(column)}" for column in columns) or f"{alias}.*"
         return (
-            f"SELECT /*+ BROADCAST({hints}) */ {alias}.* FROM {relation}\n"
+            f"SELECT /*+ BROADCAST({hints}) */ {selected} FROM {relation}\n"
             + "\n".join(joins)
             + (f"\nWHERE {where}" if where else "")
         )
@@ -160,7 +184,7 @@ class _Keys:
         Args:
             new: A query for all new rows of these keys, columns in the storage table's order.
         """
-        ways = {"merge": self._merge, "delete": self._delete, "overwrite": self._overwrite}
+        ways = {"merge": self._merge, "delete": self._delete, "positions": self._delete, "overwrite": self._overwrite}
         ways[self.step.how](new)
 
     def _overwrite(self, new: str) -> None:
@@ -175,10 +199,13 @@ class _Keys:
         table = self.step.table
         equal = self._equal("`__old`", "`__d`", self.step.keys)
         pruning = self._pruning("`__old`")
-        self.work.run(
-            f"DELETE FROM {table} AS `__old` WHERE {f'{pruning} AND ' if pruning else ''}"
-            f"EXISTS (SELECT 1 FROM {self.view} AS `__d` WHERE {equal})"
-        )
+        if self._located is not None:
+            self._located.delete(self.work)
+        else:
+            self.work.run(
+                f"DELETE FROM {table} AS `__old` WHERE {f'{pruning} AND ' if pruning else ''}"
+                f"EXISTS (SELECT 1 FROM {self.view} AS `__d` WHERE {equal})"
+            )
         self.work.write(f"INSERT INTO {table}\n{new}")
 
     def _merge(self, new: str) -> None:

@@ -28,7 +28,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
 _CAUSED_BY = "Caused by: "
-_compiled: dict[int, Any] = {}
+_compiled: dict[tuple[int, str], Any] = {}
 
 
 class JobContext:
@@ -44,9 +44,16 @@ class JobContext:
         self.staging = staging
         self.jvm: Any = getattr(spark, "_jvm", None)
         self.sql = ""
+        #: The branch of the storage table that the run writes to, if it has one.
+        self.branch: str | None = None
         #: What the view's query may read.
         self.reads: tuple[TableRead, ...] = ()
         self.deltas: list[Delta] = []
+        #: By the view of a base table's change: its rows, if known, and the rows of the table's new snapshot, or -1.
+        self.changes: dict[str, int | None] = {}
+        self.totals: dict[str, int] = {}
+        #: Views of rows that match changes of other tables, which were read together with the change.
+        self.gathered: set[str] = set()
         self.keys: int | None = None
         self.way = "statement"
         #: Whether the script has a fallback for a step that refuses.
@@ -148,7 +155,9 @@ class JobContext:
         texts = {name: kind for name, kind in kinds.items() if _as_bytes(kind) != kind}
         with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes change early dates
             java = _cast(frame, {name: _as_bytes(kind) for name, kind in texts.items()}).limit(most + 1)._jdf
-            with self.sized_for(_bytes_read(java)):
+            # Few rows are expected: the first search is of some partitions for each core, not of one in all.
+            first = str(4 * self.spark.sparkContext.defaultParallelism)
+            with self.sized_for(_bytes_read(java)), self.setting("spark.sql.limit.initialNumPartitions", first):
                 rows = java.collectAsList()
             count = int(rows.size())
             if count > most:
@@ -219,20 +228,27 @@ class JobContext:
 
     # ------------------------------------------------------------------------------------ scan tasks
 
-    def helper(self, table: Any, start: int, end: int) -> Any:
-        """Return the Java helper for two snapshots of a Java table."""
+    def helper(self, name: str, table: Any, *arguments: Any) -> Any:
+        """Return an object of a Java class of this package, which is compiled with the classes of a Java table.
+
+        Args:
+            name: The class.
+            table: The table, its first argument.
+            arguments: The other arguments: Java objects, or ``None``.
+        """
         loader = table.getClass().getClassLoader()
-        key = int(self.java("java.lang.System").identityHashCode(loader))
+        key = (int(self.java("java.lang.System").identityHashCode(loader)), name)
         if key not in _compiled:
-            source = pkgutil.get_data("airflow_mv.job", "SnapshotDiff.java") or b""
+            source = pkgutil.get_data("airflow_mv.job", f"{name}.java") or b""
             compiler = self.java("org.codehaus.janino.SimpleCompiler")()
             compiler.setParentClassLoader(loader)
             compiler.cook(source.decode())
-            _compiled[key] = compiler.getClassLoader().loadClass("SnapshotDiff").getConstructors()[0]
-        numbers = self.java("java.lang.Long")
-        return _compiled[key].newInstance(
-            self.array("Object", [table, numbers.valueOf(str(start)), numbers.valueOf(str(end))])
-        )
+            _compiled[key] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
+        return _compiled[key].newInstance(self.array("Object", [table, *arguments]))
+
+    def long(self, number: int) -> Any:
+        """Return a Java ``Long``; py4j would make a small number an ``Integer``."""
+        return self.java("java.lang.Long").valueOf(str(number))
 
     def staging_catalog(self) -> Any:
         """Return the run's staging catalog as Iceberg's Java object."""

@@ -21,12 +21,15 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, cause, incomparable
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
+from airflow_mv.job.gather import PLACE, gathered, newly_deleted
 from airflow_mv.job.pruning import within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
+#: Row ids by blocks of 64, and an id's bit in its block.
+_BLOCK, _BIT = f"({_ROW_ID} DIV 64)", f"shiftleft(1L, CAST({_ROW_ID} % 64 AS INT))"
 #: Types whose equal values may still be distinguishable.
 _EQUAL_YET_OTHER = ("float", "double", "map")
 #: How Spark's plans mark a function that is not built in.
@@ -81,12 +84,17 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
 
 
 def make_delta(work: JobContext, step: DeltaStep) -> None:
-    """Make the temporary view of a :class:`~airflow_mv.script.DeltaStep`.
+    """Make the temporary views of a :class:`~airflow_mv.script.DeltaStep`.
 
     Raises:
         IncrementalRefusedError: As :func:`net_change`.
     """
     work.view(step.view, net_change(work, step))
+    for version, view in step.near_views:
+        if view not in work.gathered:
+            snapshot = step.end if version == "new" else step.start
+            rows = _pinned(work, replace(step, where="" if snapshot is not None else "false"), snapshot, 1)
+            work.view(view, rows.drop(WEIGHT))
 
 
 def net_change(work: JobContext, step: DeltaStep) -> DataFrame:
@@ -109,6 +117,7 @@ def net_change(work: JobContext, step: DeltaStep) -> DataFrame:
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
         raise IncrementalRefusedError("rows-went", f"{step.table}: rows were removed, but its snapshots record none")
     work.deltas.append(facts)
+    work.changes[step.view] = facts.rows
     return frame
 
 
@@ -339,7 +348,8 @@ def _by_tasks(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
             raise _expired(step, snapshot)
-    diff = work.helper(table, start, end)
+    diff = work.helper("SnapshotDiff", table, work.long(start), work.long(end))
+    work.totals[step.view] = int(diff.total())
     if (problem := diff.problem(list_of(work, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
     if step.kind == "append" and diff.appendsCanBeScanned():
@@ -368,6 +378,8 @@ class _Tasks:
 
     def read(self) -> _Read:
         """Return the signed union of the rows that must be read."""
+        if (together := self._gathered()) is not None:
+            return together
         parts = [*self._deleted(), *self._files()]
         facts = self._facts()
         if not parts:
@@ -380,6 +392,17 @@ class _Tasks:
             facts = replace(facts, rows=facts.rows_read)
         only_come = not (self.gone.size() or self.before.size() or self.after.size())
         return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"], added=only_come)
+
+    def _gathered(self) -> _Read | None:
+        """The rows of the change, if the further views of the step are created from the same scan."""
+        found = gathered(self.work, self.step, self.diff, self.diff.reading(self.version)) if self.step.near else None
+        if found is None:
+            return None
+        rows, copies = found
+        self.ways.append("gathered")
+        changed = rows.where(F.col(quote(copies)) != 0)
+        frame = changed.select(*(F.col(quote(name)) for name in self.step.columns), F.col(quote(copies)).alias(WEIGHT))
+        return _Read(frame, self._facts(), net=not self.come.size())
 
     def _facts(self) -> Delta:
         return Delta(
@@ -398,6 +421,13 @@ class _Tasks:
         if table is None:
             return
         self.ways.append("deleted")
+        newly = newly_deleted(self.work, self.diff) if self.diff.deleting(self.before).size() else None
+        if newly is not None and not set(PLACE) & set(self.step.columns):
+            # Both snapshots have the older deletes, so the files are read once.
+            deleted = self.work.staged(table, self.after).where(F.col("_deleted"))
+            placed = deleted.select(*(F.col(quote(name)) for name in self.step.columns), *map(F.col, newly.columns))
+            yield _signed(placed.join(F.broadcast(newly), on=newly.columns, how="left_semi"), self.step, -1)
+            return
         for tasks, sign in ((self.after, -1), (self.before, 1)):
             deleting = self.diff.deleting(tasks)
             if deleting.size():
@@ -421,14 +451,18 @@ class _Tasks:
         table = self.diff.reading(self.version)
         old, new = (self._mattering(self.work.staged(table, tasks)) for tasks in (self.gone, self.come))
         ids = [_ROW_ID, _ROW_VERSION]
-        # Row ids have a few bytes each. If few rows differ, only the ids are shuffled, not the other columns.
-        both = old.select(*ids, F.lit(-1).alias(WEIGHT)).unionAll(new.select(*ids, F.lit(1).alias(WEIGHT)))
-        differ = both.groupBy(*ids).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0").select(*ids)
-        few = self.work.at_hand(differ)
+        # A row has the same id and version on both sides or is on one of them, and an id is there once: each bit of
+        # the XOR is a row on one side only. So few numbers are shuffled, and no column but the ids is read for them.
+        both = old.select(*ids).unionAll(new.select(*ids))
+        own = _unlike("__", old.columns)
+        block, version, bits = (f"{own}{name}" for name in ("block", "version", "bits"))
+        found = both.groupBy(F.expr(_BLOCK).alias(block), F.col(_ROW_VERSION).alias(version))
+        few = self.work.at_hand(found.agg(F.expr(f"bit_xor({_BIT})").alias(bits)).where(f"{bits} <> 0"))
         # From here on without the step's condition: the remaining rows of both have passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
             if few is not None:
-                changed = here.join(F.broadcast(few[0]), on=ids, how="left_semi")
+                same = F.expr(f"{_BLOCK} = {block} AND {_ROW_VERSION} <=> {version} AND ({bits} & {_BIT}) <> 0")
+                changed = here.join(F.broadcast(few[0]), on=same, how="left_semi")
             else:
                 changed = here.join(there.select(*ids), on=ids, how="left_anti")
             yield _signed(changed, replace(self.step, where=""), sign)

@@ -89,7 +89,7 @@ def run(
         name = work.staging = idle or name
         catalog = staging_catalog(name, is_new=idle is None)
         bound = script.bound(name, script.branch)
-        work.reads = bound.reads
+        work.reads, work.branch = bound.reads, bound.branch
         with (
             quiet(),
             made_active(spark),

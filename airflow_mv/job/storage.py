@@ -15,7 +15,8 @@ from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import REFRESH_ID_KEY, SNAPSHOT_PROPERTY, CreateStorageStep, Script
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
-_FIGURES = ("added-records", "deleted-records", "added-position-deletes")
+#: A deletion vector contains the file's earlier deletes, which are counted as removed and as added.
+_FIGURES = ("added-records", "deleted-records", "added-position-deletes", "removed-position-deletes")
 
 
 def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) -> str:
@@ -103,8 +104,8 @@ def written(work: JobContext, script: Script) -> dict[str, Any]:
             "snapshot that it staged: nothing may be published. Does its Iceberg honour the setting "
             f"{SNAPSHOT_PROPERTY}*?"
         )
-    added, *removed = (sum(int(summary.get(key) or 0) for summary in summaries) for key in _FIGURES)
-    return {"metadata_location": location, "rows_written": added, "rows_deleted": sum(removed)}
+    added, *removed, again = (sum(int(summary.get(key) or 0) for summary in summaries) for key in _FIGURES)
+    return {"metadata_location": location, "rows_written": added, "rows_deleted": max(sum(removed) - again, 0)}
 
 
 _Summary = Mapping[str, str]

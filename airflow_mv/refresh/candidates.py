@@ -204,7 +204,11 @@ def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[R
     broken = tuple(reason for base in question.bases if (reason := _broken(base)) is not None)
     if broken:
         return broken
-    relations = {base.identifier: _relation(number, base) for number, base in enumerate(question.bases)}
+    gathering = _gathering(question.bases)
+    relations = {
+        base.identifier: _relation(number, base, gathers=base is gathering)
+        for number, base in enumerate(question.bases)
+    }
     query = IncrementalQuery.analyse(
         question.query, tuple(relations.values()), output=question.output, views=question.views
     )
@@ -252,7 +256,7 @@ class _Candidates:
         statement = "\nUNION ALL\n".join(found.terms)
         insert = SqlStep(f"INSERT INTO {self.question.stored.table}\n{statement}")
         text = "rows were only added, and each adds rows of its own to the view"
-        return self._candidate(Mode.APPEND, (*self._relations(found.reads, only_added=True), insert), text)
+        return self._candidate(Mode.APPEND, (*self._relations(found, only_added=True), insert), text)
 
     def _merge(self) -> Candidate | Reason:
         text = "the new aggregates are computed from the stored ones and the change alone"
@@ -290,7 +294,7 @@ class _Candidates:
             weighted=weighted,
         )
         only_added = all(relation.appended_only for relation in self.relations.values() if relation.changed)
-        relations = self._relations(found.reads, only_added=only_added)
+        relations = self._relations(found, only_added=only_added)
         return self._candidate(Mode.MERGE, (*relations, step), f"{text}; {self._rewritten}")
 
     def _replace_keys(self) -> Candidate | Reason:
@@ -314,12 +318,12 @@ class _Candidates:
             text = "the only row is recomputed if the change affects it"
         elif found.constants:
             text += "; all rows are recomputed if the value of a subquery has changed"
-        relations = self._relations(found.reads)
+        relations = self._relations(found)
         return self._candidate(Mode.REPLACE_KEYS, (*relations, step), text)
 
     @property
     def _how(self) -> str:
-        return "overwrite" if self.question.stored.cost.bytes <= SMALL_STORAGE else "delete"
+        return "overwrite" if self.question.stored.cost.bytes <= SMALL_STORAGE else "positions"
 
     @property
     def _rewritten(self) -> str:
@@ -341,20 +345,24 @@ class _Candidates:
         probe = DeterminismStep(self.question.pinned, self.again)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
-    def _relations(self, reads: Mapping[str, int], *, only_added: bool = False) -> tuple[Step, ...]:
+    def _relations(self, found: Appended | Merged | Replaced, *, only_added: bool = False) -> tuple[Step, ...]:
         """Return the steps that create the relations that the statements read, and no others."""
         steps: list[Step] = []
-        for base in self.question.bases:
+        # Rows are gathered that match the other changes, so these come first.
+        for base in sorted(self.question.bases, key=lambda item: self.relations[item.identifier].gathers):
             relation = self.relations[base.identifier]
             columns = self.query.used_columns.get(base.identifier, ())
             for version, snapshot in (("new", base.target), ("old", base.recorded)):
-                if reads.get(f"{relation.name}__{version}"):
+                if found.reads.get(f"{relation.name}__{version}"):
                     steps.append(_pinned(relation, version, base, columns, snapshot))
-            if uses := reads.get(f"{relation.name}__delta", 0):
+            uses, near_views = found.reads.get(f"{relation.name}__delta", 0), _near_views(relation, found)
+            uses += sum(match.other == relation.name for _, match in found.near)
+            if uses or near_views:
                 where = self.query.conditions.get(base.identifier, "")
                 delta = _delta(relation, base, columns, where, uses)
                 joined = self.query.joined_columns.get(base.identifier, ())
-                steps.append(replace(delta, only_added=only_added, joined=joined))
+                near = _near(relation, found)
+                steps.append(replace(delta, only_added=only_added, joined=joined, near=near, near_views=near_views))
         return tuple(steps)
 
 
@@ -367,7 +375,18 @@ def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
     return tuple(BaseCost(base.range if base.changed else None, base.total_bytes) for base in bases)
 
 
-def _relation(number: int, base: BaseTableInput) -> BaseRelation:
+def _gathering(bases: Sequence[BaseTableInput]) -> BaseTableInput | None:
+    """Return the table of which one scan finds both its change and the rows that match changes of other tables.
+
+    It is the largest one of several changed tables, if its files are read because rows of them were deleted.
+    """
+    changed = [base for base in bases if base.changed]
+    largest = max(changed, key=lambda base: base.total_bytes or 0, default=None)
+    several = len(changed) > 1 and largest is not None
+    return largest if several and largest is not None and largest.range.size.bytes_touched else None
+
+
+def _relation(number: int, base: BaseTableInput, *, gathers: bool) -> BaseRelation:
     return BaseRelation(
         identifier=base.identifier,
         name=f"{STAGING}-t{number}",
@@ -375,6 +394,7 @@ def _relation(number: int, base: BaseTableInput) -> BaseRelation:
         changed=base.changed,
         appended_only=base.range.kind == Kind.APPENDED,
         not_null=base.not_null,
+        gathers=gathers,
     )
 
 
@@ -385,13 +405,33 @@ def _pinned(
     reference = snapshot if snapshot is not None else base.target if base.target is not None else base.recorded
     pinned = base.sql if reference is None else f"{base.sql} VERSION AS OF {reference}"
     nothing = " WHERE FALSE" if snapshot is None else ""
-    view = temporary(f"{relation.name.removeprefix(STAGING + '-')}__{version}")
+    view = _view(relation.name, version)
     return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}", view=view)
+
+
+def _view(name: str, version: str) -> str:
+    """Return the quoted name of the temporary view of a relation's version."""
+    return temporary(f"{name.removeprefix(STAGING + '-')}__{version}")
+
+
+def _near_views(relation: BaseRelation, found: Appended | Merged | Replaced) -> tuple[tuple[str, str], ...]:
+    """Return the views with gathered rows that the statements read, by version."""
+    return tuple(
+        (version, _view(relation.name, f"near_{version}"))
+        for version in ("new", "old")
+        if found.reads.get(f"{relation.name}__near_{version}")
+    )
+
+
+def _near(relation: BaseRelation, found: Appended | Merged | Replaced) -> tuple[tuple[str, str, str], ...]:
+    """Return the matches that the gathered rows of a relation have."""
+    matches = sorted((item.column, item.other, item.other_column) for name, item in found.near if name == relation.name)
+    return tuple((column, _view(other, "delta"), theirs) for column, other, theirs in matches)
 
 
 def _delta(relation: BaseRelation, base: BaseTableInput, columns: Sequence[str], where: str, uses: int) -> DeltaStep:
     return DeltaStep(
-        view=temporary(f"{relation.name.removeprefix(STAGING + '-')}__delta"),
+        view=_view(relation.name, "delta"),
         table=base.sql,
         start=base.recorded,
         end=base.target,

@@ -24,6 +24,10 @@ _COMPUTE = 55e6
 _COMPARE = 28e6
 #: Bytes of stored rows that they find by value, and rewrite, in a second.
 _REWRITE = 4e6
+#: Bytes of stored rows in which they find few rows by value, to delete them where they are, in a second.
+_LOCATE = 20e6
+#: With a larger share of the stored rows, whole files of them are rewritten.
+_FEW = 0.1
 #: Seconds that a statement without data takes: planning, scheduling, commit.
 _FIXED_FULL = 0.5
 _FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
@@ -134,6 +138,11 @@ class BaseCost:
         return both if known is None else min(known, both)
 
     @property
+    def is_read_once(self) -> bool:
+        """Whether one scan of its files can find its change and the rows that match changes of other tables."""
+        return self.range is not None and bool(self.range.size.bytes_touched)
+
+    @property
     def changed_rows(self) -> int | None:
         """Rows added or removed; ``None``: unknown."""
         return known_sum((self.range.size.rows_added, self.range.size.rows_deleted)) if self.range else 0
@@ -180,17 +189,28 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
         return Estimate(mode, None, None, rows)
     # The change of each table is joined with the whole other tables: once for each changed table.
     read = delta + sum(others - (base.total_bytes or 0) for base in changed)
+    largest = max(changed, key=lambda base: base.total_bytes or 0, default=None)
+    if largest is not None and largest.is_read_once:
+        read -= (len(changed) - 1) * (largest.total_bytes or 0)
     seconds = compared / _COMPARE
     if mode == "replace-keys":
         # The rows of the affected keys are searched in all base tables and in the stored rows.
         read += others + stored.bytes
         # At most as many keys are affected as rows changed. With few large groups, all of them are.
         affected = 1.0 if rows is None else min(rows / max(stored.rows, 1), 1.0)
-        seconds += affected * (others / _COMPUTE + stored.bytes / _REWRITE)
+        seconds += affected * others / _COMPUTE + _written(stored, affected)
     elif mode == "merge":
         read += stored.bytes
         if not all(base.range.only_appends for base in changed if base.range):
             # Scattered deletes touch all files of the stored rows.
-            seconds += stored.bytes / _REWRITE
+            few = rows is not None and rows <= _FEW * stored.rows
+            seconds += _written(stored, _FEW if few and stored.bytes > SMALL_STORAGE else 1.0)
     seconds += _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN
     return Estimate(mode, round(seconds, 3), read, rows)
+
+
+def _written(stored: StoredCost, share: float) -> float:
+    """Return the seconds to find and replace a share of the stored rows, which are anywhere in them."""
+    if stored.bytes > SMALL_STORAGE and share <= _FEW:
+        return stored.bytes / _LOCATE
+    return share * stored.bytes / _REWRITE

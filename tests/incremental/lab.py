@@ -67,6 +67,8 @@ class Lab:
         self.tables = tables
         #: The text of the view that was analysed last, which regenerated SQL is compared with.
         self.sql = ""
+        #: How many plans have read gathered rows.
+        self.gathered = 0
         self.connection = duckdb.connect()
         self.connection.execute("PRAGMA disable_optimizer")
         self.connection.execute("SET threads = 1")
@@ -106,8 +108,23 @@ class Lab:
                 self.run(f"DELETE FROM `{stem}__delta` WHERE ({condition}) IS NOT TRUE")
             appended = all(weight > 0 for weight in delta.values())
             kept = frozenset(_without_null(table, [*change.old[table.name], *change.new[table.name]]))
-            found.append(BaseRelation(table.identifier, stem, table.columns, bool(delta), appended, kept))
+            gathers = not any(item.gathers for item in found) and len(change.new[table.name]) % 3 != 0
+            relation = BaseRelation(table.identifier, stem, table.columns, bool(delta), appended, kept, gathers)
+            found.append(relation)
         return found
+
+    def gather(self, plan: Appended | Signed | Merged | Replaced) -> None:
+        """Create the relations with gathered rows: only those that match a change of another table."""
+        for name in {name for name, _ in plan.near}:
+            matches = " OR ".join(
+                f'"{item.column}" IN (SELECT "{item.other_column}" FROM "{item.other}__delta")'
+                for owner, item in plan.near
+                if owner == name
+            )
+            for version in ("old", "new"):
+                rows = f'SELECT * FROM "{name}__{version}" WHERE {matches}'
+                self.connection.execute(f'CREATE OR REPLACE TEMP TABLE "{name}__near_{version}" AS {rows}')
+            self.gathered += 1
 
     def output(self, sql: str) -> list[tuple[str, str]]:
         """Return the columns of a view of this query; repeated names get a number."""
@@ -158,6 +175,7 @@ class Lab:
 
     def apply(self, plan: Any, query: IncrementalQuery, stored: Bag) -> Bag:
         """Execute a plan as a job does."""
+        self.gather(plan)
         if isinstance(plan, Appended):
             return stored + Counter(self._union(plan.terms))
         if isinstance(plan, Signed):

@@ -342,6 +342,33 @@ _JOINS = {
 }
 
 
+_KEYS = {"r": ("a", "b", "c"), "s": ("a", "b"), "u": ("a", "e")}
+
+
+def joined(random: Random) -> str:
+    """Write a join of tables by equal columns: most are inner joins, some conditions are in the WHERE."""
+    tables = [random.choice("rsu") for _ in range(random.randint(2, 4))]
+    source, where = f"{tables[0]} AS x0", []
+    for number, table in enumerate(tables[1:], 1):
+        other = random.randrange(number)
+        own, theirs = random.choice(_KEYS[table]), random.choice(_KEYS[tables[other]])
+        condition = f"x{number}.{own} = x{other}.{theirs}"
+        join = random.choices(("JOIN", "CROSS JOIN", "LEFT JOIN", "RIGHT JOIN"), (8, 2, 2, 1))[0]
+        source += f" {join} {table} AS x{number}" + ("" if join == "CROSS JOIN" else f" ON {condition}")
+        where += [condition] if join == "CROSS JOIN" else []
+    where += [f"x0.a > {random.randint(0, 2)}"] if random.random() < 0.3 else []
+    key, value = f"x{len(tables) - 1}.a", f"x0.{random.choice(_KEYS[tables[0]])}"
+    conditions = f" WHERE {' AND '.join(where)}" if where else ""
+    return random.choice(
+        (
+            f"SELECT {key} AS o1, {value} AS o2 FROM {source}{conditions}",
+            f"SELECT {key} AS o1, count(*) AS o2, sum({value}) AS o3, count({value}) AS o4 "
+            f"FROM {source}{conditions} GROUP BY {key}",
+            f"SELECT {key} AS o1, max({value}) AS o2 FROM {source}{conditions} GROUP BY {key}",
+        )
+    )
+
+
 # ------------------------------------------------------------------------------------------- rows
 def rows(random: Random, table: Table, count: int) -> list[Row]:
     """Make rows of small numbers, a tenth of them NULL, so that there are duplicates."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_mv.ivm import IncrementalQuery, determinism, functions
 from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Lab
-from tests.incremental.queries import OPERATORS, TABLES, Grammar, change, first_rows
+from tests.incremental.queries import OPERATORS, TABLES, Grammar, change, first_rows, joined
 
 REFRESHES = 3
 
@@ -107,6 +107,32 @@ def test_incremental_equals_recompute() -> None:
     examples()
     check_seeds(lab, tally, range(128), refreshes=1)
     check_coverage(tally)
+
+
+def check_joins(seeds: range) -> None:
+    """Refresh joins; the statements read the largest changed table as the rows that match the other changes."""
+    lab, tally = Lab(TABLES), Tally()
+    for seed in seeds:
+        random = Random(seed)
+        sql = joined(random)
+        try:
+            refresh_repeatedly(lab, sql, random, tally)
+        except AssertionError as error:
+            raise Mismatch(f"seed {seed}: {error}") from error
+    assert lab.gathered > len(seeds) // 2, tally
+    assert {"rows", "merge", "replace"} <= set(tally.strategies), tally
+
+
+def test_joins_of_changed_tables_need_only_the_rows_that_match_the_other_changes() -> None:
+    """The relations have no other rows of the gathering table."""
+    check_joins(range(24))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_joins_of_changed_tables_need_only_the_rows_that_match_the_other_changes_at_length() -> None:
+    """The same with 3,000 joins."""
+    check_joins(range(50_000, 53_000))
 
 
 def check_seeds(lab: Lab, tally: Tally, seeds: range, refreshes: int = REFRESHES) -> None:

@@ -79,6 +79,28 @@ class Table:
         finally:
             work.close()
 
+    def near(
+        self, start: int | None, end: int | None, columns: Sequence[str], numbers: Sequence[int], **more: Any
+    ) -> tuple[dict[str, int], dict[str, Counter[str]], tuple[str, ...]]:
+        """The change, the rows of each version that a step reads beside it for some values of ``k``, and the ways."""
+        work, other = JobContext(self.spark, "none"), temporary("other")
+        views = {version: temporary(f"near_{version}") for version in ("new", "old")}
+        try:
+            work.view(other, self.spark.createDataFrame([(number,) for number in numbers], "x INT"))
+            work.changes[other], work.totals[other] = len(numbers), 10_000
+            matches = {"near": (("k", other, "x"),), "near_views": tuple(views.items())}
+            make_delta(work, DeltaStep(VIEW, self.name, start, end, tuple(columns), **matches, **more))
+            found: Counter[str] = Counter()
+            for row in self.spark.sql(f"SELECT * FROM {VIEW}").collect():
+                found[plain(row[:-1])] += row[-1]
+            rows = {
+                version: Counter(plain(row) for row in self.spark.sql(f"SELECT * FROM {view}").collect())
+                for version, view in views.items()
+            }
+            return {row: count for row, count in found.items() if count}, rows, work.deltas[0].ways
+        finally:
+            work.close()
+
     def change(
         self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), where: str = "true"
     ) -> dict[str, int]:

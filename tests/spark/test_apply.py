@@ -34,14 +34,19 @@ __all__ = ["quick"]  # a fixture
 VIEW = temporary("base")
 #: The normal run has each way of writing in some test.
 EACH_WAY = pytest.mark.parametrize(
-    "how", ["delete", *(pytest.param(how, marks=pytest.mark.slow) for how in ("overwrite", "merge"))]
+    "how", ["positions", *(pytest.param(how, marks=pytest.mark.slow) for how in ("overwrite", "merge", "delete"))]
 )
 MODES = ("copy-on-write", "merge-on-read")
 
 
+def way_of(how: str, mode: str) -> str:
+    """The way in which rows are written: a table whose owner wants no delete files gets none."""
+    return "delete" if (how, mode) == ("positions", "copy-on-write") else how
+
+
 def each_way_and_mode(*soon: tuple[str, str]) -> pytest.MarkDecorator:
     """All pairs; those that are not named are among the slow ones."""
-    pairs = product(("merge", "delete", "overwrite"), MODES)
+    pairs = product(("merge", "delete", "overwrite", "positions"), MODES)
     later = [pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs if pair not in soon]
     return pytest.mark.parametrize(("how", "mode"), [*soon, *later])
 
@@ -75,7 +80,8 @@ class Home:
     def start(self, sql: str, mode: str = "copy-on-write", **creation: Any) -> None:
         """Create the storage table and fill it."""
         self.sql = sql
-        modes = tuple((f"write.{operation}.mode", mode) for operation in ("merge", "delete", "update"))
+        modes = tuple((f"write.{operation}.mode", mode) for operation in ("merge", "delete", "update") if mode)
+        modes += creation.pop("properties", ())
         table = ".".join(f"`{part}`" for part in self.base.split("."))
         script = self.lake.creation(self.query(), properties=modes, **creation)
         created = run(self.spark, replace(script, reads=(TableRead(table, self.head()),)), report=silent)
@@ -139,7 +145,7 @@ def by_groups(home: Home, how: str, **more: Any) -> ReplaceKeysStep:
     return ReplaceKeysStep(TABLE, home.query(), columns, f"SELECT g, h FROM {VIEW}", ("g", "h"), how=how, **more)
 
 
-@each_way_and_mode(("merge", MODES[1]))
+@each_way_and_mode(("positions", MODES[1]), ("merge", MODES[1]))
 def test_affected_groups_are_recomputed_with_nulls_and_new_moved_and_removed_groups(
     home: Home, how: str, mode: str
 ) -> None:
@@ -149,7 +155,7 @@ def test_affected_groups_are_recomputed_with_nulls_and_new_moved_and_removed_gro
         home.change(change)
         outcome = home.run(home.delta("g", "h"), by_groups(home, how))
         assert outcome.error is None, outcome.error
-        assert (outcome.mode, outcome.way) == ("incremental", how)
+        assert (outcome.mode, outcome.way) == ("incremental", way_of(how, mode))
         assert home.rows() == home.recomputed(), change
     assert home.outcomes[-2].keys == 1, "one group was removed"
 
@@ -157,7 +163,7 @@ def test_affected_groups_are_recomputed_with_nulls_and_new_moved_and_removed_gro
 @EACH_WAY
 def test_repeated_rows_are_replaced_by_their_values(home: Home, how: str) -> None:
     """A view without a key: all its columns are the key, and a row may occur several times."""
-    home.start("SELECT g, h FROM {t} WHERE id < 200")
+    home.start("SELECT g, h FROM {t} WHERE id < 200", MODES[1])
     home.change("INSERT INTO {t} SELECT id, 'g1', 1, 0 FROM range(50, 53)", "DELETE FROM {t} WHERE id IN (0, 15, 51)")
     affected = f"SELECT g, h FROM {VIEW}"
     step = ReplaceKeysStep(TABLE, home.query(), ("g", "h"), affected, ("g", "h"), how=how)
@@ -196,6 +202,21 @@ def test_a_change_that_affects_nothing_writes_nothing_and_one_with_too_many_keys
     assert (outcome.mode, outcome.fallback, outcome.way) == ("full", "too-many-keys", "statement")
     assert (outcome.fallback_reason or "").startswith("more than 3 keys are affected")
     assert home.rows() == home.recomputed()
+
+
+@pytest.mark.parametrize("version", ["3", pytest.param("2", marks=pytest.mark.slow)])
+def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Only the new rows are written. Deletes of earlier refreshes still hold; too many of them are cleaned up."""
+    home.start(GROUPED, "", partition_by=("`g`",), properties=(("format-version", version),))
+    for number, (most, way) in enumerate(((10, "positions"), (10, "positions"), (0, "delete"))):
+        monkeypatch.setattr("airflow_mv.job.positions._MOST_DELETE_FILES", most)
+        before = files_of(home)
+        home.change(f"UPDATE {{t}} SET x = 1000 WHERE g = 'g3' AND h = {number}")
+        outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "positions"))
+        assert (outcome.error, outcome.way) == (None, way)
+        assert home.rows() == home.recomputed()
+        assert (outcome.rows_deleted, outcome.rows_written) == (1, 1) or way == "delete"
+        assert {partition for partition, _ in before - files_of(home)} <= {"g3"}
 
 
 @pytest.mark.parametrize("how", ["delete", pytest.param("merge", marks=pytest.mark.slow)])
@@ -294,7 +315,7 @@ def test_sums_are_added_and_an_empty_group_is_removed(home: Home, how: str, mode
     ):
         home.change(change)
         outcome = home.run(home.delta("g", "h", "x"), added(home, how))
-        assert (outcome.error, outcome.mode, outcome.way) == (None, "incremental", how)
+        assert (outcome.error, outcome.mode, outcome.way) == (None, "incremental", way_of(how, mode))
         assert home.rows() == home.recomputed()
 
 

@@ -27,7 +27,7 @@ from airflow_mv.script import (
     Step,
     temporary,
 )
-from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, make_table, quick, random_history
+from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, Table, delete_by_equality, make_table, quick, random_history
 from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
 from tests.spark.processes import over_connect
 
@@ -70,6 +70,40 @@ def test_the_change_is_exact_in_many_histories(
     for start, end in itertools.permutations([None, *table.snapshots], 2):
         for columns in (COLUMNS, ("k", "x y")):
             assert table.delta(start, end, columns)[0] == table.change(start, end, columns), (start, end)
+
+
+@pytest.mark.parametrize("layout", [soon_or_later(layout) for layout in LAYOUTS])
+def test_rows_that_match_other_changes_are_gathered_with_the_change(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str]
+) -> None:
+    """All rows of each version with a match are there, as often as in the table, and no row of another version."""
+    ways = check_gathering(random_history(spark, f"{lake.name}.sales.n", layout, seed=4, changes=5), 6)
+    assert (("gathered",) in ways) == (layout[1] == "merge-on-read")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@EACH_LAYOUT
+def test_rows_are_gathered_in_many_histories(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str], seed: int
+) -> None:
+    """All ordered pairs of snapshots."""
+    check_gathering(random_history(spark, f"{lake.name}.sales.n", layout, seed=200 + seed, changes=7), None)
+
+
+def check_gathering(table: Table, number: int | None) -> set[tuple[str, ...]]:
+    """Compare some pairs of snapshots of a table, or all, and return the ways in which they were read."""
+    pairs = list(itertools.permutations([None, *table.snapshots], 2))
+    forwards = list(itertools.pairwise(table.snapshots))
+    ways = set()
+    for start, end in pairs if number is None else [*forwards, *random.Random(5).sample(pairs, number)]:
+        found, rows, way = table.near(start, end, COLUMNS, (1, 2))
+        assert found == table.change(start, end, COLUMNS), (start, end)
+        for version, snapshot in (("new", end), ("old", start)):
+            assert not table.at(snapshot, COLUMNS, "k IN (1, 2)") - rows[version], (start, end, version)
+            assert not rows[version] - table.at(snapshot, COLUMNS), (start, end, version)
+        ways.add(way)
+    return ways
 
 
 @pytest.mark.parametrize("layout", [pytest.param(V2, id="v2"), pytest.param(V3, id="v3", marks=pytest.mark.slow)])

@@ -46,6 +46,8 @@ class Tally:
     fallbacks: Counter[str] = field(default_factory=Counter)
     #: Functions of views that were refreshed incrementally.
     functions: Counter[str] = field(default_factory=Counter)
+    #: How changes were read and rows were written.
+    ways: Counter[str] = field(default_factory=Counter)
     #: Views that ended early, with Spark's error for their own query.
     broken: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -55,6 +57,7 @@ class Tally:
             f"{self.sequences} sequences, {self.refreshes} refreshes ({self.by_duckdb} by DuckDB too) "
             f"in {self.seconds:.0f} s",
             f"modes {dict(self.modes)}; variants {dict(self.variants)}; layouts {dict(self.layouts)}",
+            f"ways {dict(self.ways)}",
             f"changes {dict(self.changes)}; full because {dict(self.fallbacks)}",
             f"{len(self.functions)} functions: {' '.join(sorted(self.functions))}",
             f"ended by an error of the query itself: {dict(self.broken)}",
@@ -170,7 +173,7 @@ def _views(
                 attempt += 1
                 sql, in_duckdb = query(random, attempt, schema)
             layout = "registered" if random.random() < 0.25 else "pointed"
-            how = random.choice(("overwrite", "delete", "merge"))
+            how = random.choice(("overwrite", "delete", "merge", "positions"))
             made.append(View(f"v{number}", sql, how, layout, in_duckdb, since, schema))
     return made
 
@@ -232,15 +235,24 @@ def _change(lake: Lake, change: Change, snapshots: list[int]) -> None:
         snapshots.append(head)
 
 
-def writing(lake: Lake, how: str) -> Callable[[Script], Outcome]:
-    """Return the lake's stager, which also uses the write methods of large storage tables for small ones."""
+def writing(lake: Lake, how: str, ways: Counter[str] | None = None) -> Callable[[Script], Outcome]:
+    """Return the lake's stager, which also uses the write methods of large storage tables for small ones.
+
+    Args:
+        lake: The lake.
+        how: The write method.
+        ways: Counts how changes were read and rows were written.
+    """
 
     def stage(script: Script) -> Outcome:
         steps = tuple(
             replace(step, how=how) if isinstance(step, ReplaceKeysStep | MergeAdditiveStep) else step
             for step in script.steps
         )
-        return lake.stager(replace(script, steps=steps))
+        outcome = lake.stager(replace(script, steps=steps))
+        if ways is not None:
+            ways.update([outcome.way, *(way for delta in outcome.deltas for way in delta.ways)])
+        return outcome
 
     return stage
 
@@ -249,7 +261,7 @@ def _refresh(lake: Lake, view: View, tally: Tally, random: Random, *, first: boo
     if first:
         sql = naming(view.sql, {name: lake(name) for name in TABLES})
         lake.create(view.name, sql, refresh_strategy="incremental", properties=ALWAYS, layout=view.layout)
-    result = lake.refresh(view.name, on_fallback="full", stager=writing(lake, view.how))
+    result = lake.refresh(view.name, on_fallback="full", stager=writing(lake, view.how, tally.ways))
     mode = "first" if first else str(result.mode)
     tally.modes[mode] += 1
     if first:

@@ -29,6 +29,12 @@ _FIRST = 1000 * (1 + int(os.environ.get("TORTURE_SEED") or 0))
 _MODES = {"append", "merge", "replace-keys", "full", "fast-forward", "noop"}
 
 
+@pytest.fixture(autouse=True)
+def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table of a few rows every change is a large share; rows that match it are gathered nevertheless."""
+    monkeypatch.setattr("airflow_mv.job.gather._ONE_IN", 0)
+
+
 def _run(folder: Path, histories: range, *, views: int, steps: int, everything: bool, often: int = 1) -> Tally:
     tally, failed, lakes = Tally(), [], partial(new_lake, folder)
     for seed in histories:
@@ -48,6 +54,7 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
     assert not _MODES - set(tally.modes), tally
     assert set(CHANGES) == set(tally.changes), tally
     assert {"pointed", "registered"} == set(tally.layouts), tally
+    assert {"gathered", "positions"} <= set(tally.ways), tally
     assert tally.by_duckdb > tally.refreshes // 4, tally
     return tally
 

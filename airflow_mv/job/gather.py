@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a table once for both its change and the rows that match changes of other tables.
+
+Without this a refresh of a join reads a large changed table twice: for its deleted rows, and for the rows that join
+with what changed elsewhere. Both are few rows of the same files.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType
+
+from airflow_mv.job.context import AT_HAND, JobContext, columns_of
+from airflow_mv.quoting import quote
+from airflow_mv.script import DeltaStep
+
+#: Iceberg's metadata columns.
+PLACE = _FILE, _POSITION = "_file", "_pos"
+_DELETED = "_deleted"
+#: The driver holds at most so many positions of deleted rows.
+_MOST_POSITIONS = 200_000
+#: The matching rows are kept: at most about one in so many of the table's rows, as of the other table's.
+_ONE_IN = 20
+
+
+def gathered(work: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tuple[DataFrame, str] | None:
+    """Read the rows of a step and those that match, and create the step's further views.
+
+    Args:
+        work: The context of the run.
+        step: The step.
+        diff: The Java helper with the tasks of both snapshots.
+        reading: The Java table for the reading of tasks.
+
+    Returns:
+        The rows, each with its number of copies in the change in the named column (0 for a row of both snapshots);
+        ``None`` if the table is to be read in the usual way.
+    """
+    match = _match(work, step)
+    if match is None or diff.gone().size() or not diff.after().size() or {_DELETED, _FILE, _POSITION} & {*step.columns}:
+        return None
+    newly = newly_deleted(work, diff) if diff.deleting(diff.before()).size() else None
+    if newly is None and diff.deleting(diff.before()).size():
+        return None
+    table = diff.readingDeletes()
+    if table is None:
+        return None
+    names = _free(step.columns)
+    frame = work.query(_statement(work, step, diff, (table, reading), match, names))
+    held, count = work.kept(frame)
+    if newly is not None:
+        state = F.col(quote(names[0]))
+        of_then = held.where(state == -1).join(F.broadcast(newly.toDF(*names[1:])), on=names[1:], how="left_semi")
+        held, _ = work.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
+    kept = held.drop(*names[1:])
+    for version, view in step.near_views:
+        is_there = F.col(quote(names[0])) >= 0 if version == "new" else F.col(quote(names[0])) <= 0
+        work.view(view, kept.where(is_there).select(*map(quote, step.columns)))
+        work.gathered.add(view)
+    return kept, names[0]
+
+
+def newly_deleted(work: JobContext, diff: Any) -> DataFrame | None:
+    """Return the files and positions of the rows that only the new snapshot has deleted; ``None`` if not known.
+
+    Args:
+        work: The context of the run.
+        diff: The Java helper with the tasks of both snapshots.
+    """
+    found = diff.newlyDeleted(_MOST_POSITIONS)
+    if found is None:
+        return None
+    schema = work.spark.createDataFrame([], f"{_FILE} STRING, {_POSITION} BIGINT")._jdf.schema()
+    return DataFrame(work.spark._jsparkSession.createDataFrame(found, schema), work.spark)
+
+
+def _match(work: JobContext, step: DeltaStep) -> str | None:
+    """Return the condition of the matching rows; ``None`` if they may be too many."""
+    parts = []
+    for column, view, other in step.near:
+        rows, total = work.changes.get(view), work.totals.get(view, -1)
+        if rows is None or rows > AT_HAND or rows * _ONE_IN > total:
+            return None
+        parts.append(f"{quote(column)} IN (SELECT /*+ BROADCAST(`__d`) */ `__d`.{quote(other)} FROM {view} AS `__d`)")
+    return " OR ".join(parts) or None
+
+
+def _free(columns: Sequence[str]) -> list[str]:
+    """Return names for the number of copies, the file and the position, that no column has."""
+    prefix = "__"
+    while any(name.lower().startswith(prefix) for name in columns):
+        prefix += "_"
+    return [f"{prefix}{name}" for name in ("copies", "file", "pos")]
+
+
+def _statement(
+    work: JobContext, step: DeltaStep, diff: Any, tables: tuple[Any, Any], match: str, names: Sequence[str]
+) -> str:
+    """Return the query for the rows: of files with other deletes, of new files, of files that are the same."""
+    columns, where = columns_of(step.columns), f"({step.where})" if step.where else "true"
+    copies, file, position = map(quote, names)
+    deleting, reading = tables
+    marked = work.staged(deleting, diff.after()).select(*map(quote, (*step.columns, _DELETED, _FILE, _POSITION)))
+    parts = [
+        f"SELECT {columns}, IF({_DELETED}, -1, 0) AS {copies}, {_FILE} AS {file}, {_POSITION} AS {position}\n"
+        f"FROM {_named(work, marked)} WHERE ({_DELETED} AND {where}) OR {match}"
+    ]
+    for tasks, number, condition in ((diff.come(), 1, f"{where} OR {match}"), (_same(work, step, diff), 0, match)):
+        if tasks.size():
+            rows = work.staged(reading, tasks).select(*map(quote, step.columns))
+            parts.append(f"SELECT {columns}, {number}, NULL, NULL FROM {_named(work, rows)} WHERE {condition}")
+    return "\nUNION ALL\n".join(parts)
+
+
+def _same(work: JobContext, step: DeltaStep, diff: Any) -> Any:
+    """Return the tasks of unchanged files that may have matching rows, by the files' statistics."""
+    bounds = work.java("java.util.ArrayList")()
+    for column, view, other in step.near:
+        changed = work.spark.table(view)
+        if not isinstance(changed.schema[other].dataType, IntegerType | LongType):
+            return diff.same()
+        row = work.query(f"SELECT min({quote(other)}), max({quote(other)}) FROM {view}").collect()[0]
+        if row[0] is not None:
+            bound = work.java("java.util.ArrayList")()
+            for item in (column, work.long(row[0]), work.long(row[1])):
+                bound.add(item)
+            bounds.add(bound)
+    return diff.sameWithin(bounds)
+
+
+def _named(work: JobContext, frame: DataFrame) -> str:
+    name = quote(f"airflow_mv_read_{uuid.uuid4().hex[:12]}")
+    work.view(name, frame)
+    return name

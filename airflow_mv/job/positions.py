@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find stored rows once, with their files and positions, and delete them there: no stored row is read or written again.
+
+Spark's DELETE would read the stored rows a second time and, where the storage table is copy-on-write, write all rows of
+each file that has one of them. Readers pay for deleted rows, so this is for few of them: the next DELETE of a file with
+many delete files cleans it up.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_mv.job.context import JobContext, incomparable
+from airflow_mv.job.gather import PLACE
+from airflow_mv.quoting import quote
+from airflow_mv.script import SNAPSHOT_PROPERTY
+
+#: The driver holds the places of at most so many rows, in at most so many files.
+_MOST_ROWS, _MOST_FILES = 200_000, 200
+#: A data file has at most so many delete files before its rows are written anew.
+_MOST_DELETE_FILES = 10
+#: Of more than so many rows at most one in ten of all stored rows is deleted by position.
+_ANY_SHARE, _ONE_IN = 1_000, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Stored rows that the driver holds, with their places.
+
+    Args:
+        view: Quoted name of a relation with the columns that were asked for, of these rows.
+        places: A Java list with the place of each.
+        deletes: The Java helper that deletes them.
+    """
+
+    view: str
+    places: Any
+    deletes: Any
+
+    def delete(self, work: JobContext) -> None:
+        """Delete the rows from the storage table, in one commit."""
+        if self.places.size():
+            settings = work.spark.conf.getAll
+            summary = work.java("java.util.HashMap")()
+            for key, value in settings.items():
+                if key.startswith(SNAPSHOT_PROPERTY):
+                    summary.put(key.removeprefix(SNAPSHOT_PROPERTY), value)
+            self.deletes.commit(self.places, summary)
+
+
+def locate(work: JobContext, table: str, columns: Sequence[str], rows: str) -> Located | None:
+    """Find stored rows; ``None`` if they are to be deleted by a statement.
+
+    Args:
+        work: The context of the run.
+        table: Quoted name of the storage table, perhaps with a branch.
+        columns: The columns that are wanted of the rows.
+        rows: A query for the rows: these columns, then :data:`PLACE`.
+    """
+    if work.jvm is None or work.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
+        return None
+    stored = work.table(table.removesuffix(f".{quote(f'branch_{work.branch}')}"))
+    if not _allows(stored):
+        return None
+    frame = work.query(rows)
+    # Maps change their order in the driver.
+    found = work.at_hand(frame, _MOST_ROWS) if incomparable(frame.schema, ("map",)) is None else None
+    if found is None:
+        return None
+    local, count = found
+    deletes = work.helper("PositionDeletes", stored, work.branch)
+    places = local.select(*PLACE)._jdf.collectAsList()
+    many = count > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
+    if many or not deletes.suits(places, _MOST_FILES, _MOST_DELETE_FILES):
+        return None
+    view = quote(f"airflow_mv_stored_{uuid.uuid4().hex[:12]}")
+    work.view(view, local.drop(*PLACE))
+    return Located(view, places, deletes)
+
+
+def _allows(table: Any) -> bool:
+    """Whether a storage table may get delete files: its owner has not asked for other ones, or for none."""
+    properties = table.properties()
+    formats = (properties.get("write.format.default"), properties.get("write.delete.format.default"))
+    return properties.get("write.delete.mode") != "copy-on-write" and not {*formats} - {None, "parquet"}
