@@ -448,7 +448,7 @@ class DuckStager:
         rows = self._query(scratch, write["query"])
         table = self._table(scratch, script.table)
         if write["insert"] is not None:
-            rows = rows.rename_columns(table.schema().column_names)  # columns are matched by position
+            rows = _as_stored(rows, table)
         if script.branch is not None:
             stamps = {
                 key.partition("snapshot-property.")[2]: value for key, value in script.confs if "property." in key
@@ -499,6 +499,12 @@ def overwrite(table: Table, rows: pa.Table, refresh_id: str) -> None:
 
 def _stamp(refresh_id: str) -> dict[str, str]:
     return {REFRESH_ID_KEY: refresh_id}
+
+
+def _as_stored(rows: pa.Table, table: Table) -> pa.Table:
+    """As INSERT does: columns are matched by position, and get the table's types, which are Spark's."""
+    stored = table.schema().as_arrow()
+    return rows.rename_columns(stored.names).cast(pa.schema([item.remove_metadata() for item in stored]))
 
 
 def _storable(rows: pa.Table) -> pa.Table:

@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
     ValidationError,
@@ -47,6 +48,7 @@ from pyiceberg.table.update import (
 from pyiceberg.types import BooleanType, NestedField
 
 from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
+from airflow_mv.catalog.empty_table import EmptyTable
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.untrusted_input import require_no_writer
@@ -332,6 +334,32 @@ class StorageTables:
                 self.drop(name, uuid=str(table.metadata.table_uuid), owner=owner)
             except MaterializedViewError as error:
                 log.warning("The empty table %s stays, though it is unneeded: %s", name, error)
+
+    def create_empty(self, name: Identifier, location: str | None, table: EmptyTable) -> str:
+        """Create an empty table, and return its metadata file.
+
+        Args:
+            name: Its name.
+            location: Its folder; ``None``: the catalog chooses it.
+            table: The table.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            NotFoundError: The namespace does not exist.
+            CatalogUnavailableError: No answer. The table may be created, even later.
+        """
+        with taken(f"a table or view {name} exists already"), answered(self._catalog.name, f"creating table {name}"):
+            try:
+                made = self._catalog.create_table(
+                    (*name.namespace, name.name),
+                    table.schema,
+                    location=location,
+                    partition_spec=table.spec,
+                    properties=table.all_properties,
+                )
+            except NoSuchNamespaceError:
+                raise NotFoundError(f"there is no namespace {'.'.join(name.namespace)} for table {name}") from None
+        return made.metadata_location
 
     def send(self, name: Identifier, creation: CreateTableTransaction) -> None:
         """Send the commit that creates a table.

@@ -15,5 +15,6 @@ from airflow_mv.ivm.model import Replaced as Replaced
 from airflow_mv.ivm.model import Signed as Signed
 from airflow_mv.ivm.pushdown import Comparison as Comparison
 from airflow_mv.ivm.query import IncrementalQuery as IncrementalQuery
+from airflow_mv.ivm.query import certain_output as certain_output
 from airflow_mv.ivm.query import output_of as output_of
 from airflow_mv.ivm.query import regenerated_sql as regenerated_sql

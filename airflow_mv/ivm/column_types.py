@@ -15,16 +15,19 @@ from sqlglot import exp
 
 from airflow_mv.ivm import functions, ir
 
-_Names = Mapping[tuple[str, str], str | None]
+Names = Mapping[tuple[str, str], str | None]
 _Decimal = tuple[int, int]
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _MAX, _LEAST_SCALE = 38, 6
 #: Integers, narrowest first, each with the digits of its largest value.
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-_INTEGERS = list(_DIGITS)
-_LARGEST_INT = 2**31 - 1
-_PLAIN = frozenset({*_DIGITS, "float", "double", "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary"})
+DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+_INTEGERS = list(DIGITS)
+_LARGEST_INT, _LARGEST_BIGINT = 2**31 - 1, 2**63 - 1
+#: The type of NULL, which takes any other type.
+VOID = "void"
+#: The types without parts, but the decimals.
+PLAIN = frozenset({*DIGITS, "float", "double", "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary"})
 
 #: Calls whose type does not depend on their arguments.
 _FIXED: Mapping[type[exp.Expr], str] = {
@@ -53,7 +56,22 @@ _FIXED: Mapping[type[exp.Expr], str] = {
     exp.DayOfMonth: "int",
     exp.DayOfWeek: "int",
     exp.DayOfYear: "int",
+    exp.WeekOfYear: "int",
+    exp.Hour: "int",
+    exp.Minute: "int",
+    exp.Second: "int",
     exp.Length: "int",
+    exp.Ntile: "int",
+    exp.Grouping: "tinyint",
+    exp.Sqrt: "double",
+    exp.Pow: "double",
+    exp.Exp: "double",
+    exp.Ln: "double",
+    exp.PercentRank: "double",
+    exp.CumeDist: "double",
+    exp.TsOrDsAdd: "date",
+    exp.AddMonths: "date",
+    exp.LastDay: "date",
     exp.DateDiff: "int",
     exp.Date: "date",
     exp.TsOrDsToDate: "date",
@@ -64,8 +82,14 @@ _FIXED: Mapping[type[exp.Expr], str] = {
     exp.Trim: "string",
 }
 #: Calls that return one of their arguments.
-_SAME = (exp.Paren, exp.Neg, exp.Min, exp.Max, exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue)
+_SAME = (
+    *(exp.Paren, exp.Neg, exp.Abs, exp.Nullif, exp.Min, exp.Max, exp.AnyValue),
+    *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag, exp.Lead),
+)
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
+#: Functions that sqlglot does not know.
+_OTHERS = {"to_date": "date", "trunc": "date", "date_trunc": "timestamp", "date_format": "string"}
+_UNITS_OF_DATES = frozenset({"YEAR", "YEARS", "MONTH", "MONTHS", "WEEK", "WEEKS", "DAY", "DAYS"})
 _PARTS_OF_A_DATE = frozenset({"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE"})
 
 
@@ -75,31 +99,41 @@ def column_types(tree: ir.Tree) -> tuple[str | None, ...]:
     Args:
         tree: The query in normal form.
     """
-    return _of_tree(tree, {})
+    return TypedBlock.of_tree(tree, {})
 
 
-def _of_tree(tree: ir.Tree, outer: _Names) -> tuple[str | None, ...]:
-    if isinstance(tree, ir.Block):
-        block = _TypedBlock(tree, outer)
-        return tuple(block.type_of(item.value) for item in tree.outputs)
-    sides = zip(_of_tree(tree.left, outer), _of_tree(tree.right, outer), strict=True)
-    return tuple(_common(pair) for pair in sides)
+class TypedBlock:
+    """One SELECT, and the types of the columns that its expressions name.
 
+    Args:
+        block: The SELECT.
+        outer: The types of the columns of outer queries, for a subquery.
+    """
 
-class _TypedBlock:
-    """One SELECT, and the types of the columns that its expressions name."""
-
-    def __init__(self, block: ir.Block, outer: _Names) -> None:
-        self._names: dict[tuple[str, str], str | None] = dict(outer)
+    def __init__(self, block: ir.Block, outer: Names) -> None:
+        self.block = block
+        self.names: dict[tuple[str, str], str | None] = dict(outer)
         for relation in block.relations:
             source = relation.source
             types: Iterable[str | None] = ()
             if isinstance(source, ir.Base):
                 types = source.types
             elif isinstance(source, ir.Block | ir.Compound):
-                types = _of_tree(source, {})
-            self._names |= {(relation.alias, name): kind for name, kind in zip(ir.names(source), types, strict=False)}
-        self._nested = {nested.mark: nested for nested in block.nested}
+                types = self.of_tree(source, {})
+            self.names |= {(relation.alias, name): kind for name, kind in zip(ir.names(source), types, strict=False)}
+        self.nested = {nested.mark: nested for nested in block.nested}
+
+    @classmethod
+    def of_tree(cls, tree: ir.Tree, outer: Names) -> tuple[str | None, ...]:
+        """Return the type of each column of a query."""
+        if isinstance(tree, ir.Block):
+            return cls(tree, outer).outputs()
+        sides = zip(cls.of_tree(tree.left, outer), cls.of_tree(tree.right, outer), strict=True)
+        return tuple(common_type(pair) for pair in sides)
+
+    def outputs(self) -> tuple[str | None, ...]:
+        """Return the type of each column of the SELECT."""
+        return tuple(self.type_of(item.value) for item in self.block.outputs)
 
     def type_of(self, value: exp.Expr) -> str | None:
         """Return the type of an expression."""
@@ -111,7 +145,7 @@ class _TypedBlock:
 
     def column(self, value: exp.Expr) -> str | None:
         """Return the type of a column."""
-        return self._names.get((value.args["table"].name if value.args.get("table") else "", value.name))
+        return self.names.get((value.args["table"].name if value.args.get("table") else "", value.name))
 
     def first(self, value: exp.Expr) -> str | None:
         """Return the type of a call's first argument."""
@@ -126,56 +160,84 @@ class _TypedBlock:
         else:
             parts = [value.this, *value.expressions]
         given = [part for part in parts if part is not None and not isinstance(part.unnest(), exp.Null)]
-        return _common(self.type_of(part) for part in given)
+        return common_type(self.type_of(part) for part in given)
 
     def sum(self, value: exp.Expr) -> str | None:
         """Return the type of a sum."""
         inner = value.this.expressions[0] if isinstance(value.this, exp.Distinct) else value.this
         kind = self.type_of(inner)
-        if kind in _DIGITS:
+        if kind in DIGITS:
             return "bigint"
-        decimal = _decimal(kind)
+        decimal = decimal_of(kind)
         if decimal is not None:
             return _written(min(decimal[0] + 10, _MAX), decimal[1])
         return "double" if kind in ("float", "double") else None
 
     def average(self, value: exp.Expr) -> str | None:
         """Return the type of an average."""
-        kind = self.type_of(value.this)
-        decimal = _decimal(kind)
+        return self._mean(self.type_of(value.this))
+
+    @staticmethod
+    def _mean(kind: str | None) -> str | None:
+        decimal = decimal_of(kind)
         if decimal is not None:
             return _written(min(decimal[0] + 4, _MAX), min(decimal[1] + 4, _MAX))
-        return "double" if kind in (*_DIGITS, "float", "double") else None
+        return "double" if kind in (*DIGITS, "float", "double") else None
 
     def arithmetic(self, value: exp.Expr) -> str | None:
         """Return the type of ``+ - * / %``."""
+        if isinstance(value.expression, exp.Interval):
+            return self._moved(value)
         left, right = self.type_of(value.this), self.type_of(value.expression)
+        if left == "date" and isinstance(value, exp.Add | exp.Sub):
+            return "date" if right in ("tinyint", "smallint", "int") else None
         if "double" in (left, right):
-            return (
-                "double"
-                if all(kind in (*_DIGITS, "float", "double") or _decimal(kind) for kind in (left, right))
-                else None
-            )
-        if left in _DIGITS and right in _DIGITS:
-            return "double" if isinstance(value, exp.Div) else _common((left, right))
+            return "double" if is_number(left) and is_number(right) else None
+        if left in DIGITS and right in DIGITS:
+            return "double" if isinstance(value, exp.Div) else common_type((left, right))
         one, other = _as_decimal(value.this, left), _as_decimal(value.expression, right)
         return None if one is None or other is None else _of_decimals(value, one, other)
+
+    def _moved(self, value: exp.Expr) -> str | None:
+        """Return the type of a date plus or minus an interval."""
+        whole = value.expression.text("unit").upper() in _UNITS_OF_DATES
+        return "date" if whole and self.type_of(value.this) == "date" else None
+
+    def rounded(self, value: exp.Expr) -> str | None:
+        """Return the type of ROUND to a number of decimal places that is not negative."""
+        kind, places = self.type_of(value.this), value.args.get("decimals")
+        decimal = decimal_of(kind)
+        if places is not None and not re.fullmatch(r"\d+", places.name if isinstance(places, exp.Literal) else ""):
+            return None
+        if decimal is None:
+            return kind if kind == "double" else None
+        precision, scale = decimal
+        kept = min(scale, int(places.name) if places is not None else 0)
+        return _written(min(precision - scale + 1 + kept, _MAX), kept)
+
+    def whole(self, value: exp.Expr) -> str | None:
+        """Return the type of CEIL and FLOOR without a number of decimal places."""
+        kind = self.type_of(value.this)
+        decimal = decimal_of(kind)
+        if decimal is not None:
+            return _written(min(decimal[0] - decimal[1] + 1, _MAX), 0)
+        return "bigint" if kind in ("bigint", "double") else None
 
     def cast(self, value: exp.Expr) -> str | None:
         """Return the type that a value is cast to."""
         kind: str = value.args["to"].sql(dialect="spark").lower()
         if kind == "decimal":
             return _written(10, 0)
-        decimal = _decimal(kind)
-        return _written(*decimal) if decimal else kind if kind in _PLAIN else None
+        decimal = decimal_of(kind)
+        return _written(*decimal) if decimal else kind if kind in PLAIN else None
 
     def literal(self, value: exp.Expr) -> str | None:
         """Return the type of a literal."""
         if value.is_string:
             return "string"
-        if re.fullmatch(r"\d+", value.name):
+        if re.fullmatch(r"\d+", value.name) and int(value.name) <= _LARGEST_BIGINT:
             return "int" if int(value.name) <= _LARGEST_INT else "bigint"
-        decimal = _decimal_of(value)
+        decimal = _decimal_literal(value)
         return _written(*decimal) if decimal else None
 
     def text(self, value: exp.Expr) -> str | None:
@@ -187,37 +249,46 @@ class _TypedBlock:
         """Return the type of EXTRACT."""
         return "int" if value.name.upper() in _PARTS_OF_A_DATE else None
 
-    def subquery(self, value: exp.Expr) -> str | None:
-        """Return the type of a subquery, for which a call stands."""
-        nested = self._nested.get(value.name)
+    def call(self, value: exp.Expr) -> str | None:
+        """Return the type of a subquery, for which a call stands, or of a function that sqlglot does not know."""
+        nested = self.nested.get(value.name)
         if nested is None:
-            return None
-        return _of_tree(nested.tree, self._names)[0] if nested.kind == "SCALAR" else "boolean"
+            name = value.name.lower()
+            return self._mean(self.type_of(value.expressions[0])) if name == "mean" else _OTHERS.get(name)
+        return self.of_tree(nested.tree, self.names)[0] if nested.kind == "SCALAR" else "boolean"
 
     def window(self, value: exp.Expr) -> str | None:
         """Return the type of a window function."""
         return self.type_of(functions.window_function(value)) if isinstance(value, exp.Window) else None
 
 
-_Rule = Callable[[_TypedBlock, exp.Expr], str | None]
+_Rule = Callable[[TypedBlock, exp.Expr], str | None]
 _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
-    ((exp.Column,), _TypedBlock.column),
-    (_SAME, _TypedBlock.first),
-    ((exp.Filter,), _TypedBlock.first),
-    ((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least), _TypedBlock.widest),
-    ((exp.Sum,), _TypedBlock.sum),
-    ((exp.Avg,), _TypedBlock.average),
-    (_ARITHMETIC, _TypedBlock.arithmetic),
-    ((exp.Cast, exp.TryCast), _TypedBlock.cast),
-    ((exp.Literal,), _TypedBlock.literal),
-    ((exp.Concat, exp.DPipe, exp.Substring), _TypedBlock.text),
-    ((exp.Extract,), _TypedBlock.part_of_time),
-    ((exp.Anonymous,), _TypedBlock.subquery),
-    ((exp.Window,), _TypedBlock.window),
+    ((exp.Column,), TypedBlock.column),
+    (_SAME, TypedBlock.first),
+    ((exp.Filter,), TypedBlock.first),
+    ((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least), TypedBlock.widest),
+    ((exp.Sum,), TypedBlock.sum),
+    ((exp.Avg,), TypedBlock.average),
+    (_ARITHMETIC, TypedBlock.arithmetic),
+    ((exp.Cast, exp.TryCast), TypedBlock.cast),
+    ((exp.Literal,), TypedBlock.literal),
+    ((exp.Concat, exp.DPipe, exp.Substring), TypedBlock.text),
+    ((exp.Extract,), TypedBlock.part_of_time),
+    ((exp.Round,), TypedBlock.rounded),
+    ((exp.Ceil, exp.Floor), TypedBlock.whole),
+    ((exp.Anonymous,), TypedBlock.call),
+    ((exp.Window,), TypedBlock.window),
 )
 
 
-def _decimal(kind: str | None) -> _Decimal | None:
+def is_number(kind: str | None) -> bool:
+    """Whether a type is one of numbers."""
+    return kind in DIGITS or kind in ("float", "double") or decimal_of(kind) is not None
+
+
+def decimal_of(kind: str | None) -> _Decimal | None:
+    """Return precision and scale of a decimal type."""
     found = _DECIMAL.fullmatch(kind or "")
     return (int(found[1]), int(found[2])) if found else None
 
@@ -226,7 +297,7 @@ def _written(precision: int, scale: int) -> str:
     return f"decimal({precision}, {scale})"
 
 
-def _decimal_of(value: exp.Expr) -> _Decimal | None:
+def _decimal_literal(value: exp.Expr) -> _Decimal | None:
     """Return precision and scale of a number's text, such as ``0.06``: (2, 2)."""
     found = re.fullmatch(r"(\d*)\.?(\d*)", value.name)
     if found is None or value.is_string:
@@ -238,9 +309,11 @@ def _decimal_of(value: exp.Expr) -> _Decimal | None:
 def _as_decimal(value: exp.Expr, kind: str | None) -> _Decimal | None:
     """Return the decimal type as which a number takes part in arithmetic with decimals."""
     inner = value.unnest()
+    if isinstance(inner, exp.Neg):  # Spark reads the sign as a part of the literal
+        inner = inner.this
     if isinstance(inner, exp.Literal):
-        return _decimal_of(inner)
-    return (_DIGITS[kind], 0) if kind in _DIGITS else _decimal(kind)
+        return _decimal_literal(inner)
+    return (DIGITS[kind], 0) if kind in DIGITS else decimal_of(kind)
 
 
 def _of_decimals(value: exp.Expr, one: _Decimal, other: _Decimal) -> str:
@@ -261,18 +334,26 @@ def _of_decimals(value: exp.Expr, one: _Decimal, other: _Decimal) -> str:
     return _written(min(precision, _MAX), scale)
 
 
-def _common(kinds: Iterable[str | None]) -> str | None:
-    """Return the type of a value that is one of several types."""
+def common_type(kinds: Iterable[str | None]) -> str | None:
+    """Return the type of a value that is one of several types.
+
+    Args:
+        kinds: The types.
+    """
     given = list(kinds)
     return reduce(_wider, given) if given else None
 
 
 def _wider(left: str | None, right: str | None) -> str | None:
+    if VOID in (left, right):
+        return right if left == VOID else left
     if left == right or left is None or right is None:
         return left if left == right else None
-    if left in _DIGITS and right in _DIGITS:
+    if left in DIGITS and right in DIGITS:
         return max(left, right, key=_INTEGERS.index)
-    one, other = ((_DIGITS[kind], 0) if kind in _DIGITS else _decimal(kind) for kind in (left, right))
+    if "double" in (left, right):
+        return "double" if all(map(is_number, (left, right))) else None
+    one, other = ((DIGITS[kind], 0) if kind in DIGITS else decimal_of(kind) for kind in (left, right))
     if one is None or other is None:
         return None
     scale, whole = max(one[1], other[1]), max(one[0] - one[1], other[0] - other[1])

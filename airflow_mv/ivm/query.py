@@ -12,6 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from airflow_mv.ivm import dialect, ir
 from airflow_mv.ivm.append import appended, signed
+from airflow_mv.ivm.certain_columns import CertainColumn, certain_columns, check_left_out
 from airflow_mv.ivm.column_types import column_types
 from airflow_mv.ivm.dialect import read
 from airflow_mv.ivm.merge import merged
@@ -223,6 +224,39 @@ def output_of(
     def build() -> tuple[tuple[str, str | None], ...]:
         tree, _ = _resolved(Resolver(relations, views), query)
         return tuple(zip(ir.names(tree), column_types(tree), strict=True))
+
+    return _unless_refused(build)
+
+
+def certain_output(
+    query: ParsedQuery,
+    relations: Sequence[BaseRelation],
+    views: Mapping[Identifier, NestedView],
+    names: Sequence[str] | None = None,
+) -> tuple[tuple[CertainColumn, Identifier | None], ...] | Reason:
+    """Return the columns of a query, each with the base table that its ``origin`` is in, if Spark surely agrees.
+
+    Args:
+        query: The query.
+        relations: Its base tables, those of nested views too.
+        views: The nested plain views.
+        names: The names of its columns; by default the query's own.
+
+    Returns:
+        The columns; or what is not certain without Spark.
+    """
+
+    def build() -> tuple[tuple[CertainColumn, Identifier | None], ...]:
+        for each in (query, *(view.query for view in views.values())):
+            check_left_out(each.tree)
+        resolver = Resolver(relations, views)
+        tree, written = _resolved(resolver, query)
+        if names is not None and len(names) != len(written):
+            raise RefusedError(
+                Code.UNREADABLE, f"the query has {len(written)} columns, and there are {len(names)} names"
+            )
+        found = certain_columns(tree, tuple(written if names is None else names))
+        return tuple((item, resolver.tables[item.origin[0]] if item.origin else None) for item in found)
 
     return _unless_refused(build)
 

@@ -43,9 +43,10 @@ from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.refresh.checks import require_fitting
+from airflow_mv.refresh.empty_storage import known_table, write_table
 from airflow_mv.refresh.explain import Requirement, require_modes
-from airflow_mv.refresh.resolved import resolve_query
-from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text
+from airflow_mv.refresh.resolved import ResolvedQuery, resolve_query
+from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
 from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
@@ -57,6 +58,8 @@ from airflow_mv.spec.materialized_view import (
     property_text,
     storage_table_field,
 )
+from airflow_mv.spec.partitioning import partition_transform
+from airflow_mv.spec.reasons import Reason
 from airflow_mv.spec.sort_order import sort_order
 from airflow_mv.spec.storage_settings import STORAGE_PREFIX, storage_properties
 from airflow_mv.spec.table import same_columns
@@ -72,7 +75,6 @@ from airflow_mv.spec.view import (
     with_storage_table,
     with_view_properties,
 )
-from airflow_mv.sql.query import partition_transform
 from airflow_mv.sql.translation import known_dialects, spark_sql, texts
 
 log = logging.getLogger(__name__)
@@ -219,7 +221,8 @@ def create(
 ) -> LoadedView:
     """Create a materialized view with an empty storage table.
 
-    Spark analyses the query, so the view's columns are what Spark will write. A plain view of this name is
+    The view's columns are what Spark will write: where they are not certain from metadata, Spark analyses the query. A
+    plain view of this name is
     turned into a materialized one if no query is given. With ``replace`` an existing materialized view
     gets a new version, unless its query and the types of its columns are the same. Its rows stay those of
     the old version until the next refresh.
@@ -714,38 +717,32 @@ def query_columns(
     stager: Callable[[Script], Outcome],
     context: Identifier,
 ) -> NewStorage:
-    """Let Spark create an empty table with a query's columns: the new storage table, or a template for it.
+    """Make an empty table with a query's columns: the new storage table, or a template for it.
 
-    It is below the view's location, and no view names it yet.
+    It is below the view's location, and no view names it yet. Spark makes it only if the columns are not certain
+    without Spark.
     """
     token = uuid.uuid4().hex
-    pinned = resolve_query(catalog, sql, columns, context, view=str(view)).pinned
+    resolved = resolve_query(catalog, sql, columns, context, view=str(view))
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
     name = layout.template_name(view, token)
-    script = create_storage(
-        view=str(view),
-        pinned=pinned,
-        columns=columns,
-        location=join(location, f"storage-{token[:12]}") if catalog.chooses_locations else None,
-        partition_by=[partition_transform(text) for text in definition.partition_by],
-        token=token,
-        table=name,
-        owner=view.within_catalog,
+    folder = join(location, f"storage-{token[:12]}") if catalog.chooses_locations else None
+    known = known_table(
+        resolved,
+        columns,
+        partition_by=definition.partition_by,
         comments=definition.column_comments,
+        properties=storage_settings(name, owner=view.within_catalog),
     )
-    outcome = stager(script)
-    if outcome.error is not None or outcome.metadata_location is None:
-        kind = InvalidQueryError if outcome.query_error else JobError
-        raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
-    if catalog.chooses_locations:
-        # The job's location is untrusted: it is read, and deleted if the view is refused.
-        folder = join(location, f"storage-{token[:12]}")
-        check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
+    if isinstance(known, Reason):
+        log.info("Spark finds the columns of %s: %s", view, known.message)
+        file = _made_by_spark(view, definition, resolved, columns, folder, name, token, stager)
+    else:
+        file = write_table(catalog, name, folder, known)
     what = f"view {view}, storage table"
-    made = layout.created(catalog, name, outcome.metadata_location, what=what)
-    storage = NewStorage(made, view, is_template=name is not None)
+    storage = NewStorage(layout.created(catalog, name, file, what=what), view, is_template=name is not None)
     try:
-        _require_clock(catalog, storage)
+        _require_clock(catalog, storage, "Spark's driver" if isinstance(known, Reason) else "this host")
         if name is not None:
             catalog.tables.require_refs(name)
         if catalog.chooses_locations:
@@ -757,6 +754,38 @@ def query_columns(
         discard_unneeded(catalog, storage)
         raise
     return storage
+
+
+def _made_by_spark(
+    view: Identifier,
+    definition: Definition,
+    resolved: ResolvedQuery,
+    columns: Sequence[str] | None,
+    folder: str | None,
+    name: Identifier | None,
+    token: str,
+    stager: Callable[[Script], Outcome],
+) -> str:
+    """Let Spark analyse the query and create the table; return its metadata file."""
+    script = create_storage(
+        view=str(view),
+        pinned=resolved.pinned,
+        columns=columns,
+        location=folder,
+        partition_by=[partition_transform(text) for text in definition.partition_by],
+        token=token,
+        table=name,
+        owner=view.within_catalog,
+        comments=definition.column_comments,
+    )
+    outcome = stager(script)
+    if outcome.error is not None or outcome.metadata_location is None:
+        kind = InvalidQueryError if outcome.query_error else JobError
+        raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
+    if folder is not None:
+        # The job's location is untrusted: it is read, and deleted if the view is refused.
+        check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
+    return outcome.metadata_location
 
 
 def _require_columns(view: Identifier, comments: Mapping[str, str], columns: Sequence[str]) -> None:
@@ -771,8 +800,13 @@ def _require_columns(view: Identifier, comments: Mapping[str, str], columns: Seq
         )
 
 
-def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> None:
-    """Refuse a storage table with a time ahead of the store's clock: the driver's time would become the view's.
+def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage, writer: str) -> None:
+    """Refuse a storage table with a time ahead of the store's clock: the writer's time would become the view's.
+
+    Args:
+        catalog: Where the view will be.
+        storage: The table.
+        writer: Whose time it has, for the message.
 
     Raises:
         ClockError: The time is ahead.
@@ -782,6 +816,6 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> Non
     ahead_ms = storage.table.last_updated_ms - catalog.files.modified_ms(storage.location)
     if ahead_ms > MAX_AHEAD_MS:
         raise ClockError(
-            f"view {storage.owner}: the clock of Spark's driver is {ahead_ms / 1000:.0f} s ahead of the store's clock. "
+            f"view {storage.owner}: the clock of {writer} is {ahead_ms / 1000:.0f} s ahead of the store's clock. "
             "Nothing was created. Set it right, then try again"
         )

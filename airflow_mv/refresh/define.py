@@ -19,9 +19,9 @@ from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
+from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.stored import shown
 from airflow_mv.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
-from airflow_mv.sql.query import partition_transform
 from airflow_mv.sql.translation import known_dialects, spark_sql
 
 #: What happens if a view exists with another definition.

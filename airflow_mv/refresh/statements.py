@@ -26,12 +26,13 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
+from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.sort_order import SortColumn, sort_order_of, write_order
 from airflow_mv.spec.storage_settings import missing_properties, possible_properties
 from airflow_mv.spec.stored import decode_text
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
-from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, partition_transform, pin_query
+from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query
 
 _DISTRIBUTION = "write.distribution-mode"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
@@ -272,11 +273,21 @@ def create_storage(
     """
     source = renamed(pinned.sql, columns) if columns else pinned.sql
     name = table.sql() if table else staged(STORAGE)
-    properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
+    properties = storage_settings(table, owner=owner)
     documented = tuple((comments or {}).items())
     step = CreateStorageStep(name, source, location, tuple(partition_by), properties, documented)
     steps: tuple[Step, ...] = (*(register(name, file) for name, file in sorted(pinned.nested.items())), step)
     return Script(view, token, name, steps, None, SESSION_CONFS, len(pinned.nested), reads=pinned.reads)
+
+
+def storage_settings(table: Identifier | None, *, owner: str) -> tuple[tuple[str, str], ...]:
+    """Return the initial properties of a storage table.
+
+    Args:
+        table: Its name in the catalog, if it has one.
+        owner: The view's namespace and name, for a table in the catalog.
+    """
+    return (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
 
 
 def renamed(query: str, columns: Sequence[str]) -> str:

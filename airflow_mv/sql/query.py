@@ -23,14 +23,6 @@ from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, To
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
 
-_TRANSFORM = re.compile(
-    r"\s*(?:(?P<name>\w+)\s*\(\s*(?:(?P<width>[0-9]{1,10})\s*,\s*)?(?P<argument>\w+|`(?:[^`]|``)+`)\s*\)"
-    r"|(?P<column>\w+|`(?:[^`]|``)+`))\s*"
-)
-_TIME_TRANSFORMS = {word: f"{unit}s" for unit in ("year", "month", "day", "hour") for word in (unit, f"{unit}s")}
-_WIDTH_TRANSFORMS = ("bucket", "truncate")
-_MAX_WIDTH = 2**31 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class PinnedTable:
@@ -205,30 +197,6 @@ def expand_view(sql: str, columns: tuple[str, ...], name: str) -> str:
     return f"((\n{sql}\n) AS {quote(name)}({', '.join(map(quote, columns))}))"
 
 
-def partition_transform(text: str) -> str:
-    """Check one partition field, such as ``days(ts)``, and return it with its column quoted.
-
-    Args:
-        text: A column, or ``years``, ``months``, ``days``, ``hours`` of a column, or ``bucket`` or
-            ``truncate`` of a width and a column. Spark finds the column when the table is created.
-
-    Raises:
-        InvalidQueryError: It is not one of these.
-    """
-    match = _TRANSFORM.fullmatch(text)
-    if match is None:
-        raise _no_transform(text)
-    column = _quoted_column(match["argument"] or match["column"])
-    if match["name"] is None:
-        return column
-    name, width = match["name"].lower(), match["width"]
-    if name in _TIME_TRANSFORMS and width is None:
-        return f"{_TIME_TRANSFORMS[name]}({column})"
-    if name in _WIDTH_TRANSFORMS and width is not None and 0 < int(width) <= _MAX_WIDTH:
-        return f"{name}({int(width)}, {column})"
-    raise _no_transform(text)
-
-
 # ------------------------------------------------------------------------------------------ walks
 @dataclass(slots=True)
 class _Collector:
@@ -328,17 +296,6 @@ def _too_deep(query: ParsedQuery, reference: Reference) -> InvalidQueryError:
 
 
 # ----------------------------------------------------------------------------- partition transforms
-def _quoted_column(written: str) -> str:
-    return quote(written[1:-1].replace("``", "`") if written.startswith("`") else written)
-
-
-def _no_transform(text: str) -> InvalidQueryError:
-    return InvalidQueryError(
-        f"partition field {text!r}: write a column, years(c), months(c), days(c), hours(c), "
-        f"bucket(number, c) or truncate(number, c)"
-    )
-
-
 MAX_QUERY_BYTES = 1024 * 1024
 
 #: Start and end (exclusive) of a piece of text, in characters.

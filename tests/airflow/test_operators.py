@@ -297,7 +297,7 @@ def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hoo
     assert created(transpile=True)["state"] == created(transpile=True)["state"] == "never-refreshed"
     view = MaterializedViewHook().define("lake.sales.weekly", None, transpile=True, layout="registered").view
     assert spark_sql(view.metadata, view="weekly") == "SELECT id, region, amount FROM orders WHERE region RLIKE 'n.*'"
-    assert len(sales.stager.calls) == 2
+    assert sales.stager.calls == []  # the types follow from the base table
 
 
 def test_views_may_come_from_task_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.quoting import string_literal
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,
@@ -19,7 +20,6 @@ from airflow_mv.sql.query import (
     PinnedTable,
     base_tables,
     parse_query,
-    partition_transform,
     pin_query,
     pinned_table,
     splice,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from pyspark.sql import SparkSession
@@ -14,13 +15,13 @@ from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import parsed
 from tests.incremental.tpch import QUERIES
 
-_COLUMNS = {
+COLUMNS = {
     "i1": "tinyint", "i2": "smallint", "i4": "int", "i8": "bigint", "f4": "float", "f8": "double", "d9": "decimal(9,2)",
     "d20": "decimal(20,0)", "d38": "decimal(38,10)", "s": "string", "b": "boolean", "d": "date", "t": "timestamp",
     "n": "timestamp_ntz", "y": "binary",
 }  # fmt: skip
-_NUMBERS = [name for name, kind in _COLUMNS.items() if name[0] in "ifd" and kind != "date"]
-_SCALARS = (
+_NUMBERS = [name for name, kind in COLUMNS.items() if name[0] in "ifd" and kind != "date"]
+SCALARS = (
     *(f"{one} {sign} {other}" for one, other in product(_NUMBERS, _NUMBERS) for sign in "+-*/%"),
     *(f"{number} {sign} {one}" for number in ("1", "100", "0.06", "3000000000") for one in _NUMBERS for sign in "+*/"),
     *(f"coalesce({one}, {other})" for one, other in product(_NUMBERS, _NUMBERS)),
@@ -32,13 +33,13 @@ _SCALARS = (
     *("nullif(i4, 1)", "greatest(i4, i8)", "quarter(d)", "to_date(s)", "round(d9, 1)", "abs(i4)", "DATE '2020-01-01'"),
     *("row_number() OVER (ORDER BY i4)", "sum(i4) OVER (PARTITION BY s)", "(SELECT max(d9) FROM v)"),
 )
-_AGGREGATES = (
+AGGREGATES = (
     *(f"{call}({one})" for call in ("sum", "avg", "min", "max", "count", "stddev", "first") for one in _NUMBERS),
     *(f"sum({one} * (1 - d9))" for one in _NUMBERS),
     *("count_if(b)", "bool_and(b)", "avg(i4 + 0.5)", "sum(DISTINCT i4)", "sum(d9) FILTER (WHERE b)"),
     *("approx_count_distinct(s)", "min(s)"),
 )
-_TPCH = {
+TPCH = {
     "customer": "c_custkey bigint, c_name string, c_address string, c_nationkey int, c_phone string, "
     "c_acctbal decimal(15,2), c_mktsegment string, c_comment string",
     "lineitem": "l_orderkey bigint, l_partkey bigint, l_suppkey bigint, l_linenumber bigint, l_quantity decimal(15,2), "
@@ -58,13 +59,17 @@ _TPCH = {
 }
 
 
-def _relations(tables: dict[str, str]) -> list[BaseRelation]:
+def relations(tables: Mapping[str, Sequence[tuple[str, str]]]) -> list[BaseRelation]:
     """The tables as the algebra takes them."""
-    found = []
-    for number, (name, written) in enumerate(tables.items()):
-        columns = tuple(tuple(item.split(" ", 1)) for item in written.split(", "))
-        found.append(BaseRelation(Identifier("lake", ("db",), name), f"t{number}", columns, True))  # type: ignore[arg-type]
-    return found
+    return [
+        BaseRelation(Identifier("lake", ("db",), name), f"t{number}", tuple(columns), True)
+        for number, (name, columns) in enumerate(tables.items())
+    ]
+
+
+def _relations(tables: dict[str, str]) -> list[BaseRelation]:
+    split = {name: [item.split(" ", 1) for item in written.split(", ")] for name, written in tables.items()}
+    return relations({name: [(column, kind) for column, kind in columns] for name, columns in split.items()})
 
 
 def _known(tables: dict[str, str], sql: str) -> list[str | None]:
@@ -79,11 +84,11 @@ def _of_spark(spark: SparkSession, sql: str) -> list[str]:
 
 def test_types_are_those_of_spark(spark: SparkSession) -> None:
     """Arithmetic of all pairs of numeric types, aggregates, calls; of the queries of TPC-H all types are known."""
-    tables = {"v": ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items()), **_TPCH}
+    tables = {"v": ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()), **TPCH}
     for name, columns in tables.items():
         spark.createDataFrame([], columns).createOrReplaceTempView(name)
     try:
-        for group in (_SCALARS, _AGGREGATES):
+        for group in (SCALARS, AGGREGATES):
             kinds = {call: kind for call in group for kind in _known(tables, f"SELECT {call} AS x FROM v") if kind}
             assert len(kinds) > len(group) * 0.8, sorted(set(group) - set(kinds))
             listed = ", ".join(f"{call} AS c{number}" for number, call in enumerate(kinds))
