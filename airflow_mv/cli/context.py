@@ -9,6 +9,7 @@ import getpass
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import threading
@@ -306,13 +307,27 @@ def chosen_views(
 def airflow_connections() -> Iterator[None]:
     """Find Airflow's connections, those in its database, too.
 
-    Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document.
+    Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document. No command uses
+    Airflow's asynchronous access to the database, for which another driver would have to be installed (``asyncpg``).
     """
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), _default_variable("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", ""):
         from airflow_mv.hooks.airflow_compat import connections_of_the_database
 
         with connections_of_the_database():
             yield
+
+
+@contextlib.contextmanager
+def _default_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable that is not set, for a while."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:

@@ -78,7 +78,7 @@ def examine(
 def _examine_catalog(name: str, conn_id: str | None, spark: SparkFor | None) -> Iterator[Inspection]:
     checks: dict[str, Callable[[MaterializedViewCatalog], Inspection]] = {
         f"catalog {name}": _catalog,
-        f"registry of {name}": _registry,
+        f"registry of {name}": partial(_registry, conn_id),
         f"jars for {name}": _jars,
     }
     if spark is not None:
@@ -260,7 +260,7 @@ def _statement(spark: SparkFor, catalog: MaterializedViewCatalog) -> Inspection:
         stager.close()
 
 
-def _registry(catalog: MaterializedViewCatalog) -> Inspection:
+def _registry(conn_id: str | None, catalog: MaterializedViewCatalog) -> Inspection:
     """Show the registry's settings, each with the layer that it comes from."""
     from airflow_mv.registry.registry import registry_of
     from airflow_mv.registry.settings import PLACE, effective
@@ -271,5 +271,16 @@ def _registry(catalog: MaterializedViewCatalog) -> Inspection:
     if registry is None:
         return Inspection(check, ok=True, found=f"none: {PLACE} is not set")
     waiting = registry.count_spooled()
-    shown = "; ".join(f"{key} = {value!r} ({layer})" for key, value, layer in effective(name, catalog.properties))
+    settings = effective(name, catalog.properties, _given(conn_id))
+    shown = "; ".join(f"{key} = {value!r} ({layer})" for key, value, layer in settings)
     return Inspection(check, ok=True, found=f"{registry.place}, {waiting} refreshes wait for a sync. {shown}")
+
+
+def _given(conn_id: str | None) -> dict[str, str]:
+    """Return the layer of each property of a catalog that a connection gives."""
+    if conn_id is None:
+        return {}
+    with airflow_connections():
+        from airflow_mv.hooks.iceberg import layers_of
+
+        return layers_of(conn_id)

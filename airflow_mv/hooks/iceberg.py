@@ -54,8 +54,6 @@ def completed(conn_id: str) -> Connection:
 
     Where its extra has no layout of new views, or no registry, Airflow's options in ``[airflow_mv]`` are taken.
     """
-    from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
-
     try:
         given = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
@@ -74,9 +72,8 @@ def completed(conn_id: str) -> Connection:
     host = given.host
     if extra["type"] == "sql" and uri:
         extra["uri"], host = _with_login(conn_id, str(uri), given), None
-    for option, key in (("layout", LAYOUT_PROPERTY), ("registry", PLACE)):
-        if text := conf.get("airflow_mv", option, fallback=""):
-            extra.setdefault(key, text)
+    for key, text in _options().items():
+        extra.setdefault(key, text)
     mask(extra)
     return Connection(
         conn_id=conn_id,
@@ -86,6 +83,35 @@ def completed(conn_id: str) -> Connection:
         password=given.password,
         extra=json.dumps(extra),
     )
+
+
+def _options() -> dict[str, str]:
+    """Return the catalog properties that Airflow's options in ``[airflow_mv]`` set."""
+    from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
+
+    found = {
+        key: conf.get("airflow_mv", option, fallback="")
+        for option, key in (("layout", LAYOUT_PROPERTY), ("registry", PLACE))
+    }
+    return {key: text for key, text in found.items() if text}
+
+
+def layers_of(conn_id: str) -> dict[str, str]:
+    """Return where each catalog property of a connection comes from: from itself, or from Airflow's options.
+
+    Args:
+        conn_id: The connection.
+
+    Raises:
+        ConfigurationError: There is no such connection.
+    """
+    options = dict.fromkeys(_options(), "option of [airflow_mv]")
+    completed(conn_id)
+    own = BaseHook.get_connection(conn_id).extra_dejson
+    return {
+        **options,
+        **dict.fromkeys((key for key, value in own.items() if value is not None), f"connection {conn_id}"),
+    }
 
 
 def other_catalogs(connection: Connection) -> dict[str, str]:

@@ -148,12 +148,15 @@ def _number(properties: Mapping[str, str], key: str, *, least: int) -> int:
     return number
 
 
-def effective(name: str, properties: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def effective(
+    name: str, properties: Mapping[str, str], given: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, str, str]]:
     """Yield each setting of the registry with its value and the layer that it comes from.
 
     Args:
         name: The catalog's name.
         properties: The catalog's properties.
+        given: The layer of each property that a connection gives, which overrides the environment and the file.
     """
     keys = {*DEFAULTS, *(key for key in properties if key.startswith(f"{PLACE}."))}
     variables = {_property(variable, name) for variable in os.environ}
@@ -161,7 +164,8 @@ def effective(name: str, properties: Mapping[str, str]) -> Iterator[tuple[str, s
         if key not in properties:
             yield key, DEFAULTS[key], "default"
         else:
-            yield key, str(properties[key]), "environment" if key in variables else "file or connection"
+            layer = (given or {}).get(key) or ("environment" if key in variables else "file")
+            yield key, str(properties[key]), layer
 
 
 def _property(variable: str, catalog: str) -> str | None:

@@ -41,15 +41,17 @@ def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, w
         variables = {**os.environ, **database}
         subprocess.run([sys.executable, "-c", STORE, json.dumps(extra)], env=variables, check=True, timeout=500)
 
-        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
             command = [AIRFLOW_MV, *arguments, "--json"]
-            return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)
+            return subprocess.run(command, env={**variables, **more}, capture_output=True, text=True, timeout=500)
 
         found = run("status", "lake.sales.daily", "--conn-id", "my_lake")
         assert found.returncode == 0, found.stderr
         assert [item["state"] for item in json.loads(found.stdout)] == ["never-refreshed"]
 
-        missing = run("status", "lake.sales.daily", "--conn-id", "nowhere")
+        # A database for which Airflow would also load a driver that is not installed: asyncpg.
+        postgres = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"}
+        missing = run("status", "lake.sales.daily", "--conn-id", "nowhere", **postgres)
         assert (missing.returncode, missing.stdout) == (1, "")
         assert "there is no connection 'nowhere'" in missing.stderr
 
@@ -59,7 +61,8 @@ def test_doctor_checks_the_catalog_of_a_connection(
 ) -> None:
     """A connection that is for no particular catalog needs its name."""
     extra = {"type": "sql", "uri": sqlite_uri, "warehouse": str(warehouse)}
-    for conn_id, more in (("ANY", {}), ("BOUND", {"catalog_name": "lake"})):
+    bound = {"catalog_name": "lake", "airflow-mv.registry": f"{warehouse}/registry"}
+    for conn_id, more in (("ANY", {}), ("BOUND", bound)):
         value = json.dumps({"conn_type": "iceberg", "extra": {**extra, **more}})
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", value)
     with lake(sqlite_uri, warehouse) as home:
@@ -69,6 +72,9 @@ def test_doctor_checks_the_catalog_of_a_connection(
         assert found["connection bound"]["found"] == "type iceberg, for the catalog lake"
         assert found["catalog lake"]["found"].startswith("1 views, ")
         assert "iceberg-spark-runtime" in found["jars for lake"]["found"]
+        registry = found["registry of lake"]["found"]
+        assert f"airflow-mv.registry = '{warehouse}/registry' (connection bound)" in registry
+        assert "airflow-mv.registry.max-files = '8' (default)" in registry
 
         nameless = call("doctor", "--conn-id", "any", "--json")
         assert nameless.code == 1
