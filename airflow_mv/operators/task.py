@@ -46,7 +46,9 @@ def log_plan(log: Logger, plan: RefreshPlan) -> None:
         log.info("  because %s [%s]", reason.message, reason.code)
     if (why := fallback(plan.reasons)) is not None:
         done = "left as it is" if plan.script is None else "recomputed in full"
-        log.warning("%s is incremental, and is %s because of a fallback: %s", plan.view, done, why)
+        # A query that is never incremental says so once for each definition, and not as a warning at each refresh.
+        tell = log.info if plan.repeats and plan.script is not None else log.warning
+        tell("%s is incremental, and is %s because of a fallback: %s", plan.view, done, why)
     if plan.script is None:
         log.info("  No Spark job is needed")
         return

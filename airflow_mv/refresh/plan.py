@@ -49,6 +49,7 @@ class RefreshPlan:
         interval: The interval to refresh; ``None`` for the whole view.
         behind_since_ms: When the first base commit that the view does not contain was made, if known.
         renamed: The columns whose names meant another column at the snapshot to read, by base table.
+        repeats: Whether the last refresh of this definition was a fallback for the same reasons.
     """
 
     view: Identifier
@@ -72,6 +73,7 @@ class RefreshPlan:
     interval: Interval | None = None
     behind_since_ms: int | None = None
     renamed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    repeats: bool = False
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -111,6 +113,7 @@ class RefreshPlan:
             "interval": self.interval.to_dict() if self.interval else None,
             "behind_since_ms": self.behind_since_ms,
             "renamed": {name: list(columns) for name, columns in self.renamed},
+            "repeats": self.repeats,
         }
 
     @classmethod
@@ -148,6 +151,7 @@ class RefreshPlan:
                 interval=Interval.from_dict(stretch) if (stretch := document.get("interval")) else None,
                 behind_since_ms=document.get("behind_since_ms"),
                 renamed=tuple((name, tuple(columns)) for name, columns in document.get("renamed", {}).items()),
+                repeats=document.get("repeats") is True,
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
             raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {str(error)[:300]}") from None

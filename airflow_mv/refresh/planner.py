@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
@@ -21,7 +21,8 @@ from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_s
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.reasons import Code, Mode, Reason, fallback
 from airflow_mv.spec.refresh_state import (
     DEFAULT_DIALECT,
     REFRESH_STATE_KEY,
@@ -150,7 +151,20 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
         interval=observation.interval,
         behind_since_ms=None if since is None else int(since.timestamp() * 1000),
         renamed=tuple(renamed.items()),
+        repeats=_repeats(choice.reasons, observation.storage.record, loaded.metadata.current_version_id),
     )
+
+
+def _repeats(reasons: Sequence[Reason], last: RefreshRecord | None, version_id: int) -> bool:
+    """Whether the last refresh of a definition was a fallback for the same reasons."""
+    why = fallback(reasons)
+    if why is None or last is None or last.version_id != version_id:
+        return False
+    return why == fallback([Reason(Code(item["code"]), item["message"]) for item in last.reasons if _is_reason(item)])
+
+
+def _is_reason(item: Mapping[str, str]) -> bool:
+    return item.get("code") in Code.__members__ and "message" in item
 
 
 def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work: PartialRefresh | None) -> Script:

@@ -35,7 +35,10 @@ def _prepare(lake: Lake, sql: str) -> None:
 
 
 def test_an_unexpected_recompute_is_a_warning_in_xcom_and_in_the_history(airflow: Airflow, sales: Lake) -> None:
-    """It reads all base tables: a changed query or an expired snapshot must not cause this every day unnoticed."""
+    """It reads all base tables: a changed query or an expired snapshot must not cause this every day unnoticed.
+
+    The same fallback of the same definition is no warning again.
+    """
     _prepare(sales, WHOLE)
     run = _refreshed(airflow, sales)
     (warning,) = _warnings(run)
@@ -48,6 +51,11 @@ def test_an_unexpected_recompute_is_a_warning_in_xcom_and_in_the_history(airflow
     recorded = history(sales.catalog, VIEW)[-1]
     assert recorded["mode"] == "full"
     assert "INCREMENTAL_UNAVAILABLE" in [reason["code"] for reason in recorded["reasons"]]
+
+    sales.append()
+    again = _refreshed(airflow, sales)
+    assert _warnings(again) == []
+    assert (again.values["refresh"]["mode"], again.values["refresh"]["fallback"]) == ("full", why)
 
 
 def test_a_recompute_that_the_job_fell_back_to_is_reported_too(airflow: Airflow, sales: Lake) -> None:
