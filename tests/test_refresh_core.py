@@ -17,6 +17,7 @@ from airflow_mv.errors import (
     NotMaterializedError,
     RefreshRefusedError,
 )
+from airflow_mv.freshness.failures import with_failures
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status, statuses
 from airflow_mv.refresh import RefreshOptions, plan_refresh
@@ -269,6 +270,31 @@ def test_the_history_lists_every_refresh_oldest_first(home: Lake) -> None:
     ]
     assert listed[0]["reasons"][0]["code"] == "NEVER_REFRESHED"
     assert listed[1]["sequence_number"] > listed[0]["sequence_number"]
+
+
+def test_the_history_has_the_refreshes_that_failed_and_why(home: Lake) -> None:
+    """As long as maintenance keeps their files; not those that succeeded later, with the same input."""
+    view = home.view(sql="SELECT id * 9223372036854775807 AS number FROM lake.sales.orders")
+    with pytest.raises(InvalidQueryError, match="Overflow in multiplication"):
+        home.refresh()
+    (failed,) = with_failures(home.catalog, view, history(home.catalog, view))
+    assert "Overflow in multiplication" in failed["error"]
+    assert (failed["refreshed_at"], failed["current"]) == (None, False)
+    assert failed["failed_at"]
+
+    create(
+        home.catalog,
+        view,
+        Definition("SELECT 1 AS number FROM lake.sales.orders"),
+        stager=home.stager,
+        replace=True,
+    )
+    done = home.refresh()
+    listed = with_failures(home.catalog, view, history(home.catalog, view))
+    assert [(item["refresh_id"], bool(item["error"])) for item in listed] == [
+        (failed["refresh_id"], True),
+        (done.refresh_id, False),
+    ]
 
 
 # -- several views -----------------------------------------------------------------------------

@@ -429,12 +429,17 @@ def refresh(
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest ones, at most so many.")
 @common
 def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None) -> None:
-    """List the recorded refreshes, oldest first. With a registry these are all."""
+    """List the recorded refreshes, oldest first. With a registry these are all.
+
+    Refreshes that failed in Spark, or did not pass their checks, are listed with their error for some days.
+    """
+    from airflow_mv.freshness.failures import with_failures
     from airflow_mv.freshness.status import history as view_history
     from airflow_mv.registry.history import with_registry
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    documents = with_registry(catalog, identifier, view_history(catalog, identifier))[-limit if limit else 0 :]
+    published = with_registry(catalog, identifier, view_history(catalog, identifier))
+    documents = with_failures(catalog, identifier, published)[-limit if limit else 0 :]
     if as_json:
         print_json(documents)
     else:

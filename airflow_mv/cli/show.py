@@ -182,18 +182,20 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
     lines = [
         (
             "*" if item["current"] else "",
-            (item["refreshed_at"] or "")[:19],
+            (item["failed_at"] or item["refreshed_at"] or "")[:19],
             item["refresh_id"],
-            item["mode"],
+            "failed" if item["error"] else item["mode"],
             "" if item["rows_written"] is None else f"{item['rows_written']:,}",
             "" if item["bytes_held"] is None else human(item["bytes_held"]),
-            item["version_id"],
-            ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"])
+            "" if item["version_id"] is None else item["version_id"],
+            item["error"]
+            if item["error"]
+            else ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"])
             + (f"; {item['interval']['start'][:19]} to {item['interval']['end'][:19]}" if item["interval"] else ""),
         )
         for item in documents
     ]
-    header = ("", "refreshed (UTC)", "refresh id", "mode", "rows", "held", "version", "base snapshots")
+    header = ("", "at (UTC)", "refresh id", "mode", "rows", "held", "version", "base snapshots, or why it failed")
     table(header, lines, right={4, 5, 6})
 
 

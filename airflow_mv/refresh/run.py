@@ -98,6 +98,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
     if outcome.fallback is not None and outcome.metadata_location is None:
         return _refused(plan, outcome)
     if outcome.error is not None or outcome.metadata_location is None:
+        _keep_failed(catalog, plan.script, outcome)
         raise _failure(catalog, plan, outcome)
     location = plan.script.outcome_location
     # A submitted driver has stored it already. A branch shows that rows were staged, but not that checks passed.
@@ -106,6 +107,16 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         catalog.files.replace_text(location, outcome.to_json())
     judge(plan, outcome)
     return outcome
+
+
+def _keep_failed(catalog: MaterializedViewCatalog, script: Script, outcome: Outcome) -> None:
+    """Leave the outcome of a failed job for the history, where a submitted driver leaves it, too."""
+    location = script.outcome_location
+    try:
+        if location is not None and catalog.files.read_text(location) is None:
+            catalog.files.replace_text(location, outcome.to_json())
+    except MaterializedViewError as error:
+        log.info("The failure of refresh %s cannot be kept: %s", script.refresh_id, error)
 
 
 def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> MaterializedViewError:
