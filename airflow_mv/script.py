@@ -287,7 +287,8 @@ class DeltaStep:
         end: The new snapshot; ``None`` for an empty table.
         columns: The columns that the view reads, by their names at ``end``, unquoted.
         kind: ``append`` (only where every snapshot between is an append or a replace, on one line),
-            ``diff`` of the scan tasks, or ``values`` of two pinned reads. Over Spark Connect a diff is ``values``.
+            ``diff`` of the scan tasks, or ``values`` of two pinned reads. Over Spark Connect a diff is Iceberg's
+            changelog, a comparison of changed files, or ``values``.
         where: A predicate on the table's columns that every row relevant to the view satisfies; may be empty.
         uses: How often later statements read it: an append that is read once is not materialized.
         only_added: Whether later statements are correct only if no row was removed.
@@ -542,8 +543,9 @@ class Delta:
     Args:
         table: Quoted Spark name.
         ways: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
-            hide), ``lineage`` (row ids), ``feed`` (a Delta table's change data feed), ``values`` (both snapshots
-            whole), ``whole`` (one of them is empty); empty if nothing had to be read.
+            hide), ``lineage`` (row ids), ``changelog`` (Iceberg's scan of changed files), ``files`` (changed files, by
+            their names), ``feed`` (a Delta table's change data feed), ``values`` (both snapshots whole), ``whole`` (one
+            of them is empty); empty if nothing had to be read.
         old_tasks: Files that only the old snapshot reads, or that it reads with other delete files.
         new_tasks: The same for the new snapshot.
         old_bytes: Bytes of ``old_tasks``.

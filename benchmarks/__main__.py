@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import (
+    connect,
     demo,
     freshness,
     full_refresh,
@@ -31,6 +32,7 @@ _COMMANDS = {
     "all": whole,
     "demo": demo,
     "full-refresh": full_refresh,
+    "connect": connect,
     "freshness": freshness,
     "incremental": incremental,
     "many-views": many_views,

@@ -72,6 +72,15 @@ class JobContext:
         """Whether Spark is 4.0, whose plans and Iceberg runtime lack some of what 4.1 has."""
         return minor(self.spark.version) == "4.0"
 
+    @property
+    def lists_tasks(self) -> bool:
+        """Whether a set of scan tasks can be read.
+
+        Not over Spark Connect. Iceberg's runtime for Spark 4.0 ignores a set that is named as 1.12 names it, and reads
+        all rows.
+        """
+        return self.jvm is not None and not self.is_spark_4_0
+
     # ------------------------------------------------------------------------------------ statements
 
     def query(self, sql: str) -> DataFrame:
@@ -187,14 +196,19 @@ class JobContext:
         Args:
             size: Bytes.
         """
-        if self.jvm is None:
-            yield  # a Connect server does not report its cores
-            return
         given = int(str(self.spark.conf.get(_PARTITIONS)))
-        wanted = max(self.spark.sparkContext.defaultParallelism, -(-size // _PARTITION_BYTES))
+        wanted = max(self._cores, -(-size // _PARTITION_BYTES))
         once = self.setting(_ADAPTIVE, "false") if size <= _PARTITION_BYTES else nullcontext()
         with self.setting(_PARTITIONS, str(min(given, wanted))), once:
             yield
+
+    @cached_property
+    def _cores(self) -> int:
+        if self.jvm is not None:
+            return int(self.spark.sparkContext.defaultParallelism)
+        # A Connect server does not report its cores. By default it makes a range of so many partitions.
+        rows = self.spark.range(0, 1 << 10).select(F.spark_partition_id().alias("p")).agg(F.max("p")).collect()
+        return int(rows[0][0]) + 1
 
     def kept(self, frame: DataFrame, expected: int | None = None) -> tuple[DataFrame, int]:
         """Run a query once and return its rows, held where they fit, with their number.

@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.changed_files import changed_files
+from airflow_mv.job.changelog import changelog
 from airflow_mv.job.context import JobContext, cause, incomparable
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
@@ -182,12 +184,38 @@ def _read(work: JobContext, step: DeltaStep) -> _Read:
         return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
     if (path := delta_path(step.table)) is not None:
         return _by_files(work, step, DeltaVersions(work, path, step.start, step.end))
-    # Iceberg's runtime for Spark 4.0 ignores a set of scan tasks that is named as 1.12 names it, and reads all rows.
-    if work.jvm is None or work.is_spark_4_0:
-        return _append_by_summaries(work, step) if step.kind == "append" else _values(work, step)
+    if not work.lists_tasks:
+        return _without_tasks(work, step, step.start, step.end)
     if step.kind == "values":
         return _values(work, step)
     return _by_tasks(work, step, step.start, step.end)
+
+
+def _without_tasks(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
+    """Read the change where scan tasks cannot be listed."""
+    if step.kind == "append":
+        return _append_by_summaries(work, step)
+    try:
+        compared = step.kind == "values" or work.is_spark_4_0  # on which the metadata tables were not tried
+        found = None if compared else _by_metadata_tables(work, step, start, end)
+    except AnalysisException:
+        found = None  # those of another version of Iceberg have other columns
+    return found or _values(work, step)
+
+
+def _by_metadata_tables(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
+    """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
+    if (found := changelog(work, step.table, start, end)) is not None:
+        (old, new), way = (found.removed, found.added), "changelog"
+        frame = _signed(found.frame, step, found.weight)
+    elif (files := changed_files(work, step.table, (start, end), step.columns)) is not None:
+        (old, new), way = [(item.files, item.bytes, item.rows) for item in files], "files"
+        frame = _signed(files[0].frame, step, -1).unionAll(_signed(files[1].frame, step, 1))
+    else:
+        return None
+    _ = frame.schema  # a client of Spark Connect has it analysed now
+    facts = Delta(step.table, (way,), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
+    return _Read(frame, facts, net=False)
 
 
 # ---------------------------------------------------------------------------------------- plain reads
@@ -261,9 +289,10 @@ def _summarized_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | No
     return [sum(numbers) for numbers in zip(*appended, strict=True)] if appended else [0, 0, 0]
 
 
-def _signed(frame: DataFrame, step: DeltaStep, sign: int) -> DataFrame:
+def _signed(frame: DataFrame, step: DeltaStep, sign: int | Column) -> DataFrame:
     frame = frame.where(step.where) if step.where else frame
-    return frame.select(*(F.col(quote(name)) for name in step.columns), F.lit(sign).alias(WEIGHT))
+    weight = sign if isinstance(sign, Column) else F.lit(sign)
+    return frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
 
 
 def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:

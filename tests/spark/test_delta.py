@@ -61,11 +61,18 @@ def test_the_change_between_any_two_snapshots_is_the_difference_of_their_rows(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("lists_tasks", [True, False])
 @EACH_LAYOUT
 def test_the_change_is_exact_in_many_histories(
-    spark: SparkSession, lake: Lake, layout: tuple[int, str], seed: int
+    spark: SparkSession,
+    lake: Lake,
+    layout: tuple[int, str],
+    lists_tasks: bool,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All ordered pairs of snapshots, for all columns and for two."""
+    monkeypatch.setattr(JobContext, "lists_tasks", lists_tasks)
     table = random_history(spark, f"{lake.name}.sales.h", layout, seed=100 + seed, changes=7)
     for start, end in itertools.permutations([None, *table.snapshots], 2):
         for columns in (COLUMNS, ("k", "x y")):
@@ -107,7 +114,9 @@ def check_gathering(table: Table, number: int | None) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("layout", [pytest.param(V2, id="v2"), pytest.param(V3, id="v3", marks=pytest.mark.slow)])
-def test_equality_deletes_are_seen(spark: SparkSession, lake: Lake, layout: tuple[int, str]) -> None:
+def test_equality_deletes_are_seen(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Flink writes upserts with them; Iceberg's own changelog does not support them."""
     table = make_table(spark, f"{lake.name}.sales.e", layout, "id BIGINT, k INT")
     table.run("INSERT INTO {t} SELECT id, cast(id % 3 AS int) FROM range(9)")
@@ -115,8 +124,12 @@ def test_equality_deletes_are_seen(spark: SparkSession, lake: Lake, layout: tupl
     table.run("INSERT INTO {t} VALUES (1, 1), (20, 1)", "DELETE FROM {t} WHERE id = 5")
     for start, end in itertools.permutations(table.snapshots, 2):
         assert table.delta(start, end)[0] == table.change(start, end)
-    first, second, *_ = table.snapshots
+    first, second, *_, last = table.snapshots
     assert table.delta(first, second)[1].ways == ("deleted",)
+    monkeypatch.setattr(JobContext, "lists_tasks", False)
+    for start, end, way in ((first, second, "values"), (second, last, "files")):
+        found, facts = table.delta(start, end)
+        assert (found, facts.ways) == (table.change(start, end), (way,))
 
 
 def test_files_that_both_snapshots_share_are_not_read(spark: SparkSession, lake: Lake) -> None:
@@ -165,6 +178,26 @@ def test_without_java_the_rows_of_both_snapshots_are_compared(spark: SparkSessio
     found, facts = table.delta(start, end, COLUMNS, kind="values")
     assert found == table.change(start, end, COLUMNS)
     assert facts.ways == ("values",)
+
+
+@pytest.mark.parametrize("layout", [soon_or_later(layout) for layout in LAYOUTS])
+def test_without_scan_tasks_only_changed_files_count(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over Spark Connect, in any history: with compactions, rollbacks and rows that are written again."""
+    monkeypatch.setattr(JobContext, "lists_tasks", False)
+    monkeypatch.setattr("airflow_mv.job.changelog._SLOWER", 0)
+    table = random_history(spark, f"{lake.name}.sales.l", layout, seed=3, changes=6)
+    ways: set[str] = set()
+    for start, end in random.Random(7).sample(list(itertools.permutations(table.snapshots, 2)), 6):
+        found, facts = table.delta(start, end, COLUMNS, where="k IN (1, 2)")
+        assert found == table.change(start, end, COLUMNS, "k IN (1, 2)"), (start, end)
+        ways |= set(facts.ways)
+    assert ways <= {"changelog", "files"}
+    assert ("changelog" in ways) == (layout[1] == "copy-on-write")
+    table.run("INSERT INTO {t} VALUES (1, 1, 'a', null, null, null)", "ALTER TABLE {t} ADD COLUMN _change_type STRING")
+    start, end = table.snapshots[-2:]
+    assert table.delta(start, end)[1].ways == ("files",), "the changelog has a column of this name"
 
 
 # -------------------------------------------------------------------------------------- columns, names
@@ -358,7 +391,7 @@ def test_temporary_names_differ_between_runs() -> None:
 
 
 @pytest.mark.cluster
-def test_over_spark_connect_the_change_is_computed_from_rows_and_keys_are_replaced(
+def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_replaced(
     tmp_path: Path, connect: str
 ) -> None:
     """Without Java no files can be planned; the same script has the same result and the same refusals."""
@@ -393,7 +426,7 @@ def test_over_spark_connect_the_change_is_computed_from_rows_and_keys_are_replac
     (outcome, joined, refused), _ = over_connect(connect, confs, *scripts)
     assert rows_of(outcome) == [("a", 10), ("b", 25)]
     assert (outcome.mode, outcome.way, outcome.keys) == ("incremental", "merge", 1)
-    assert [delta.ways for delta in outcome.deltas] == [("values",)]
+    assert [delta.ways for delta in outcome.deltas] == [("changelog",)]
     assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
     assert [delta.ways for delta in joined.deltas] == [("append",)]
     assert (refused.mode, refused.fallback) == ("none", "written-otherwise")
