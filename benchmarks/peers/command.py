@@ -34,7 +34,7 @@ from benchmarks.peers.turns import (
 )
 from benchmarks.tpch import Warehouse
 
-_TOOLS = ("bare", "ours", "trino", "bare-process", "ours-process", "pipelines", "dbt", "dbt-recent")
+_TOOLS = ("bare", "ours", "trino", "bare-process", "ours-process", "pipelines", "dbt")
 
 
 class Tool(Protocol):
@@ -155,12 +155,14 @@ def _opened(
         "ours-process": lambda lake, _: OursProcess(lake),
         "pipelines": Pipelines,
         "dbt": Merge,
-        "dbt-recent": MergeRecent,
     }
     for name in options.tools:
         started = time.perf_counter()
         try:
-            yield makers[name](lake, options.cache)
+            tool = makers[name](lake, options.cache)
+            yield tool
+            if isinstance(tool, Merge):
+                yield MergeRecent(tool)
         except Exception as error:  # noqa: BLE001 - one tool must not lose the others
             turns[name] = {BUILD: Turn(refused=_words(error))}
         print(f"{name}: set up in {time.perf_counter() - started:.0f} s", flush=True)

@@ -25,7 +25,7 @@ SHORT = (
     "A full refresh, SF 1: what it takes more than the bare statement",
     "0.1 % appended, SF 1, warm session",
     "0.1 % appended, SF 10: how many times cheaper than full",
-    "0.1 % scattered, SF 10, v3-mor: of full",
+    "0.1 % scattered, SF 10, v2-mor: of full",
     "Twenty small views in one Spark application",
     "`airflow-mv status --all`, 10,000 views, nothing moved",
     "Commands",

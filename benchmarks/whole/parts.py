@@ -69,25 +69,30 @@ def _part(name: str, minutes: float, words: str, figures: str = "", reserve: flo
 
 _INCREMENTAL = "incremental --repeat 1 --minutes {minutes}"
 _TEN = f"{_INCREMENTAL} --scale 10 --percents 0.1"
+#: Without bare Spark in a new process, which is its running session and Spark's start.
+_TOOLS = "bare ours trino ours-process pipelines dbt"
 #: In this order: what is left out for want of time comes last.
 PARTS = (
     _part("full-refresh", 4, "full-refresh --repeat 5"),
-    _part("incremental", 9, f"{_INCREMENTAL} --percents 0.1 10 1 0.01 50 --variants v2-mor", reserve=2),
-    _part("peers", 11, "peers --views v0 v1 v3 --minutes {minutes}", reserve=3),
     _part("shared-application", 4, "shared-application --alone 3"),
     _part("many-views", 4, "many-views"),
     _part("snapshots", 3, "freshness --number 10 --tables 5 --repeat 3"),
     _part("starts", 3, "starts"),
     _part("demo", 6, "demo"),
+    _part("incremental", 7, f"{_INCREMENTAL} --percents 0.1 10 1 --variants v2-mor", reserve=2),
+    _part("incremental-10", 14, f"{_TEN} --variants v2-mor", reserve=5),
+    _part("peers", 10, f"peers --tools {_TOOLS} --views v0 v1 v3 --minutes {{minutes}}", reserve=2),
     _part("waiting-sensors", 4, "waiting-sensors --period 20"),
     _part("memory", 4, "memory"),
-    _part("incremental-10", 18, f"{_TEN} --variants v3-mor", reserve=6),
     _part("many-views-postgresql", 4, "many-views --postgres --repeat 1"),
     _part("incremental-0.1", 3, f"{_INCREMENTAL} --scale 0.1 --percents 0.1 --variants v2-mor", reserve=1),
     _part("many-views-1000", 2, "many-views --views 1000 --tables 200"),
     _part("many-views-100", 1, "many-views --views 100 --tables 20"),
+    _part("incremental-sizes", 5, f"{_INCREMENTAL} --percents 0.01 50 --variants v2-mor", "incremental", reserve=2),
     _part("incremental-lineage", 4, f"{_INCREMENTAL} --percents 0.1 --variants v3-mor", "incremental", reserve=1),
-    _part("incremental-10-mor", 18, f"{_TEN} --variants v2-mor", "incremental-10", reserve=6),
+    _part(
+        "incremental-10-lineage", 14, f"{_TEN} --variants v3-mor --changes mixed clustered", "incremental-10", reserve=5
+    ),
 )
 
 
