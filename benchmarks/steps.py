@@ -52,7 +52,7 @@ _KINDS: Mapping[type[Any], str] = {
     MergeAdditiveStep: "merge",
 }
 #: What the job's larger steps consist of, by the method that does it.
-_PARTS: Mapping[str, str] = {"at_hand": "rows to the driver", "run": "statement that writes"}
+_PARTS: Mapping[str, str] = {"collect_locally": "rows to the driver", "run": "statement that writes"}
 
 
 @dataclass(slots=True)

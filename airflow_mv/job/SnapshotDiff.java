@@ -53,8 +53,8 @@ public class SnapshotDiff {
   private final Table table;
   private final Long start;
   private final Long end;
-  private final List gone = new ArrayList();
-  private final List come = new ArrayList();
+  private final List removed = new ArrayList();
+  private final List added = new ArrayList();
   private final List before = new ArrayList();
   private final List after = new ArrayList();
   private final List same = new ArrayList();
@@ -229,19 +229,19 @@ public class SnapshotDiff {
       List right = now.containsKey(location) ? (List) now.get(location) : new ArrayList();
       removeEqual(left, right, same);
       boolean kept = left.size() == 1 && right.size() == 1;
-      (kept ? before : gone).addAll(left);
-      (kept ? after : come).addAll(right);
+      (kept ? before : removed).addAll(left);
+      (kept ? after : added).addAll(right);
     }
   }
 
   /** Tasks whose data file only the old snapshot reads. */
-  public List gone() {
-    return gone;
+  public List removed() {
+    return removed;
   }
 
   /** Tasks whose data file only the new snapshot reads. */
-  public List come() {
-    return come;
+  public List added() {
+    return added;
   }
 
   /** The old snapshot's tasks of files that both read, with other delete files. */
@@ -488,8 +488,8 @@ public class SnapshotDiff {
     try {
       return reading(2);
     } catch (RuntimeException e) {
-      gone.addAll(before);
-      come.addAll(after);
+      removed.addAll(before);
+      added.addAll(after);
       before.clear();
       after.clear();
       return null;

@@ -27,7 +27,7 @@ _OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVE
 _NO_EQUALITY = ("map", "variant", "geometry", "geography", "calendarinterval")
 
 
-def replace_keys(work: JobContext, step: ReplaceKeysStep) -> None:
+def replace_keys(context: JobContext, step: ReplaceKeysStep) -> None:
     """Run a :class:`~airflow_mv.script.ReplaceKeysStep`.
 
     Raises:
@@ -37,32 +37,32 @@ def replace_keys(work: JobContext, step: ReplaceKeysStep) -> None:
     affected = step.affected
     if step.constants:
         asked = " UNION ALL ".join(f"({constant})" for constant in step.constants)
-        if not any(row[0] is not False for row in work.query(asked).collect()):
+        if not any(row[0] is not False for row in context.query(asked).collect()):
             affected = step.affected_unless or affected
-        elif work.has_fallback:
+        elif context.has_fallback:
             raise IncrementalRefusedError(
                 "constant-changed", "a value that every row of the query depends on has changed"
             )
     if not step.keys:
-        _replace_all(work, step, affected)
+        _replace_all(context, step, affected)
         return
     names = columns_of(step.keys)
-    keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{affected}\n) AS `__affected`({names})"))
-    if work.keys:
+    keys = _Keys(context, step, context.query(f"SELECT * FROM (\n{affected}\n) AS `__affected`({names})"))
+    if context.keys:
         keys.locate(step.keys)
         keys.write(keys.only(f"(\n{step.query}\n) AS `__new`({columns_of(step.columns)})", "`__new`"))
 
 
-def merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
+def merge_additive(context: JobContext, step: MergeAdditiveStep) -> None:
     """Run a :class:`~airflow_mv.script.MergeAdditiveStep`.
 
     Raises:
         IncrementalRefusedError: Codes ``ansi-off``, ``overflow``, ``too-many-keys``, ``key-type``.
     """
-    if str(work.spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
+    if str(context.spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
         raise IncrementalRefusedError("ansi-off", "without spark.sql.ansi.enabled a sum that overflows is not detected")
     try:
-        _merge_additive(work, step)
+        _merge_additive(context, step)
     except IncrementalRefusedError:
         raise
     except Exception as error:
@@ -71,11 +71,11 @@ def merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
         raise IncrementalRefusedError("overflow", "a sum over stored and changed rows overflows its type") from error
 
 
-def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
+def _merge_additive(context: JobContext, step: MergeAdditiveStep) -> None:
     columns = columns_of(step.columns)
     changed = columns_of((*step.columns, WEIGHT)) if step.weighted else columns
-    keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{step.changes}\n) AS `__changed`({changed})"))
-    if not work.keys:
+    keys = _Keys(context, step, context.query(f"SELECT * FROM (\n{step.changes}\n) AS `__changed`({changed})"))
+    if not context.keys:
         return
     whole = step.combines_all
     if not whole:
@@ -85,49 +85,51 @@ def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
         f"`__delta` AS (SELECT * FROM {keys.view})\n{step.combine}\n) AS `__new`({columns})"
     )
     if whole:
-        work.way = "overwrite"
-        with work.sized_for(0):  # a few rows of both
-            work.write(f"INSERT OVERWRITE {step.table}\n{new}")
+        context.way = "overwrite"
+        with context.sized_for(0):  # a few rows of both
+            context.write(f"INSERT OVERWRITE {step.table}\n{new}")
         return
     if step.how == "overwrite":
         keys.write(new)  # a single statement reads the stored rows and replaces them
         return
-    rows, _ = work.kept(work.query(new), work.keys)
+    rows, _ = context.kept(context.query(new), context.keys)
     view = _name("rows")
-    work.view(view, rows)
+    context.view(view, rows)
     keys.write(f"SELECT * FROM {view}")
 
 
-def _replace_all(work: JobContext, step: ReplaceKeysStep, affected: str) -> None:
+def _replace_all(context: JobContext, step: ReplaceKeysStep, affected: str) -> None:
     """Replace all rows if anything changes: without a key they are one group."""
-    found = work.at_hand(work.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
-    work.keys = found[1] if found else 0
-    work.way = "overwrite" if work.keys else "none"
-    if work.keys:
-        work.write(f"INSERT OVERWRITE {step.table}\n{step.query}")
+    found = context.collect_locally(context.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
+    context.keys = found[1] if found else 0
+    context.way = "overwrite" if context.keys else "none"
+    if context.keys:
+        context.write(f"INSERT OVERWRITE {step.table}\n{step.query}")
 
 
 class _Keys:
     """The affected keys, held by the driver under the name ``view``.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         step: The step that uses the keys.
         frame: A query for the keys, which is run here. It may have more columns.
     """
 
-    def __init__(self, work: JobContext, step: ReplaceKeysStep | MergeAdditiveStep, frame: DataFrame) -> None:
-        self.work, self.step = work, step
+    def __init__(self, context: JobContext, step: ReplaceKeysStep | MergeAdditiveStep, frame: DataFrame) -> None:
+        self.context, self.step = context, step
         self.view = _name("keys")
         types = {field.name: field.dataType for field in frame.schema.fields}
         _check_comparable([types[key] for key in step.keys])
-        found = work.at_hand(frame.distinct() if isinstance(step, ReplaceKeysStep) else frame, step.most_keys)
+        found = context.collect_locally(
+            frame.distinct() if isinstance(step, ReplaceKeysStep) else frame, step.most_keys
+        )
         if found is None:
             message = f"more than {step.most_keys} keys are affected, or more bytes of them than the driver may hold"
             raise IncrementalRefusedError("too-many-keys", message)
-        local, work.keys = found
-        work.view(self.view, local)
-        work.way = step.how if work.keys else "none"
+        local, context.keys = found
+        context.view(self.view, local)
+        context.way = step.how if context.keys else "none"
         self._types = types
         self._located: Located | None = None
 
@@ -139,8 +141,8 @@ class _Keys:
         """
         if self.step.how == "positions":
             rows = self.only(f"{self.step.table} AS `__old`", "`__old`", (*columns, *PLACE))
-            self._located = locate(self.work, self.step.table, columns, rows)
-            self.work.way = "delete" if self._located is None else "positions"
+            self._located = locate(self.context, self.step.table, columns, rows)
+            self.context.way = "delete" if self._located is None else "positions"
 
     @property
     def stored(self) -> str:
@@ -151,7 +153,7 @@ class _Keys:
     @cached_property
     def predicates(self) -> Mapping[str, str]:
         """A predicate that all keys satisfy, by column; see :func:`~airflow_mv.job.pruning.predicates`."""
-        return predicates(self.work.spark, self.view, self.step.keys, self._types, self.work.keys or 0)
+        return predicates(self.context.spark, self.view, self.step.keys, self._types, self.context.keys or 0)
 
     def only(self, relation: str, alias: str, columns: Sequence[str] = ()) -> str:
         """Return the SELECT of a relation's rows that have an affected key.
@@ -190,7 +192,7 @@ class _Keys:
     def _overwrite(self, new: str) -> None:
         table, columns = self.step.table, columns_of(self.step.columns)
         equal = self._equal("`__old`", "`__d`", self.step.keys)
-        self.work.write(
+        self.context.write(
             f"INSERT OVERWRITE {table}\nSELECT /*+ BROADCAST(`__d`) */ {columns} FROM {table} AS `__old`\n"
             f"LEFT ANTI JOIN {self.view} AS `__d` ON {equal}\nUNION ALL\n{new}"
         )
@@ -200,26 +202,26 @@ class _Keys:
         equal = self._equal("`__old`", "`__d`", self.step.keys)
         pruning = self._pruning("`__old`")
         if self._located is not None:
-            self._located.delete(self.work)
+            self._located.delete(self.context)
         else:
-            self.work.run(
+            self.context.run(
                 f"DELETE FROM {table} AS `__old` WHERE {f'{pruning} AND ' if pruning else ''}"
                 f"EXISTS (SELECT 1 FROM {self.view} AS `__d` WHERE {equal})"
             )
-        self.work.write(f"INSERT INTO {table}\n{new}")
+        self.context.write(f"INSERT INTO {table}\n{new}")
 
     def _merge(self, new: str) -> None:
         table, columns = self.step.table, self.step.columns
-        gone = ", ".join(quote(name) if name in self.step.keys else f"NULL AS {quote(name)}" for name in columns)
-        come = ", ".join(f"`__u`.{quote(name)}" for name in columns)
+        removed = ", ".join(quote(name) if name in self.step.keys else f"NULL AS {quote(name)}" for name in columns)
+        added = ", ".join(f"`__u`.{quote(name)}" for name in columns)
         equal = self._equal("`__old`", "`__u`", self.step.keys)
         pruning = self._pruning("`__old`")
-        self.work.write(
-            f"MERGE INTO {table} AS `__old` USING (\nSELECT true AS `__gone`, {gone} FROM {self.view}\n"
-            f"UNION ALL\nSELECT false AS `__gone`, * FROM (\n{new}\n)\n) AS `__u`\n"
-            f"ON `__u`.`__gone` AND {equal}{f' AND {pruning}' if pruning else ''}\n"
+        self.context.write(
+            f"MERGE INTO {table} AS `__old` USING (\nSELECT true AS `__removed`, {removed} FROM {self.view}\n"
+            f"UNION ALL\nSELECT false AS `__removed`, * FROM (\n{new}\n)\n) AS `__u`\n"
+            f"ON `__u`.`__removed` AND {equal}{f' AND {pruning}' if pruning else ''}\n"
             f"WHEN MATCHED THEN DELETE\n"
-            f"WHEN NOT MATCHED AND NOT `__u`.`__gone` THEN INSERT ({columns_of(columns)}) VALUES ({come})"
+            f"WHEN NOT MATCHED AND NOT `__u`.`__removed` THEN INSERT ({columns_of(columns)}) VALUES ({added})"
         )
 
     def _equal(self, left: str, right: str, keys: Sequence[str]) -> str:

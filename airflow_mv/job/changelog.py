@@ -44,16 +44,16 @@ class Changelog:
         return F.when(F.col(_TYPE) == "INSERT", 1).otherwise(-1)
 
 
-def changelog(work: JobContext, table: str, start: int, end: int) -> Changelog | None:
+def changelog(context: JobContext, table: str, start: int, end: int) -> Changelog | None:
     """Return the changelog between two snapshots, or ``None`` if it does not have the change, or comparing is cheaper.
 
     Args:
-        work: The run.
+        context: The run.
         table: Quoted Spark name.
         start: The first snapshot. Its rows are not part of the change.
         end: The last snapshot.
     """
-    rows = work.query(f"SELECT snapshot_id, parent_id, operation, summary FROM {table}.snapshots").collect()
+    rows = context.query(f"SELECT snapshot_id, parent_id, operation, summary FROM {table}.snapshots").collect()
     known = {row[0]: row for row in rows}
     line, snapshot = [], end
     while snapshot in known and snapshot != start:
@@ -67,16 +67,16 @@ def changelog(work: JobContext, table: str, start: int, end: int) -> Changelog |
     removed = _sum(changing, "deleted-data-files", "removed-files-size", "deleted-records")
     added = _sum(changing, "added-data-files", "added-files-size", "added-records")
     whole = sum(_number(known[item].summary.get("total-files-size")) for item in (start, end) if item in known)
-    if _SLOWER * (removed[1] + added[1]) > whole or not _has_same_columns(work, table, (start, end)):
+    if _SLOWER * (removed[1] + added[1]) > whole or not _has_same_columns(context, table, (start, end)):
         return None
-    reader = work.spark.read.option("start-snapshot-id", str(start)).option("end-snapshot-id", str(end))
+    reader = context.spark.read.option("start-snapshot-id", str(start)).option("end-snapshot-id", str(end))
     return Changelog(reader.table(f"{table}.changes"), removed, added)
 
 
-def _has_same_columns(work: JobContext, table: str, snapshots: Sequence[int]) -> bool:
+def _has_same_columns(context: JobContext, table: str, snapshots: Sequence[int]) -> bool:
     """Whether snapshots have the present columns, by which the scan reads, and none has a name of the scan's own."""
-    now = work.query(f"SELECT * FROM {table}").schema
-    then = [work.query(f"SELECT * FROM {table} VERSION AS OF {snapshot}").schema for snapshot in snapshots]
+    now = context.query(f"SELECT * FROM {table}").schema
+    then = [context.query(f"SELECT * FROM {table} VERSION AS OF {snapshot}").schema for snapshot in snapshots]
     return all(schema == now for schema in then) and not _OWN.intersection(name.lower() for name in now.names)
 
 

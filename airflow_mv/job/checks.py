@@ -36,11 +36,11 @@ _OF_FUNCTION = (
 )
 
 
-def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+def run_checks(context: JobContext, checks: StagedChecks, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Compute the checks of a run.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         checks: The checks of the script that is bound to the run.
         report: Called with a line for each check.
 
@@ -48,30 +48,30 @@ def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], N
         A result for each check, in order. A check that cannot be computed has failed, with its problem.
     """
     asked = [check for check in checks.checks if not check.function]
-    verdicts = iter(_computed(work, checks, asked))
+    verdicts = iter(_computed(context, checks, asked))
     results = []
     for check in checks.checks:
-        result = _called(work, checks, check) if check.function else next(verdicts)
+        result = _called(context, checks, check) if check.function else next(verdicts)
         if not result.passed and not result.problem and not result.columns and check.offending:
-            result = _with_rows(result, work.query(checks.over(check.offending)))
+            result = _with_rows(result, context.query(checks.over(check.offending)))
         report(f"check {check.name!r}: {'passed' if result.passed else 'FAILED'}, {result.observed or result.problem}")
         results.append(result)
     return tuple(results)
 
 
-def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
+def _computed(context: JobContext, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
     """Compute checks in one aggregation; if it fails, each one separately, so that the others have a result."""
     if not asked:
         return []
     try:
-        (row,) = work.query(checks.statement(tuple(asked))).collect()
+        (row,) = context.query(checks.statement(tuple(asked))).collect()
     except Exception as error:
         # What fails in a scalar subquery has no class in Python.
         if not isinstance(error, AnalysisException) and not fails_on_a_value(error):
             raise
         if len(asked) == 1:
-            return [_result(asked[0], passed=False, problem=_reason(work, error))]
-        return [result for check in asked for result in _computed(work, checks, [check])]
+            return [_result(asked[0], passed=False, problem=_reason(context, error))]
+        return [result for check in asked for result in _computed(context, checks, [check])]
     return [
         _result(
             check, passed=row[2 * number + 1] is True, observed="NULL" if row[2 * number] is None else row[2 * number]
@@ -80,14 +80,14 @@ def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedChec
     ]
 
 
-def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> CheckResult:
+def _called(context: JobContext, checks: StagedChecks, check: StagedCheck) -> CheckResult:
     """Call a check's function with the staged rows."""
     module, _, path = check.function.partition(":")
     try:
         function = importlib.import_module(module)
         for name in path.split("."):
             function = getattr(function, name)
-        found = function(work.query(checks.over(check.offending)))  # type: ignore[operator]
+        found = function(context.query(checks.over(check.offending)))  # type: ignore[operator]
         if isinstance(found, bool):
             return _result(check, passed=found, observed=str(found).lower())
         # The DataFrame classes of classic and Connect sessions share this base class.
@@ -98,7 +98,7 @@ def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> Check
             return replace(broken, passed=count == 0, observed=f"violating rows: {count}{more}")
         raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
     except _OF_FUNCTION as error:
-        return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(work, error)}")
+        return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(context, error)}")
 
 
 def _with_rows(result: CheckResult, frame: DataFrame) -> CheckResult:
@@ -125,8 +125,8 @@ def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
-def _reason(work: JobContext, error: Exception) -> str:
+def _reason(context: JobContext, error: Exception) -> str:
     text = str(error).partition("JVM stacktrace:")[0]
     if "\n: " in text:  # an error of Java without a Python class: the rest is its stack trace
         text = cause(error)
-    return shortened(work.public(" ".join(text.split())), 500)
+    return shortened(context.public(" ".join(text.split())), 500)

@@ -20,22 +20,22 @@ _LINES = (
 )
 
 
-def check_types(work: JobContext, script: Script) -> None:
+def check_types(context: JobContext, script: Script) -> None:
     """Refuse a query whose column types no longer fit the view's columns.
 
     Spark would convert the values, and lose digits or fail on the first value that is too large.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         script: The script with the query and the types, bound to the run.
 
     Raises:
         InvalidQueryError: Names the columns and the types.
     """
-    found = work.analysed(script.query).schema
+    found = context.analysed(script.query).schema
     if [_plain(kind) for _, kind in script.types] == [kind.simpleString() for kind in _kinds(found)]:
         return
-    wanted = work.query("SELECT " + ", ".join(f"CAST(NULL AS {kind}) AS `c`" for _, kind in script.types)).schema
+    wanted = context.query("SELECT " + ", ".join(f"CAST(NULL AS {kind}) AS `c`" for _, kind in script.types)).schema
     changed = [
         f"the query's type of column {name} changed from {want.simpleString()} to {have.simpleString()}"
         for (name, _), want, have in zip(script.types, _kinds(wanted), _kinds(found), strict=False)

@@ -23,7 +23,7 @@ from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRe
 from airflow_mv.version import minor
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
-AT_HAND = 20_000
+MAX_LOCAL_ROWS = 20_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
@@ -137,7 +137,7 @@ class JobContext:
 
     # --------------------------------------------------------------------------------------- results
 
-    def at_hand(self, frame: DataFrame, most: int = AT_HAND) -> tuple[DataFrame, int] | None:
+    def collect_locally(self, frame: DataFrame, most: int = MAX_LOCAL_ROWS) -> tuple[DataFrame, int] | None:
         """Run a query and return its rows as a local relation, with their number; ``None`` if they are too many.
 
         Reading a relation that the driver holds needs no job. Spark knows its exact size, so it can broadcast the
@@ -148,13 +148,13 @@ class JobContext:
             most: The most rows. Their bytes are limited by the session's ``spark.driver.maxResultSize``.
         """
         try:
-            return self._at_hand(frame, most)
+            return self._collect_locally(frame, most)
         except Exception as error:
             if "spark.driver.maxResultSize" in str(error):
                 return None
             raise
 
-    def _at_hand(self, frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
+    def _collect_locally(self, frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
         if self.jvm is None:
             table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
@@ -219,12 +219,12 @@ class JobContext:
         """
         # Maps of more than four entries change their order in the driver.
         fits = incomparable(frame.schema, ("map",)) is None
-        if fits and expected is not None and expected <= AT_HAND:
-            local = self.at_hand(frame)
+        if fits and expected is not None and expected <= MAX_LOCAL_ROWS:
+            local = self.collect_locally(frame)
             if local is not None:
                 return local
         held = frame.localCheckpoint(eager=True)
-        local = self.at_hand(held) if fits else None
+        local = self.collect_locally(held) if fits else None
         if local is not None:
             return local
         self._held.append(held)  # Spark frees a checkpoint when its frame is forgotten

@@ -58,26 +58,26 @@ class _Read:
     added: bool = False
 
 
-def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
+def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
     """Refuse a query that is not deterministic, or whose regenerated SQL is not equivalent.
 
     Raises:
-        IncrementalRefusedError: Codes ``not-deterministic``, ``own-function``, ``written-otherwise``.
+        IncrementalRefusedError: Codes ``not-deterministic``, ``user-function``, ``plan-differs``.
         InvalidQueryError: It reads something other than its base tables.
     """
-    frame = check_reads(work, step.query)
+    frame = check_reads(context, step.query)
     if step.again:
-        check_equivalent(work, step, frame)
-    if work.jvm is None:
+        check_equivalent(context, step, frame)
+    if context.jvm is None:
         return  # Only the server has the analysed plan. The planner's list of functions is used instead.
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = work.java("org.apache.spark.sql.catalyst.trees.TreePattern")
+    patterns = context.java("org.apache.spark.sql.catalyst.trees.TreePattern")
     if any(plan.containsPattern(getattr(patterns, name)()) for name in _OWN_FUNCTIONS):
         message = "the query calls a user-defined function, which may have been replaced by another definition"
-        raise IncrementalRefusedError("own-function", message)
+        raise IncrementalRefusedError("user-function", message)
     current = plan.containsPattern(patterns.CURRENT_LIKE())
     # 'now' and 'today' are strings until they are cast.
-    special = work.java("org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues")
+    special = context.java("org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues")
     current = current or not special.apply(plan).fastEquals(plan)
     if current or not plan.deterministic():
         raise IncrementalRefusedError(
@@ -85,21 +85,21 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
         )
 
 
-def make_delta(work: JobContext, step: DeltaStep) -> None:
+def make_delta(context: JobContext, step: DeltaStep) -> None:
     """Make the temporary views of a :class:`~airflow_mv.script.DeltaStep`.
 
     Raises:
         IncrementalRefusedError: As :func:`net_change`.
     """
-    work.view(step.view, net_change(work, step))
+    context.view(step.view, net_change(context, step))
     for version, view in step.near_views:
-        if view not in work.gathered:
+        if view not in context.gathered:
             snapshot = step.end if version == "new" else step.start
-            rows = _pinned(work, replace(step, where="" if snapshot is not None else "false"), snapshot, 1)
-            work.view(view, rows.drop(WEIGHT))
+            rows = _pinned(context, replace(step, where="" if snapshot is not None else "false"), snapshot, 1)
+            context.view(view, rows.drop(WEIGHT))
 
 
-def net_change(work: JobContext, step: DeltaStep) -> DataFrame:
+def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     """Return the rows of a :class:`~airflow_mv.script.DeltaStep`, with their signed counts.
 
     Rows that no query can distinguish cancel each other: all NaN are equal; -0.0 and 0.0 differ, and so do two orders
@@ -107,25 +107,25 @@ def net_change(work: JobContext, step: DeltaStep) -> DataFrame:
 
     Raises:
         IncrementalRefusedError: Codes ``snapshot-missing``, ``schema-changed``, ``column-type``, ``delta-failed``,
-            ``rows-went``.
+            ``rows-removed``.
     """
-    read = _read_or_refuse(work, step)
+    read = _read_or_refuse(context, step)
     frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
     in_doubt = step.only_added and not read.added
     if in_doubt or not (read.net and read.sized and step.uses == 1):
-        with _partitions(work, facts):
-            frame, rows = work.kept(frame, facts.rows_read)
+        with _partitions(context, facts):
+            frame, rows = context.kept(frame, facts.rows_read)
         facts = replace(facts, rows=rows)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
-        raise IncrementalRefusedError("rows-went", f"{step.table}: rows were removed, but its snapshots record none")
-    work.deltas.append(facts)
-    work.changes[step.view] = facts.rows
+        raise IncrementalRefusedError("rows-removed", f"{step.table}: rows were removed, but its snapshots record none")
+    context.deltas.append(facts)
+    context.changes[step.view] = facts.rows
     return frame
 
 
-def _read_or_refuse(work: JobContext, step: DeltaStep) -> _Read:
+def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
     try:
-        return _read(work, step)
+        return _read(context, step)
     except (AnalysisException, IncrementalRefusedError):
         raise
     except Exception as error:
@@ -134,7 +134,7 @@ def _read_or_refuse(work: JobContext, step: DeltaStep) -> _Read:
         raise IncrementalRefusedError("delta-failed", message) from error
 
 
-def check_snapshots(work: JobContext, steps: Iterable[Step]) -> None:
+def check_snapshots(context: JobContext, steps: Iterable[Step]) -> None:
     """Refuse steps whose snapshots have expired since the plan, before the first step runs.
 
     Raises:
@@ -142,25 +142,25 @@ def check_snapshots(work: JobContext, steps: Iterable[Step]) -> None:
     """
     for step in steps:
         # The steps themselves register the tables of nested views, from files that do not change.
-        if isinstance(step, DeltaStep) and not work.is_staged(step.table):
+        if isinstance(step, DeltaStep) and not context.is_staged(step.table):
             wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
-            missing = wanted - _known(work, step.table, wanted)
+            missing = wanted - _known(context, step.table, wanted)
             if missing:
                 raise _expired(step, missing.pop())
 
 
-def _known(work: JobContext, table: str, wanted: Iterable[int]) -> set[int]:
+def _known(context: JobContext, table: str, wanted: Iterable[int]) -> set[int]:
     if (path := delta_path(table)) is not None:
-        return {version for version in wanted if _has_version(work, path, version)}
-    if work.jvm is not None:
-        java = work.table(table)
+        return {version for version in wanted if _has_version(context, path, version)}
+    if context.jvm is not None:
+        java = context.table(table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
-    return {int(row[0]) for row in work.query(f"SELECT snapshot_id FROM {table}.snapshots").collect()}
+    return {int(row[0]) for row in context.query(f"SELECT snapshot_id FROM {table}.snapshots").collect()}
 
 
-def _has_version(work: JobContext, path: str, version: int) -> bool:
+def _has_version(context: JobContext, path: str, version: int) -> bool:
     try:
-        snapshot_at(work, path, version)
+        snapshot_at(context, path, version)
     except Exception:  # noqa: BLE001 (a log that was cleaned up, in one of several ways)
         return False
     return True
@@ -170,45 +170,45 @@ def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
     return IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
 
 
-def _partitions(work: JobContext, facts: Delta) -> AbstractContextManager[None]:
+def _partitions(context: JobContext, facts: Delta) -> AbstractContextManager[None]:
     known = facts.old_tasks + facts.new_tasks
-    return work.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
+    return context.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
 
 
-def _read(work: JobContext, step: DeltaStep) -> _Read:
+def _read(context: JobContext, step: DeltaStep) -> _Read:
     if step.start == step.end:
         empty = replace(step, where="false")
-        return _Read(_pinned(work, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
+        return _Read(_pinned(context, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
     if step.start is None or step.end is None:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
-        return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
+        return _Read(_pinned(context, step, snapshot, sign), Delta(step.table, ("whole",)))
     if (path := delta_path(step.table)) is not None:
-        return _by_files(work, step, DeltaVersions(work, path, step.start, step.end))
-    if not work.lists_tasks:
-        return _without_tasks(work, step, step.start, step.end)
+        return _by_files(context, step, DeltaVersions(context, path, step.start, step.end))
+    if not context.lists_tasks:
+        return _without_tasks(context, step, step.start, step.end)
     if step.kind == "values":
-        return _values(work, step)
-    return _by_tasks(work, step, step.start, step.end)
+        return _values(context, step)
+    return _by_tasks(context, step, step.start, step.end)
 
 
-def _without_tasks(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
+def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     """Read the change where scan tasks cannot be listed."""
     if step.kind == "append":
-        return _append_by_summaries(work, step)
+        return _append_by_summaries(context, step)
     try:
-        compared = step.kind == "values" or work.is_spark_4_0  # on which the metadata tables were not tried
-        found = None if compared else _by_metadata_tables(work, step, start, end)
+        compared = step.kind == "values" or context.is_spark_4_0  # on which the metadata tables were not tried
+        found = None if compared else _by_metadata_tables(context, step, start, end)
     except AnalysisException:
         found = None  # those of another version of Iceberg have other columns
-    return found or _values(work, step)
+    return found or _values(context, step)
 
 
-def _by_metadata_tables(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
+def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
-    if (found := changelog(work, step.table, start, end)) is not None:
+    if (found := changelog(context, step.table, start, end)) is not None:
         (old, new), way = (found.removed, found.added), "changelog"
         frame = _signed(found.frame, step, found.weight)
-    elif (files := changed_files(work, step.table, (start, end), step.columns)) is not None:
+    elif (files := changed_files(context, step.table, (start, end), step.columns)) is not None:
         (old, new), way = [(item.files, item.bytes, item.rows) for item in files], "files"
         frame = _signed(files[0].frame, step, -1).unionAll(_signed(files[1].frame, step, 1))
     else:
@@ -221,30 +221,33 @@ def _by_metadata_tables(work: JobContext, step: DeltaStep, start: int, end: int)
 # ---------------------------------------------------------------------------------------- plain reads
 
 
-def _pinned(work: JobContext, step: DeltaStep, snapshot: int | None, sign: int) -> DataFrame:
+def _pinned(context: JobContext, step: DeltaStep, snapshot: int | None, sign: int) -> DataFrame:
     version = f" VERSION AS OF {snapshot}" if snapshot is not None else ""
     where = f" WHERE {step.where}" if step.where else ""
     items = ", ".join([*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}"])
-    return work.query(f"SELECT {items} FROM {step.table}{version}{where}")
+    return context.query(f"SELECT {items} FROM {step.table}{version}{where}")
 
 
-def _values(work: JobContext, step: DeltaStep) -> _Read:
-    both = _pinned(work, step, step.start, -1).unionAll(_pinned(work, step, step.end, 1))
+def _values(context: JobContext, step: DeltaStep) -> _Read:
+    both = _pinned(context, step, step.start, -1).unionAll(_pinned(context, step, step.end, 1))
     return _Read(both, Delta(step.table, ("values",)), net=False)
 
 
 def _append(
-    work: JobContext, step: DeltaStep, counts: Sequence[int] | None, bounds: Mapping[str, Sequence[Any]] | None = None
+    context: JobContext,
+    step: DeltaStep,
+    counts: Sequence[int] | None,
+    bounds: Mapping[str, Sequence[Any]] | None = None,
 ) -> _Read:
     """Read the files that were appended.
 
     Args:
-        work: The run's.
+        context: The run's.
         step: The delta.
         counts: Files, bytes and rows in the snapshots' summaries.
         bounds: Bounds of some columns in the files' statistics, see :func:`~airflow_mv.job.pruning.within`.
     """
-    reader = work.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
+    reader = context.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
     facts = Delta(step.table, ("append",))
     if counts is not None:
         files, size, rows = counts
@@ -254,16 +257,18 @@ def _append(
     return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
-def _append_by_summaries(work: JobContext, step: DeltaStep) -> _Read:
+def _append_by_summaries(context: JobContext, step: DeltaStep) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
-    current, then = (work.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}"))
+    current, then = (
+        context.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}")
+    )
     if current != then:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
-    return _append(work, step, _summarized_appends(work, step))
+    return _append(context, step, _summarized_appends(context, step))
 
 
-def _summarized_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | None:
+def _summarized_appends(context: JobContext, step: DeltaStep) -> Sequence[int] | None:
     """Return files, bytes and rows of a step's appends from the snapshots' summaries, without access to the Java table.
 
     Returns:
@@ -274,7 +279,7 @@ def _summarized_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | No
     """
     keys = ("added-data-files", "added-files-size", "added-records")
     wanted = ", ".join(f"try_cast(summary['{key}'] AS BIGINT)" for key in keys)
-    rows = work.query(f"SELECT snapshot_id, parent_id, operation, {wanted} FROM {step.table}.snapshots").collect()
+    rows = context.query(f"SELECT snapshot_id, parent_id, operation, {wanted} FROM {step.table}.snapshots").collect()
     known = {row[0]: row for row in rows}
     appended, snapshot = [], step.end
     while snapshot in known and snapshot != step.start:
@@ -329,41 +334,41 @@ def _ordered(frame: DataFrame, name: str) -> Column:
 
 
 # ---------------------------------------------------------------------------------------- Delta tables
-def _by_files(work: JobContext, step: DeltaStep, versions: DeltaVersions) -> _Read:
+def _by_files(context: JobContext, step: DeltaStep, versions: DeltaVersions) -> _Read:
     """Read the rows of the files that only one version has, or the change data feed if files were replaced."""
     if (problem := versions.problem(step.columns)) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
-    gone, come = versions.gone.sizes, versions.come.sizes
+    removed, added = versions.removed.sizes, versions.added.sizes
     facts = Delta(
         step.table,
-        old_tasks=gone.files,
-        new_tasks=come.files,
-        old_bytes=gone.bytes,
-        new_bytes=come.bytes,
-        rows_read=None if gone.rows is None or come.rows is None else gone.rows + come.rows,
+        old_tasks=removed.files,
+        new_tasks=added.files,
+        old_bytes=removed.bytes,
+        new_bytes=added.bytes,
+        rows_read=None if removed.rows is None or added.rows is None else removed.rows + added.rows,
     )
-    if not gone.files and not come.files:
+    if not removed.files and not added.files:
         empty = replace(step, where="false")
-        return _Read(_pinned(work, empty, step.end, 1), replace(facts, rows=0), added=True)
-    if not gone.files:
+        return _Read(_pinned(context, empty, step.end, 1), replace(facts, rows=0), added=True)
+    if not removed.files:
         rows = replace(facts, ways=("append",), rows=facts.rows_read)
-        return _Read(_signed(versions.come.frame(), step, 1), rows, added=True)
-    if versions.has_feed and (read := _by_feed(work, step, versions, facts)) is not None:
+        return _Read(_signed(versions.added.frame(), step, 1), rows, added=True)
+    if versions.has_feed and (read := _by_feed(context, step, versions, facts)) is not None:
         return read
-    parts = [_signed(files.frame(), step, sign) for files, sign in ((versions.gone, -1), (versions.come, 1))]
+    parts = [_signed(files.frame(), step, sign) for files, sign in ((versions.removed, -1), (versions.added, 1))]
     # Files of an old version may have been removed by VACUUM, so they are read here.
-    frame, rows_changed = work.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
+    frame, rows_changed = context.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
     return _Read(frame, replace(facts, ways=("diff",), rows=rows_changed))
 
 
-def _by_feed(work: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> _Read | None:
+def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> _Read | None:
     """Read the change data feed; ``None`` if it is not complete: a version was written without it, or its files."""
     weight = F.create_map(*(F.lit(item) for pair in WEIGHTS.items() for item in pair))[F.col(CHANGE_TYPE)]
     try:
         frame = versions.feed()
         frame = frame.where(step.where) if step.where else frame
         signed = frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
-        found, rows = work.kept(_cancelled(signed, step))
+        found, rows = context.kept(_cancelled(signed, step))
     except Exception:  # noqa: BLE001 (Delta's errors have no common base)
         return None
     return _Read(found, replace(facts, ways=("feed",), rows_read=rows, rows=rows))
@@ -372,25 +377,25 @@ def _by_feed(work: JobContext, step: DeltaStep, versions: DeltaVersions, facts: 
 # ----------------------------------------------------------------------------------------- scan tasks
 
 
-def _by_tasks(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
-    table = work.table(step.table)
+def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
+    table = context.table(step.table)
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
             raise _expired(step, snapshot)
-    diff = work.helper("SnapshotDiff", table, work.long(start), work.long(end))
-    work.totals[step.view] = int(diff.total())
-    if (problem := diff.problem(list_of(work, step.columns))) is not None:
+    diff = context.helper("SnapshotDiff", table, context.long(start), context.long(end))
+    context.totals[step.view] = int(diff.total())
+    if (problem := diff.problem(list_of(context, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
     if step.kind == "append" and diff.appendsCanBeScanned():
-        bounds = diff.appendedBounds(list_of(work, step.joined)) if step.joined else ()
-        return _append(work, step, diff.appended(), dict(zip(step.joined, bounds, strict=True)))
+        bounds = diff.appendedBounds(list_of(context, step.joined)) if step.joined else ()
+        return _append(context, step, diff.appended(), dict(zip(step.joined, bounds, strict=True)))
     diff.plan()
-    return _Tasks(work, step, diff, table).read()
+    return _Tasks(context, step, diff, table).read()
 
 
-def list_of(work: JobContext, items: tuple[str, ...]) -> Any:
+def list_of(context: JobContext, items: tuple[str, ...]) -> Any:
     """Return a Java list."""
-    found = work.java("java.util.ArrayList")()
+    found = context.java("java.util.ArrayList")()
     for item in items:
         found.add(item)
     return found
@@ -399,10 +404,10 @@ def list_of(work: JobContext, items: tuple[str, ...]) -> Any:
 class _Tasks:
     """The rows of the scan tasks that only one of two snapshots has."""
 
-    def __init__(self, work: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
-        self.work, self.step, self.diff = work, step, diff
-        self.gone, self.come, self.before, self.after = diff.gone(), diff.come(), diff.before(), diff.after()
-        self.version = int(self.work.java("org.apache.iceberg.TableUtil").formatVersion(table))
+    def __init__(self, context: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
+        self.context, self.step, self.diff = context, step, diff
+        self.removed, self.added, self.before, self.after = diff.removed(), diff.added(), diff.before(), diff.after()
+        self.version = int(self.context.java("org.apache.iceberg.TableUtil").formatVersion(table))
         self.ways: list[str] = []
 
     def read(self) -> _Read:
@@ -413,35 +418,37 @@ class _Tasks:
         facts = self._facts()
         if not parts:
             empty = replace(self.step, where="false")
-            return _Read(_pinned(self.work, empty, self.step.end, 1), replace(facts, rows=0))
+            return _Read(_pinned(self.context, empty, self.step.end, 1), replace(facts, rows=0))
         frame = parts[0]
         for part in parts[1:]:
             frame = frame.unionAll(part)
-        if self.ways == ["diff"] and not self.gone.size():
+        if self.ways == ["diff"] and not self.removed.size():
             facts = replace(facts, rows=facts.rows_read)
-        only_come = not (self.gone.size() or self.before.size() or self.after.size())
-        return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"], added=only_come)
+        only_added = not (self.removed.size() or self.before.size() or self.after.size())
+        return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"], added=only_added)
 
     def _gathered(self) -> _Read | None:
         """The rows of the change, if the further views of the step are created from the same scan."""
-        found = gathered(self.work, self.step, self.diff, self.diff.reading(self.version)) if self.step.near else None
+        found = (
+            gathered(self.context, self.step, self.diff, self.diff.reading(self.version)) if self.step.near else None
+        )
         if found is None:
             return None
         rows, copies = found
         self.ways.append("gathered")
         changed = rows.where(F.col(quote(copies)) != 0)
         frame = changed.select(*(F.col(quote(name)) for name in self.step.columns), F.col(quote(copies)).alias(WEIGHT))
-        return _Read(frame, self._facts(), net=not self.come.size())
+        return _Read(frame, self._facts(), net=not self.added.size())
 
     def _facts(self) -> Delta:
         return Delta(
             self.step.table,
             tuple(self.ways),
-            old_tasks=self.gone.size() + self.before.size(),
-            new_tasks=self.come.size() + self.after.size(),
-            old_bytes=self.diff.bytes(self.gone) + self.diff.bytes(self.before),
-            new_bytes=self.diff.bytes(self.come) + self.diff.bytes(self.after),
-            rows_read=sum(self.diff.rows(tasks) for tasks in (self.gone, self.come, self.after)),
+            old_tasks=self.removed.size() + self.before.size(),
+            new_tasks=self.added.size() + self.after.size(),
+            old_bytes=self.diff.bytes(self.removed) + self.diff.bytes(self.before),
+            new_bytes=self.diff.bytes(self.added) + self.diff.bytes(self.after),
+            rows_read=sum(self.diff.rows(tasks) for tasks in (self.removed, self.added, self.after)),
         )
 
     def _deleted(self) -> Iterator[DataFrame]:
@@ -450,35 +457,35 @@ class _Tasks:
         if table is None:
             return
         self.ways.append("deleted")
-        newly = newly_deleted(self.work, self.diff) if self.diff.deleting(self.before).size() else None
+        newly = newly_deleted(self.context, self.diff) if self.diff.deleting(self.before).size() else None
         if newly is not None and not set(PLACE) & set(self.step.columns):
             # Both snapshots have the older deletes, so the files are read once.
-            deleted = self.work.staged(table, self.after).where(F.col("_deleted"))
+            deleted = self.context.staged(table, self.after).where(F.col("_deleted"))
             placed = deleted.select(*(F.col(quote(name)) for name in self.step.columns), *map(F.col, newly.columns))
             yield _signed(placed.join(F.broadcast(newly), on=newly.columns, how="left_semi"), self.step, -1)
             return
         for tasks, sign in ((self.after, -1), (self.before, 1)):
             deleting = self.diff.deleting(tasks)
             if deleting.size():
-                frame = self.work.staged(table, deleting).where(F.col("_deleted"))
+                frame = self.context.staged(table, deleting).where(F.col("_deleted"))
                 yield _signed(frame, self.step, sign)
 
     def _files(self) -> Iterator[DataFrame]:
-        both = self.gone.size() and self.come.size()
-        if both and self.version > 2 and self.diff.lineage(self.gone) and self.diff.lineage(self.come):
+        both = self.removed.size() and self.added.size()
+        if both and self.version > 2 and self.diff.lineage(self.removed) and self.diff.lineage(self.added):
             self.ways.append("lineage")
             yield from self._by_lineage()
             return
-        if self.gone.size() or self.come.size():
+        if self.removed.size() or self.added.size():
             self.ways.append("diff")
         table = self.diff.reading(self.version)
-        for tasks, sign in ((self.gone, -1), (self.come, 1)):
+        for tasks, sign in ((self.removed, -1), (self.added, 1)):
             if tasks.size():
-                yield _signed(self.work.staged(table, tasks), self.step, sign)
+                yield _signed(self.context.staged(table, tasks), self.step, sign)
 
     def _by_lineage(self) -> Iterator[DataFrame]:
         table = self.diff.reading(self.version)
-        old, new = (self._mattering(self.work.staged(table, tasks)) for tasks in (self.gone, self.come))
+        old, new = (self._mattering(self.context.staged(table, tasks)) for tasks in (self.removed, self.added))
         ids = [_ROW_ID, _ROW_VERSION]
         # A row has the same id and version on both sides or is on one of them, and an id is there once: each bit of
         # the XOR is a row on one side only. So few numbers are shuffled, and no column but the ids is read for them.
@@ -486,7 +493,7 @@ class _Tasks:
         own = _unlike("__", old.columns)
         block, version, bits = (f"{own}{name}" for name in ("block", "version", "bits"))
         found = both.groupBy(F.expr(_BLOCK).alias(block), F.col(_ROW_VERSION).alias(version))
-        few = self.work.at_hand(found.agg(F.expr(f"bit_xor({_BIT})").alias(bits)).where(f"{bits} <> 0"))
+        few = self.context.collect_locally(found.agg(F.expr(f"bit_xor({_BIT})").alias(bits)).where(f"{bits} <> 0"))
         # From here on without the step's condition: the remaining rows of both have passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
             if few is not None:

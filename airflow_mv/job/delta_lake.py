@@ -48,11 +48,11 @@ def delta_path(table: str) -> str | None:
     return None if match is None else match[1].replace("``", "`")
 
 
-def require_delta(work: JobContext, reads: Iterable[TableRead]) -> None:
+def require_delta(context: JobContext, reads: Iterable[TableRead]) -> None:
     """Refuse a session that cannot read the Delta tables of a script.
 
     Args:
-        work: The run's.
+        context: The run's.
         reads: What the script reads.
 
     Raises:
@@ -61,11 +61,11 @@ def require_delta(work: JobContext, reads: Iterable[TableRead]) -> None:
     named = next((read.table for read in reads if delta_path(read.table) is not None), None)
     if named is None:
         return
-    if work.jvm is None:
+    if context.jvm is None:
         raise ConfigurationError(f"{named}: Delta tables cannot be read over Spark Connect: only a classic session "
                                  "shows which version of a table is read")  # fmt: skip
     keys = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
-    extensions, catalog = (str(work.spark.conf.get(key, "")) for key in keys)
+    extensions, catalog = (str(context.spark.conf.get(key, "")) for key in keys)
     if EXTENSION not in extensions or catalog in ("", "builtin"):
         raise ConfigurationError(
             f"{named}: the Spark session was started without Delta Lake. Start it with the package delta-spark, "
@@ -74,7 +74,7 @@ def require_delta(work: JobContext, reads: Iterable[TableRead]) -> None:
 
 
 @contextmanager
-def deletion_vectors_read(work: JobContext, reads: Collection[TableRead]) -> Iterator[None]:
+def deletion_vectors_read(context: JobContext, reads: Collection[TableRead]) -> Iterator[None]:
     """Let statements that write into Iceberg tables read Delta tables with deletion vectors.
 
     Delta prepares the scans of a query, but not those of a statement that writes; then it refuses deletion vectors
@@ -82,27 +82,27 @@ def deletion_vectors_read(work: JobContext, reads: Collection[TableRead]) -> Ite
     more rule of its optimizer for the run. It is not left there, because it must not touch writes into Delta tables.
 
     Args:
-        work: The run's.
+        context: The run's.
         reads: What the script reads.
     """
     if all(delta_path(read.table) is None for read in reads):
         yield
         return
-    methods = work.spark._jsparkSession.experimental()
+    methods = context.spark._jsparkSession.experimental()
     before = methods.extraOptimizations()
-    getattr(methods, "extraOptimizations_$eq")(before.appended(_rule(work)))
+    getattr(methods, "extraOptimizations_$eq")(before.appended(_rule(context)))
     try:
         yield
     finally:
         getattr(methods, "extraOptimizations_$eq")(before)
 
 
-def _rule(work: JobContext) -> Any:
-    compiler = work.java("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(work.java("java.lang.Thread").currentThread().getContextClassLoader())
+def _rule(context: JobContext) -> Any:
+    compiler = context.java("org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(context.java("java.lang.Thread").currentThread().getContextClassLoader())
     compiler.cook((pkgutil.get_data("airflow_mv.job", "DeltaWrites.java") or b"").decode())
     constructor = compiler.getClassLoader().loadClass("DeltaWrites").getConstructors()[0]
-    return constructor.newInstance(work.array("Object", [work.spark._jsparkSession]))
+    return constructor.newInstance(context.array("Object", [context.spark._jsparkSession]))
 
 
 def table_of(leaf: Any, reads: Collection[TableRead]) -> tuple[str, str] | None:
@@ -132,14 +132,14 @@ class DeltaVersions:
     """Two versions of a Delta table.
 
     Args:
-        work: The run's.
+        context: The run's.
         path: The table's path.
         start: The old version.
         end: The new one.
     """
 
-    def __init__(self, work: JobContext, path: str, start: int, end: int) -> None:
-        self._work, self._path = work, path
+    def __init__(self, context: JobContext, path: str, start: int, end: int) -> None:
+        self._work, self._path = context, path
         self.start, self.end = start, end
 
     @cached_property
@@ -174,12 +174,12 @@ class DeltaVersions:
         return reader.option("startingVersion", self.start + 1).option("endingVersion", self.end).load(self._path)
 
     @cached_property
-    def gone(self) -> Files:
+    def removed(self) -> Files:
         """The files that only the old version has."""
         return Files(self._work, self.old, self.new)
 
     @cached_property
-    def come(self) -> Files:
+    def added(self) -> Files:
         """The files that only the new version has."""
         return Files(self._work, self.new, self.old)
 
@@ -195,14 +195,14 @@ class Files:
     """The files of one snapshot that another one does not have.
 
     Args:
-        work: The run's.
+        context: The run's.
         here: The snapshot.
         there: The other one.
     """
 
-    def __init__(self, work: JobContext, here: Any, there: Any) -> None:
-        self._work, self._snapshot = work, here
-        mine, others = (DataFrame(item.allFiles().toDF(), work.spark) for item in (here, there))
+    def __init__(self, context: JobContext, here: Any, there: Any) -> None:
+        self._work, self._snapshot = context, here
+        mine, others = (DataFrame(item.allFiles().toDF(), context.spark) for item in (here, there))
         self._files = _keyed(mine).join(_keyed(others).select("__key"), "__key", "left_anti").drop("__key")
 
     @cached_property
@@ -232,18 +232,18 @@ class Files:
         return DataFrame(java, self._work.spark)
 
 
-def snapshot_at(work: JobContext, path: str, version: int) -> Any:
+def snapshot_at(context: JobContext, path: str, version: int) -> Any:
     """Return Delta's snapshot of a version, as a query resolves it.
 
     Args:
-        work: The run's.
+        context: The run's.
         path: The table's path.
         version: The version.
 
     Raises:
         Py4JJavaError, AnalysisException: The log does not have it.
     """
-    frame = work.spark.read.format("delta").option("versionAsOf", version).load(path)
+    frame = context.spark.read.format("delta").option("versionAsOf", version).load(path)
     leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
     return leaf.relation().location().getSnapshot()
 

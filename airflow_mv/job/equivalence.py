@@ -33,36 +33,36 @@ _LEXEMES = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/
 _PLANS = re.compile(r"(?s)== Optimized Logical Plan ==\n(.*)")
 
 
-def check_equivalent(work: JobContext, step: DeterminismStep, frame: DataFrame) -> None:
+def check_equivalent(context: JobContext, step: DeterminismStep, frame: DataFrame) -> None:
     """Refuse a query whose regenerated SQL has another meaning.
 
     The statements of an incremental refresh contain regenerated expressions. This check proves that they mean what the
     owner wrote. Usually it only compares the analysed queries, which reads no table.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         step: The step with the query's regenerated SQL.
         frame: The query in its owner's text.
 
     Raises:
-        IncrementalRefusedError: Code ``written-otherwise``.
+        IncrementalRefusedError: Code ``plan-differs``.
     """
-    again = work.query(step.again)
+    again = context.query(step.again)
     if frame.sameSemantics(again):
         return
-    alike = _same_text(work, step) if work.jvm is None else _same_plan(work, step)
+    alike = _same_text(context, step) if context.jvm is None else _same_plan(context, step)
     if not alike:
         message = "a part of the query would mean something else in the statements of an incremental refresh"
-        raise IncrementalRefusedError("written-otherwise", message)
+        raise IncrementalRefusedError("plan-differs", message)
 
 
-def _same_plan(work: JobContext, step: DeterminismStep) -> bool:
+def _same_plan(context: JobContext, step: DeterminismStep) -> bool:
     """Compare the analysed plans with renumbered CTEs, then the optimized plans without runtime filters."""
-    rules = [work.java(f"org.apache.spark.sql.catalyst.{name}") for name in _RULES]
+    rules = [context.java(f"org.apache.spark.sql.catalyst.{name}") for name in _RULES]
     with ExitStack() as settings:
         for key in _RUNTIME_FILTERS:
-            settings.enter_context(work.setting(key, "false"))
-        frames: list[Any] = [work.query(sql) for sql in (step.query, step.again)]
+            settings.enter_context(context.setting(key, "false"))
+        frames: list[Any] = [context.query(sql) for sql in (step.query, step.again)]
         one, other = (frame._jdf.queryExecution() for frame in frames)
         plans = [one.analyzed(), other.analyzed()]
         for rule in rules:
@@ -70,12 +70,12 @@ def _same_plan(work: JobContext, step: DeterminismStep) -> bool:
         return bool(plans[0].sameResult(plans[1]) or one.optimizedPlan().sameResult(other.optimizedPlan()))
 
 
-def _same_text(work: JobContext, step: DeterminismStep) -> bool:
+def _same_text(context: JobContext, step: DeterminismStep) -> bool:
     """Compare the optimized and physical plans as text with renumbered columns. Connect returns only the text."""
     texts = []
-    with whole_text(work):
+    with whole_text(context):
         for sql in (step.query, step.again):
-            plan = _PLANS.search(str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0]))
+            plan = _PLANS.search(str(context.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0]))
             texts.append(_renumbered(plan[1]) if plan else "")
     return bool(texts[0]) and texts[0] == texts[1] and _lists(step.query) == _lists(step.again)
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType
 
-from airflow_mv.job.context import AT_HAND, JobContext, columns_of
+from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, columns_of
 from airflow_mv.quoting import quote
 from airflow_mv.script import DeltaStep
 
@@ -28,11 +28,11 @@ _MOST_POSITIONS = 200_000
 _ONE_IN = 20
 
 
-def gathered(work: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tuple[DataFrame, str] | None:
+def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tuple[DataFrame, str] | None:
     """Read the rows of a step and those that match, and create the step's further views.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         step: The step.
         diff: The Java helper with the tasks of both snapshots.
         reading: The Java table for the reading of tasks.
@@ -41,50 +41,55 @@ def gathered(work: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tupl
         The rows, each with its number of copies in the change in the named column (0 for a row of both snapshots);
         ``None`` if the table is to be read in the usual way.
     """
-    match = _match(work, step)
-    if match is None or diff.gone().size() or not diff.after().size() or {_DELETED, _FILE, _POSITION} & {*step.columns}:
+    match = _match(context, step)
+    if (
+        match is None
+        or diff.removed().size()
+        or not diff.after().size()
+        or {_DELETED, _FILE, _POSITION} & {*step.columns}
+    ):
         return None
-    newly = newly_deleted(work, diff) if diff.deleting(diff.before()).size() else None
+    newly = newly_deleted(context, diff) if diff.deleting(diff.before()).size() else None
     if newly is None and diff.deleting(diff.before()).size():
         return None
     table = diff.readingDeletes()
     if table is None:
         return None
     names = _free(step.columns)
-    frame = work.query(_statement(work, step, diff, (table, reading), match, names))
-    held, count = work.kept(frame)
+    frame = context.query(_statement(context, step, diff, (table, reading), match, names))
+    held, count = context.kept(frame)
     if newly is not None:
         state = F.col(quote(names[0]))
         of_then = held.where(state == -1).join(F.broadcast(newly.toDF(*names[1:])), on=names[1:], how="left_semi")
-        held, _ = work.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
+        held, _ = context.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
     kept = held.drop(*names[1:])
     for version, view in step.near_views:
         is_there = F.col(quote(names[0])) >= 0 if version == "new" else F.col(quote(names[0])) <= 0
-        work.view(view, kept.where(is_there).select(*map(quote, step.columns)))
-        work.gathered.add(view)
+        context.view(view, kept.where(is_there).select(*map(quote, step.columns)))
+        context.gathered.add(view)
     return kept, names[0]
 
 
-def newly_deleted(work: JobContext, diff: Any) -> DataFrame | None:
+def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
     """Return the files and positions of the rows that only the new snapshot has deleted; ``None`` if not known.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         diff: The Java helper with the tasks of both snapshots.
     """
     found = diff.newlyDeleted(_MOST_POSITIONS)
     if found is None:
         return None
-    schema = work.spark.createDataFrame([], f"{_FILE} STRING, {_POSITION} BIGINT")._jdf.schema()
-    return DataFrame(work.spark._jsparkSession.createDataFrame(found, schema), work.spark)
+    schema = context.spark.createDataFrame([], f"{_FILE} STRING, {_POSITION} BIGINT")._jdf.schema()
+    return DataFrame(context.spark._jsparkSession.createDataFrame(found, schema), context.spark)
 
 
-def _match(work: JobContext, step: DeltaStep) -> str | None:
+def _match(context: JobContext, step: DeltaStep) -> str | None:
     """Return the condition of the matching rows; ``None`` if they may be too many."""
     parts = []
     for column, view, other in step.near:
-        rows, total = work.changes.get(view), work.totals.get(view, -1)
-        if rows is None or rows > AT_HAND or rows * _ONE_IN > total:
+        rows, total = context.changes.get(view), context.totals.get(view, -1)
+        if rows is None or rows > MAX_LOCAL_ROWS or rows * _ONE_IN > total:
             return None
         parts.append(f"{quote(column)} IN (SELECT /*+ BROADCAST(`__d`) */ `__d`.{quote(other)} FROM {view} AS `__d`)")
     return " OR ".join(parts) or None
@@ -99,41 +104,41 @@ def _free(columns: Sequence[str]) -> list[str]:
 
 
 def _statement(
-    work: JobContext, step: DeltaStep, diff: Any, tables: tuple[Any, Any], match: str, names: Sequence[str]
+    context: JobContext, step: DeltaStep, diff: Any, tables: tuple[Any, Any], match: str, names: Sequence[str]
 ) -> str:
     """Return the query for the rows: of files with other deletes, of new files, of files that are the same."""
     columns, where = columns_of(step.columns), f"({step.where})" if step.where else "true"
     copies, file, position = map(quote, names)
     deleting, reading = tables
-    marked = work.staged(deleting, diff.after()).select(*map(quote, (*step.columns, _DELETED, _FILE, _POSITION)))
+    marked = context.staged(deleting, diff.after()).select(*map(quote, (*step.columns, _DELETED, _FILE, _POSITION)))
     parts = [
         f"SELECT {columns}, IF({_DELETED}, -1, 0) AS {copies}, {_FILE} AS {file}, {_POSITION} AS {position}\n"
-        f"FROM {_named(work, marked)} WHERE ({_DELETED} AND {where}) OR {match}"
+        f"FROM {_named(context, marked)} WHERE ({_DELETED} AND {where}) OR {match}"
     ]
-    for tasks, number, condition in ((diff.come(), 1, f"{where} OR {match}"), (_same(work, step, diff), 0, match)):
+    for tasks, number, condition in ((diff.added(), 1, f"{where} OR {match}"), (_same(context, step, diff), 0, match)):
         if tasks.size():
-            rows = work.staged(reading, tasks).select(*map(quote, step.columns))
-            parts.append(f"SELECT {columns}, {number}, NULL, NULL FROM {_named(work, rows)} WHERE {condition}")
+            rows = context.staged(reading, tasks).select(*map(quote, step.columns))
+            parts.append(f"SELECT {columns}, {number}, NULL, NULL FROM {_named(context, rows)} WHERE {condition}")
     return "\nUNION ALL\n".join(parts)
 
 
-def _same(work: JobContext, step: DeltaStep, diff: Any) -> Any:
+def _same(context: JobContext, step: DeltaStep, diff: Any) -> Any:
     """Return the tasks of unchanged files that may have matching rows, by the files' statistics."""
-    bounds = work.java("java.util.ArrayList")()
+    bounds = context.java("java.util.ArrayList")()
     for column, view, other in step.near:
-        changed = work.spark.table(view)
+        changed = context.spark.table(view)
         if not isinstance(changed.schema[other].dataType, IntegerType | LongType):
             return diff.same()
-        row = work.query(f"SELECT min({quote(other)}), max({quote(other)}) FROM {view}").collect()[0]
+        row = context.query(f"SELECT min({quote(other)}), max({quote(other)}) FROM {view}").collect()[0]
         if row[0] is not None:
-            bound = work.java("java.util.ArrayList")()
-            for item in (column, work.long(row[0]), work.long(row[1])):
+            bound = context.java("java.util.ArrayList")()
+            for item in (column, context.long(row[0]), context.long(row[1])):
                 bound.add(item)
             bounds.add(bound)
     return diff.sameWithin(bounds)
 
 
-def _named(work: JobContext, frame: DataFrame) -> str:
+def _named(context: JobContext, frame: DataFrame) -> str:
     name = quote(f"airflow_mv_read_{uuid.uuid4().hex[:12]}")
-    work.view(name, frame)
+    context.view(name, frame)
     return name

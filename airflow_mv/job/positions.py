@@ -40,44 +40,44 @@ class Located:
     places: Any
     deletes: Any
 
-    def delete(self, work: JobContext) -> None:
+    def delete(self, context: JobContext) -> None:
         """Delete the rows from the storage table, in one commit."""
         if self.places.size():
-            settings = work.spark.conf.getAll
-            summary = work.java("java.util.HashMap")()
+            settings = context.spark.conf.getAll
+            summary = context.java("java.util.HashMap")()
             for key, value in settings.items():
                 if key.startswith(SNAPSHOT_PROPERTY):
                     summary.put(key.removeprefix(SNAPSHOT_PROPERTY), value)
             self.deletes.commit(self.places, summary)
 
 
-def locate(work: JobContext, table: str, columns: Sequence[str], rows: str) -> Located | None:
+def locate(context: JobContext, table: str, columns: Sequence[str], rows: str) -> Located | None:
     """Find stored rows; ``None`` if they are to be deleted by a statement.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         table: Quoted name of the storage table, perhaps with a branch.
         columns: The columns that are wanted of the rows.
         rows: A query for the rows: these columns, then :data:`PLACE`.
     """
-    if work.jvm is None or work.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
+    if context.jvm is None or context.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
         return None
-    stored = work.table(table.removesuffix(f".{quote(f'branch_{work.branch}')}"))
+    stored = context.table(table.removesuffix(f".{quote(f'branch_{context.branch}')}"))
     if not _allows(stored):
         return None
-    frame = work.query(rows)
+    frame = context.query(rows)
     # Maps change their order in the driver.
-    found = work.at_hand(frame, _MOST_ROWS) if incomparable(frame.schema, ("map",)) is None else None
+    found = context.collect_locally(frame, _MOST_ROWS) if incomparable(frame.schema, ("map",)) is None else None
     if found is None:
         return None
     local, count = found
-    deletes = work.helper("PositionDeletes", stored, work.branch)
+    deletes = context.helper("PositionDeletes", stored, context.branch)
     places = local.select(*PLACE)._jdf.collectAsList()
     many = count > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
     if many or not deletes.suits(places, _MOST_FILES, _MOST_DELETE_FILES):
         return None
     view = quote(f"airflow_mv_stored_{uuid.uuid4().hex[:12]}")
-    work.view(view, local.drop(*PLACE))
+    context.view(view, local.drop(*PLACE))
     return Located(view, places, deletes)
 
 

@@ -56,11 +56,11 @@ _CURE = "a refresh reads the tables that the query names at the snapshots that i
 _TableSnapshot = tuple[str, str | None]
 
 
-def check_reads(work: JobContext, sql: str) -> DataFrame:
+def check_reads(context: JobContext, sql: str) -> DataFrame:
     """Analyse a query and check what it reads.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         sql: The query. It may read what the run's script lists.
 
     Returns:
@@ -70,31 +70,31 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         InvalidQueryError: It calls a SQL function, or reads a session variable or anything else than these tables at
             their snapshots.
     """
-    frame = work.analysed(sql)
-    if work.jvm is None:
-        _check_text(work, sql)
+    frame = context.analysed(sql)
+    if context.jvm is None:
+        _check_text(context, sql)
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = work.java("org.apache.spark.sql.catalyst.trees.TreePattern")
+    patterns = context.java("org.apache.spark.sql.catalyst.trees.TreePattern")
     nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
-        raise _function(next(_sql_functions(work, sql), "(its name is not known)"))
+        raise _function(next(_sql_functions(context, sql), "(its name is not known)"))
     # Spark 4.0 has no tree pattern for variables, so its whole text is searched.
-    if work.is_spark_4_0 or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
-        with whole_text(work):
+    if context.is_spark_4_0 or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
+        with whole_text(context):
             _check_variables(str(plan.toString()))
-    _check_leaves(work, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
+    _check_leaves(context, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
     return frame
 
 
-def _check_leaves(work: JobContext, leaves: list[tuple[Any, str]]) -> None:
-    allowed = {(read.table, _text(read.snapshot)) for read in work.reads}
+def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
+    allowed = {(read.table, _text(read.snapshot)) for read in context.reads}
     for leaf, kind in leaves:
         if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
-            found = _table(leaf, travels=not work.is_spark_4_0)
+            found = _table(leaf, travels=not context.is_spark_4_0)
             if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
-        elif kind == _FILES and (version := table_of(leaf, work.reads)) is not None:
+        elif kind == _FILES and (version := table_of(leaf, context.reads)) is not None:
             if version not in allowed:
                 raise _foreign(version[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
@@ -102,11 +102,11 @@ def _check_leaves(work: JobContext, leaves: list[tuple[Any, str]]) -> None:
 
 
 @contextmanager
-def whole_text(work: JobContext) -> Iterator[None]:
+def whole_text(context: JobContext) -> Iterator[None]:
     """Make Spark write complete texts of plans."""
     with ExitStack() as settings:
         for key, value in _WHOLE_TEXT.items():
-            settings.enter_context(work.setting(key, value))
+            settings.enter_context(context.setting(key, value))
         yield
 
 
@@ -145,30 +145,30 @@ def _table(leaf: Any, *, travels: bool) -> _TableSnapshot:
     return name, version[1] if version else None
 
 
-def _sql_functions(work: JobContext, sql: str) -> Iterator[str]:
+def _sql_functions(context: JobContext, sql: str) -> Iterator[str]:
     """Yield the SQL functions that a query calls, temporary ones too."""
     names = dict.fromkeys(".".join(re.findall(rf"{_PART}|\w+", found[1])) for found in _CALL.finditer(sql))
     for name in names:
         if name.strip("`").lower() in BUILT_IN:
             continue
         with suppress(Exception):  # a word before a parenthesis, or a catalog that lists no functions
-            if str(work.spark.catalog.getFunction(name).className) == _SQL_FUNCTION:
+            if str(context.spark.catalog.getFunction(name).className) == _SQL_FUNCTION:
                 yield f"{name.replace('`', '')}()"
 
 
-def _check_text(work: JobContext, sql: str) -> None:
+def _check_text(context: JobContext, sql: str) -> None:
     """Check the text of the analysed plan. Over Connect only the text is available."""
-    for function in _sql_functions(work, sql):
+    for function in _sql_functions(context, sql):
         raise _function(function)
-    with whole_text(work):
-        explained = str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0])
-    work.sql = sql
+    with whole_text(context):
+        explained = str(context.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0])
+    context.sql = sql
     found = _ANALYSED.search(explained)
     text = found[1] if found else explained
     if _FUNCTION_IN_TEXT.search(text):
         raise _function("(its name is not known)")
     _check_variables(text)
-    allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in work.reads}
+    allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in context.reads}
     for read in _TABLE_IN_TEXT.findall(text):
         name, _, snapshot = str(read).partition(" VERSION AS OF ")
         if (name, snapshot.strip("'") or None) not in allowed:

@@ -78,59 +78,59 @@ def run(
     seconds: list[float] = []
     script = replace(script, branch=_own_branch(script))
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
-    work = JobContext(spark, name)
+    context = JobContext(spark, name)
     try:
         require_supported(spark)
-        require_delta(work, script.reads)
+        require_delta(context, script.reads)
         if script.branch is not None and store_ms is not None:
             _require_clock(spark, store_ms, script.view)
         settings = {**_file_access(spark, script.view), **only_access(access or {})}
         idle = _take_idle(spark, settings) if _stages(script) else None
-        name = work.staging = idle or name
+        name = context.staging = idle or name
         catalog = staging_catalog(name, is_new=idle is None)
         bound = script.bound(name, script.branch)
-        work.reads, work.branch = bound.reads, bound.branch
+        context.reads, context.branch = bound.reads, bound.branch
         with (
             quiet(),
             made_active(spark),
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
-            _tables(work, script, None if access else settings),
-            closing(work),
-            deletion_vectors_read(work, script.reads),
-            measured(spark) as work.executors,
+            _tables(context, script, None if access else settings),
+            closing(context),
+            deletion_vectors_read(context, script.reads),
+            measured(spark) as context.executors,
         ):
             if _stages(script):
                 open_staging(spark, name, settings)
-            refused = run_steps(work, bound, seconds, report)
-            checks = _check(work, bound, report)
+            refused = run_steps(context, bound, seconds, report)
+            checks = _check(context, bound, report)
             return Outcome(
                 refresh_id=script.refresh_id,
                 step_seconds=tuple(seconds),
-                executor_seconds=work.executors.seconds(),
+                executor_seconds=context.executors.seconds(),
                 application_id=_application_id(spark),
                 branch=script.branch,
                 mode="full" if refused or not script.incremental else "incremental",
                 checks=checks,
                 checks_digest=script.checks.digest if script.checks else "",
-                **written(work, bound),
-                **work.found(refused),
+                **written(context, bound),
+                **context.found(refused),
             )
     except Exception as error:  # noqa: BLE001 (Spark's, py4j's and gRPC's errors have no common base)
         _drop_branch(spark, script)
-        return _failed(work, script, error, seconds)
+        return _failed(context, script, error, seconds)
 
 
-def _failed(work: JobContext, script: Script, error: Exception, seconds: list[float]) -> Outcome:
+def _failed(context: JobContext, script: Script, error: Exception, seconds: list[float]) -> Outcome:
     return Outcome(
         refresh_id=script.refresh_id,
         metadata_location=None,
         step_seconds=tuple(seconds),
-        error=work.public(reason(error, work.sql)),
+        error=context.public(reason(error, context.sql)),
         error_class=_condition(error),
         query_error=isinstance(error, AnalysisException | InvalidQueryError),
-        application_id=_application_id(work.spark),
+        application_id=_application_id(context.spark),
         mode="none",
-        **work.found(error),
+        **context.found(error),
     )
 
 
@@ -242,13 +242,13 @@ def _give_back(access: Mapping[str, str], name: str) -> None:
 
 
 @contextmanager
-def _tables(work: JobContext, script: Script, access: Mapping[str, str] | None) -> Iterator[None]:
+def _tables(context: JobContext, script: Script, access: Mapping[str, str] | None) -> Iterator[None]:
     """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh.
 
     A staging catalog with vended credentials is not used again, because they end: ``access`` is ``None``.
     """
-    if work.jvm is not None:
-        work.java("java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
+    if context.jvm is not None:
+        context.java("java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
     # A storage table in the catalog must not be dropped.
     staged = [STORAGE] if script.is_staged else []
     staged += [f"base_{number}" for number in range(script.nested)]
@@ -257,23 +257,23 @@ def _tables(work: JobContext, script: Script, access: Mapping[str, str] | None) 
     finally:
         clean = False
         with suppress(Exception):  # a failure here must not hide the run's outcome
-            _unregister(work, staged)
+            _unregister(context, staged)
             clean = True
-        if clean and staged and work.jvm is not None and access is not None:
-            _give_back(access, work.staging)
+        if clean and staged and context.jvm is not None and access is not None:
+            _give_back(access, context.staging)
         elif staged:
             with suppress(Exception):  # Derby reports the successful end of a database as an error
-                _drop_database(work.spark, work.staging)
+                _drop_database(context.spark, context.staging)
 
 
-def _unregister(work: JobContext, tables: Sequence[str]) -> None:
+def _unregister(context: JobContext, tables: Sequence[str]) -> None:
     """Remove tables from the staging catalog. In Java, where that is possible: each statement of Spark takes longer."""
     purge = False
     for table in tables:
-        if work.jvm is None:
-            work.spark.sql(f"DROP TABLE IF EXISTS `{work.staging}`.`{STAGING_NAMESPACE}`.`{table}`").collect()
+        if context.jvm is None:
+            context.spark.sql(f"DROP TABLE IF EXISTS `{context.staging}`.`{STAGING_NAMESPACE}`.`{table}`").collect()
         else:
-            work.staging_catalog().dropTable(work.staged_identifier(table), purge)
+            context.staging_catalog().dropTable(context.staged_identifier(table), purge)
 
 
 def _drop_database(spark: SparkSession, name: str) -> None:
@@ -354,11 +354,11 @@ def _host(spark: SparkSession) -> str:
 # -------------------------------------------------------------------------------------- the steps
 
 
-def _check(work: JobContext, script: Script, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+def _check(context: JobContext, script: Script, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Run the checks on the staged rows, if there are any. Unchanged rows are published already."""
-    if script.checks is None or work.way == "none":
+    if script.checks is None or context.way == "none":
         return ()
-    return run_checks(work, script.checks, report)
+    return run_checks(context, script.checks, report)
 
 
 # ------------------------------------------------------------------------------------- the reason

@@ -57,14 +57,14 @@ FALLBACK = f"{SNAPSHOT_PROPERTY}{FALLBACK_KEY}"
 
 
 def run_steps(
-    work: JobContext, script: Script, seconds: list[float], report: Callable[[str], None]
+    context: JobContext, script: Script, seconds: list[float], report: Callable[[str], None]
 ) -> IncrementalRefusedError | None:
     """Run the steps, or the fallback's when one of them refuses.
 
     The one statement that writes comes last, so nothing is written when a step refuses.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         script: The script, bound to the run.
         seconds: Receives the wall-clock seconds of each step.
         report: Called with a line before and after each step.
@@ -75,27 +75,27 @@ def run_steps(
     Raises:
         IncrementalRefusedError: A step refused, and the script has no fallback.
     """
-    work.has_fallback = bool(script.fallback)
+    context.has_fallback = bool(script.fallback)
     try:
-        _run_incremental(work, script, seconds, report)
+        _run_incremental(context, script, seconds, report)
     except IncrementalRefusedError as error:
         if not script.fallback:
             raise
-        report(f"full refresh instead: {work.public(str(error))}")
-        work.close()
-        work.way = "statement"
+        report(f"full refresh instead: {context.public(str(error))}")
+        context.close()
+        context.way = "statement"
         if script.branch is not None:
-            work.spark.conf.set(COMPLETE, "false")
-        reason = f"{error.code}: {work.found(error)['fallback_reason']}"
-        with work.setting(FALLBACK, reason) if script.branch is not None else nullcontext():
-            _run_each(work, script, script.fallback, seconds, report)
+            context.spark.conf.set(COMPLETE, "false")
+        reason = f"{error.code}: {context.found(error)['fallback_reason']}"
+        with context.setting(FALLBACK, reason) if script.branch is not None else nullcontext():
+            _run_each(context, script, script.fallback, seconds, report)
         return error
     return None
 
 
-def _run_incremental(work: JobContext, script: Script, seconds: list[float], report: Callable[[str], None]) -> None:
+def _run_incremental(context: JobContext, script: Script, seconds: list[float], report: Callable[[str], None]) -> None:
     try:
-        _run_each(work, script, script.steps, seconds, report)
+        _run_each(context, script, script.steps, seconds, report)
     except AnalysisException as error:
         if not script.incremental:
             raise
@@ -116,60 +116,60 @@ def fails_on_a_value(error: Exception) -> bool:
 
 
 def _run_each(
-    work: JobContext,
+    context: JobContext,
     script: Script,
     steps: Sequence[Step],
     seconds: list[float],
     report: Callable[[str], None],
 ) -> None:
     for number, step in enumerate(steps, 1):
-        report(f"statement {number}/{len(steps)}: {brief(work.public(step.describe()))}")
+        report(f"statement {number}/{len(steps)}: {brief(context.public(step.describe()))}")
         started = time.monotonic()
         if script.types and number == len(steps):
-            check_types(work, script)
+            check_types(context, script)
         if script.branch is not None and number == len(steps):
-            work.before_last = partial(work.spark.conf.set, COMPLETE, "true")
+            context.before_last = partial(context.spark.conf.set, COMPLETE, "true")
         try:
             if isinstance(step, DeterminismStep):  # it precedes all incremental steps
-                check_snapshots(work, steps)
-            _run_step(work, step)
+                check_snapshots(context, steps)
+            _run_step(context, step)
         finally:
             seconds.append(round(time.monotonic() - started, 3))
         if number < len(steps):  # what the last step has taken is read with the outcome
-            work.executors.read()
+            context.executors.read()
         report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
 
 
-def _run_step(work: JobContext, step: Step) -> None:
+def _run_step(context: JobContext, step: Step) -> None:
     match step:
         case SqlStep():
-            _run_sql(work, step)
+            _run_sql(context, step)
         case CreateStorageStep():
-            work.write(create_table(work, step, check_reads(work, step.query).schema))
+            context.write(create_table(context, step, check_reads(context, step.query).schema))
         case DeterminismStep():
-            check_deterministic(work, step)
+            check_deterministic(context, step)
         case DeltaStep():
-            make_delta(work, step)
+            make_delta(context, step)
         case ReplaceKeysStep():
-            replace_keys(work, step)
+            replace_keys(context, step)
         case MergeAdditiveStep():
-            merge_additive(work, step)
+            merge_additive(context, step)
         case RewriteStep():
-            work.way = "rewrite"
-            work.run(step.describe())
+            context.way = "rewrite"
+            context.run(step.describe())
 
 
-def _run_sql(work: JobContext, step: SqlStep) -> None:
-    if step.registers and work.jvm is not None:
+def _run_sql(context: JobContext, step: SqlStep) -> None:
+    if step.registers and context.jvm is not None:
         name, location = step.registers
-        work.sql = step.sql
-        work.staging_catalog().registerTable(work.staged_identifier(name), location)
+        context.sql = step.sql
+        context.staging_catalog().registerTable(context.staged_identifier(name), location)
         return
     if step.query:
-        check_reads(work, step.query)
+        check_reads(context, step.query)
     if step.view:
-        work.forget_later(step.view)
-    work.write(step.sql)
+        context.forget_later(step.view)
+    context.write(step.sql)
 
 
 def brief(sql: str) -> str:

@@ -19,11 +19,11 @@ _SINCE_VERSION_3 = ("variant", "geometry", "geography")
 _FIGURES = ("added-records", "deleted-records", "added-position-deletes", "removed-position-deletes")
 
 
-def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) -> str:
+def create_table(context: JobContext, step: CreateStorageStep, schema: StructType) -> str:
     """Return the CREATE TABLE of a storage table with the columns of a query.
 
     Args:
-        work: The context of the run.
+        context: The context of the run.
         step: The step.
         schema: The query's columns.
 
@@ -39,7 +39,7 @@ def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) 
                 f"the column {field.name!r} is always NULL and has no type: give it one with CAST(NULL AS …)"
             )
     given = dict(step.properties)
-    if any(_since_version_3(field, staged=work.is_staged(step.table)) for field in schema.fields):
+    if any(_since_version_3(field, staged=context.is_staged(step.table)) for field in schema.fields):
         given["format-version"] = "3"
     pairs = ", ".join(f"{string_literal(key)} = {string_literal(value)}" for key, value in given.items())
     properties = f" TBLPROPERTIES ({pairs})" if pairs else ""
@@ -83,24 +83,24 @@ def _type(kind: DataType) -> str:
     return kind.simpleString()
 
 
-def written(work: JobContext, script: Script) -> dict[str, Any]:
+def written(context: JobContext, script: Script) -> dict[str, Any]:
     """Return ``metadata_location``, ``rows_written`` and ``rows_deleted`` of an outcome.
 
     Args:
-        work: The run's.
+        context: The run's.
         script: The script, bound to the run.
 
     Raises:
         JobError: The newest snapshot has no refresh id, so it cannot be told from another writer's.
     """
-    if work.jvm is None:
-        location, head, summaries = _by_statements(work, script)
+    if context.jvm is None:
+        location, head, summaries = _by_statements(context, script)
     else:
-        location, head, summaries = _by_metadata(work.table(script.table), script)
+        location, head, summaries = _by_metadata(context.table(script.table), script)
     # A rewrite is known by its operation: the procedure adds nothing to the summary.
-    if work.way not in ("none", "rewrite") and head is not None and head.get(REFRESH_ID_KEY) != script.refresh_id:
+    if context.way not in ("none", "rewrite") and head is not None and head.get(REFRESH_ID_KEY) != script.refresh_id:
         raise JobError(
-            f"Spark {work.spark.version} has not written the refresh id ({REFRESH_ID_KEY}) into the summary of the "
+            f"Spark {context.spark.version} has not written the refresh id ({REFRESH_ID_KEY}) into the summary of the "
             "snapshot that it staged: nothing may be published. Does its Iceberg honour the setting "
             f"{SNAPSHOT_PROPERTY}*?"
         )
@@ -134,12 +134,12 @@ def _own(table: Any, snapshot: Any, script: Script) -> Iterator[_Summary]:
         snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())
 
 
-def _by_statements(work: JobContext, script: Script) -> tuple[str, _Summary | None, list[_Summary]]:
+def _by_statements(context: JobContext, script: Script) -> tuple[str, _Summary | None, list[_Summary]]:
     table = script.table
     # In the log's order the current file is last. By timestamp it may not be, because writers' clocks differ.
-    location = str(work.query(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
+    location = str(context.query(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
     head = f"SELECT max(snapshot_id) FROM {table}.refs WHERE name = {string_literal(script.branch or 'main')}"
-    rows = work.query(f"SELECT snapshot_id, parent_id, summary, ({head}) FROM {table}.snapshots").collect()
+    rows = context.query(f"SELECT snapshot_id, parent_id, summary, ({head}) FROM {table}.snapshots").collect()
     snapshots = {row[0]: row for row in rows}
     # Other runs of the same refresh have written to the table, too.
     line, snapshot = [], rows[0][3] if rows else None

@@ -227,17 +227,17 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
         made_active(session),
         temporary_settings(session, dict(SESSION_CONFS)),
         registered(session, catalog.name if wanted.table.path else wanted.table.catalog, names.files) as staging,
-        closing(JobContext(session, staging)) as work,
+        closing(JobContext(session, staging)) as context,
     ):
         table = names.sql.get(wanted.table, wanted.table.sql()).replace(STAGING, staging)
-        require_delta(work, [TableRead(table, wanted.end)])
+        require_delta(context, [TableRead(table, wanted.end)])
         # Used twice: what is not computed here could not be read any more once the staged files are released.
         step = DeltaStep(temporary("change"), table, wanted.start, wanted.end, wanted.columns, uses=2)
         try:
-            frame = net_change(work, step)
+            frame = net_change(context, step)
         except IncrementalRefusedError as error:
             raise _translated(wanted, error) from None
-        log.info("%s: its change was read by %s", wanted.table, ", ".join(work.deltas[0].ways) or "its metadata")
+        log.info("%s: its change was read by %s", wanted.table, ", ".join(context.deltas[0].ways) or "its metadata")
         return _each_copy(frame, wanted.columns)
 
 

@@ -314,7 +314,7 @@ def test_a_change_that_must_not_remove_rows_is_checked(spark: SparkSession, lake
     assert table.delta(first, second, only_added=True)[0] == table.change(first, second)
     with pytest.raises(IncrementalRefusedError) as refused:
         table.delta(first, last, only_added=True)
-    assert refused.value.code == "rows-went"
+    assert refused.value.code == "rows-removed"
 
 
 def test_a_missing_manifest_is_a_refusal(spark: SparkSession, lake: Lake) -> None:
@@ -375,10 +375,10 @@ def test_few_large_rows_are_not_collected_on_the_driver(spark: SparkSession) -> 
     work = JobContext(spark, "none")
     frame = spark.sql("SELECT repeat(sha2(string(id), 512), 20) AS text FROM range(0, 4000, 1, 2)")
     conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
-    assert (work.at_hand(frame) or (None, 0))[1] == 4000
+    assert (work.collect_locally(frame) or (None, 0))[1] == 4000
     conf.set("spark.driver.maxResultSize", "100k")
     try:
-        assert work.at_hand(frame) is None
+        assert work.collect_locally(frame) is None
         kept, rows = work.kept(frame, 4000)
         assert (rows, kept.where("text IS NOT NULL").count()) == (4000, 4000)
     finally:
@@ -429,4 +429,4 @@ def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_r
     assert [delta.ways for delta in outcome.deltas] == [("changelog",)]
     assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
     assert [delta.ways for delta in joined.deltas] == [("append",)]
-    assert (refused.mode, refused.fallback) == ("none", "written-otherwise")
+    assert (refused.mode, refused.fallback) == ("none", "plan-differs")

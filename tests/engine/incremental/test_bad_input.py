@@ -17,7 +17,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.job.context import AT_HAND
+from airflow_mv.job.context import MAX_LOCAL_ROWS
 from airflow_mv.script import Outcome, Script
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
@@ -88,7 +88,7 @@ def test_one_table_at_two_snapshots_through_a_view_that_lags_behind(lake: Lake) 
 )
 def test_a_change_that_the_driver_cannot_hold_stays_on_the_executors(lake: Lake, sql: str) -> None:
     """Rows that do not fit on the driver are kept on the executors, on disk if needed, and the result is exact."""
-    rows = 2 * AT_HAND
+    rows = 2 * MAX_LOCAL_ROWS
     table(lake, "r", "k int, n int")
     lake.run(f"INSERT INTO {{ns}}.r SELECT id % 50, id FROM range({rows})")
     view(lake, sql)
@@ -102,5 +102,5 @@ def test_a_change_that_the_driver_cannot_hold_stays_on_the_executors(lake: Lake,
     mode = lake.refresh("v", on_fallback="fail", stager=stage).mode
     (outcome,) = outcomes
     assert (mode, outcome.keys) == ("merge" if sql == SUMS else "replace-keys", 50)
-    assert (outcome.deltas[0].rows or 0) > AT_HAND
+    assert (outcome.deltas[0].rows or 0) > MAX_LOCAL_ROWS
     check(lake, "v", sql, in_duckdb=False)
