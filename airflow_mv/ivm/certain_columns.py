@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 
 from sqlglot import exp
 
@@ -18,6 +17,7 @@ from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.certain_places import RANKS, check_calls, check_subqueries, shown_text, uncertain
 from airflow_mv.ivm.column_types import DIGITS, PLAIN, VOID, Names, TypedBlock, decimal_of, is_number
 from airflow_mv.ivm.names import fold
+from airflow_mv.spec.times import parse_date
 
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _TIMES = frozenset({"timestamp", "timestamp_ntz"})
@@ -275,7 +275,7 @@ def _can_compare(one: str | None, other: str | None) -> bool:
 
 def _is_date(text: str) -> bool:
     try:
-        date.fromisoformat(text)
+        parse_date(text)
     except ValueError:
         return False
     return len(text) == len("2020-01-01")

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_mv.catalog.places import exact_form, lies_in
 from airflow_mv.catalog.reachable_files import snapshot_files
 from airflow_mv.freshness.expiry import expires_ms
 from airflow_mv.maintenance import small_files
@@ -95,10 +96,12 @@ def test_delete_files_and_statistics_of_spark_are_needed(lake: Lake, version: in
         f"CALL {lake.catalog.name}.system.compute_table_stats(table => '{lake.namespace}.aside')",
     )
     table = lake.files.load_table((lake.namespace, "aside"))
-    found = set(snapshot_files(lake.catalog, type(storage)(table.metadata_location, storage.table, None)))
-    on_disk = {file.location for file in lake.catalog.files.list(location) if not file.location.endswith(".crc")}
+    state = type(storage)(table.metadata_location, storage.table, None)
+    found = {exact_form(file) for file in snapshot_files(lake.catalog, state)}
+    listed = [file.location for file in lake.catalog.files.list(location)]
+    on_disk = {exact_form(file) for file in listed if not file.endswith(".crc")}
     assert on_disk - found == {file for file in on_disk if file.endswith(".metadata.json")}
-    assert {file for file in found if not file.startswith(location)} == set()
+    assert {file for file in found if not lies_in(file, [location])} == set()
     deletes = [file for file in found if file.endswith("-deletes.puffin" if version == 3 else "-deletes.parquet")]
     assert deletes
     assert any(file.endswith(".stats") for file in found)

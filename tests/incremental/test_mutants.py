@@ -155,7 +155,7 @@ MUTANTS = {
     ),
     "conditions: of NULL for the optional side": Mutant(
         ("SELECT x.a AS o1, x.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a WHERE y.b IS NULL",),
-        _replace(pushdown, "_asked", _conditions_of_all),
+        _replace(pushdown, "_conditions", _conditions_of_all),
     ),
     "conditions: of one occurrence for all": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b WHERE x.b > 1 AND y.c > 1",),
