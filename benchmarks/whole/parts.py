@@ -83,6 +83,7 @@ PARTS = (
     _part("incremental-10", 14, f"{_TEN} --variants v2-mor", reserve=5),
     _part("peers", 10, f"peers --tools {_TOOLS} --views v0 v1 v3 --minutes {{minutes}}", reserve=2),
     _part("waiting-sensors", 4, "waiting-sensors --period 20"),
+    _part("connect", 4, "connect --repeat 3"),
     _part("memory", 4, "memory"),
     _part("many-views-postgresql", 4, "many-views --postgres --repeat 1"),
     _part("incremental-0.1", 3, f"{_INCREMENTAL} --scale 0.1 --percents 0.1 --variants v2-mor", reserve=1),
