@@ -37,6 +37,12 @@ for number, stale in ((1, None), (2, True)):
             task_id="create", view="lake.sales.by_region", sql=SQL, allow_stale_data=stale, spark_conn_id="connect"
         ) >> RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.by_region", spark_conn_id="connect")
 
+with DAG("killed", schedule=None):
+    RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.taken_up", retries=2)
+
+with DAG("stopped", schedule=None):
+    RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.endless", retries=0)
+
 with DAG(
     "by_day", schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False,
     end_date=datetime(2024, 12, 31, tzinfo=UTC), params=refresh_params(),
@@ -66,15 +72,16 @@ class Walk:
     deployment: Deployment
     lake: Days
     database: str
+    remote: str
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``airflow-mv``; connections are only in Airflow's database."""
+    def command(self, *arguments: str, java: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run ``airflow-mv``; connections are only in Airflow's database. Without Java no Spark can start."""
         own = {k: v for k, v in self.deployment.home.environment().items() if not k.startswith("AIRFLOW_CONN_")}
         database = {
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database.replace("+psycopg2", "+psycopg"),
         }
-        environment = {**os.environ, **own, **database}
+        environment = {**os.environ, **own, **database, **({} if java else {"JAVA_HOME": "/nowhere"})}
         command = [str(Path(sys.executable).with_name("airflow-mv")), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -92,9 +99,10 @@ def walk(shared_airflow: Shared, connect: str) -> Iterator[Walk]:
     with days_lake(home.catalog_properties["uri"], home.folder / "warehouse", "pointed", name=CATALOG) as lake:
         lake.table("orders", rows=[(number, ("north", "south")[number % 2], number) for number in range(10)])
         lake.sell(*((number, number) for number in range(1, 11)))
-        found = shared_airflow.with_dags("walks.py", DAGS, "author_1", "author_2", "by_day", *ANALYST)
+        own = ("author_1", "author_2", "killed", "stopped", "by_day")
+        found = shared_airflow.with_dags("walks.py", DAGS, *own, *ANALYST)
         found.connect(connect)
-        yield Walk(found, lake, shared_airflow._database)
+        yield Walk(found, lake, shared_airflow._database, connect)
 
 
 @pytest.fixture

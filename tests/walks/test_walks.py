@@ -32,6 +32,12 @@ MANY = 5_000
 
 
 def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
+    step("doctor finds the connection in Airflow's database, and opens its catalog")
+    done = walk.command("doctor", "lake", "--conn-id", "iceberg_default", "--json")
+    checks = {item["check"]: item for item in json.loads(done.stdout)}
+    assert checks["connection iceberg_default"]["ok"], done.stdout
+    assert checks["catalog lake"]["ok"], done.stdout
+
     step("explain shows the modes of a query before the view exists")
     query = "SELECT region, sum(amount) AS amount FROM lake.sales.orders GROUP BY region"
     said = walk.command("explain", "lake.sales.new", "--sql", query, "--conn-id", "iceberg_default")
@@ -45,8 +51,27 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     with pytest.raises(ViewNotFoundError):
         walk.lake.catalog.load("lake.sales.ranked")
 
-    step("a DAG creates the view and refreshes it; it is incremental by default")
+    step("the advice of explain is taken: the query with it meets the requirement, and is created without Spark")
+    asked = "SELECT region, avg(amount) AS mean FROM lake.sales.orders GROUP BY region"
+    advice = walk.json("explain", "lake.sales.advised", "--sql", asked, "--conn-id", "iceberg_default")["advice"]
+    taken = ("create", "lake.sales.advised", "--sql", advice["sql"], "--require", "merge")
+    made = walk.command(*taken, "--conn-id", "iceberg_default", java=False)
+    assert made.returncode == 0, made.stderr
+
+    step("that the view exists is said without Spark, too; every difference is listed, and nothing is changed")
+    again = walk.command(*taken, java=False)
+    assert (again.returncode, "exists already" in again.stderr) == (1, True), again.stderr
+    for policy in ("apply", "fail"):
+        other = walk.command("create", "lake.sales.advised", "--sql", asked, "--on-change", policy, java=False)
+        assert (other.returncode, f"on_change is '{policy}': query: " in other.stderr) == (1, True), other.stderr
+    rebuilt = walk.command("create", "lake.sales.advised", "--sql", asked, "--on-change", "rebuild", java=False)
+    assert "the next refresh recomputes all rows, because of: query: " in rebuilt.stdout, rebuilt.stderr
+
+    step("a DAG creates the view and refreshes it, with one Spark application; it is incremental by default")
     assert set(walk.deployment.run("author_1", "first").values()) == {"success"}, walk.deployment.last_output()
+    said = "\n".join(walk.deployment.log("author_1", "first", "create"))
+    assert "created lake.sales.by_region" in said
+    assert "Spark finds the columns" not in said
     assert walk.lake.catalog.load(VIEW).materialized.refresh_strategy == "incremental"
 
     step("a changed setting in the DAG is applied, and no row is recomputed")
@@ -75,6 +100,12 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     assert failed.returncode == 1
     error = json.loads(failed.stderr.splitlines()[-1])["error"]
     assert (error["code"], error["retryable"]) == ("ViewNotFoundError", False)
+
+    step("all views of a namespace are refreshed by one command")
+    walk.lake.iceberg.create_namespace("reports")
+    assert walk.command("create", "lake.reports.total", "--sql", f"SELECT count(*) AS n FROM {VIEW}").returncode == 0
+    one = walk.json("refresh", "--namespace", "lake.reports", "--remote", walk.remote)
+    assert [(item["view"], item["outcome"]) for item in one] == [("lake.reports.total", "refreshed")]
 
     step("maintain runs for a whole namespace")
     assert walk.command("maintain", "--namespace", "lake.sales").returncode == 0
@@ -106,6 +137,36 @@ def test_an_engineer_backfills_days(walk: Walk, step: Say) -> None:
     walk.deployment.airflow.call("POST", "/api/v2/dags/by_day/dagRuns", wanted)
     assert walk.deployment.ended("by_day", "rest") == {"refresh": "success"}
     assert walk.lake.stored() == walk.lake.recomputed()
+
+    step("the view's page says how many days are fresh")
+    (found,) = walk.json("status", "lake.sales.daily", *bounds)
+    assert (found["up_to_date"], found["intervals"]) == (10, 10)
+
+    step("the refresh of a killed worker is taken up within two minutes of Airflow noticing it")
+    walk.lake.view("taken_up", "SELECT count(*) AS n FROM lake.sales.orders")
+    walk.deployment.start("killed", "killed")
+    until(lambda: [item for item in walk.deployment.drivers() if item.name().startswith("python")])
+    (java,) = [item for item in walk.deployment.drivers() if item.name() == "java"]
+    java.parent().kill()  # the task's own process
+    path = "/api/v2/dags/killed/dagRuns/killed/taskInstances/refresh"
+    until(lambda: walk.deployment.airflow.call("GET", path)["state"] == "up_for_retry")
+    noticed = time.monotonic()
+    until(lambda: walk.deployment.airflow.call("GET", path)["state"] == "running")
+    assert time.monotonic() - noticed < 120
+    assert walk.deployment.ended("killed", "killed") == {"refresh": "success"}, walk.deployment.last_output()
+
+    step("a refresh that is marked failed was stopped from outside: Spark is not blamed")
+    crossed = ", ".join(f"lake.sales.orders t{number}" for number in range(14))
+    walk.lake.view("endless", f"SELECT count(*) AS n FROM {crossed} WHERE t0.id + t7.id > t13.amount")
+    walk.deployment.start("stopped", "marked")
+    path = "/api/v2/dags/stopped/dagRuns/marked/taskInstances/refresh"
+    until(lambda: [item for item in walk.deployment.drivers() if item.name().startswith("python")])
+    walk.deployment.airflow.call("PATCH", path, {"new_state": "failed"})
+    until(lambda: not walk.deployment.drivers(), seconds=180)
+    # The error is not in the text of a line, but in its details.
+    log = json.dumps(walk.deployment.airflow.call("GET", f"{path}/logs/1?full_content=true")["content"])
+    assert "stopped from outside" in log, log
+    assert "spark-submit failed" not in log
 
 
 @pytest.fixture
