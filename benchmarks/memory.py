@@ -249,8 +249,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             cluster = [_refresh(lake, view, master, options) for view in VIEWS]
             lake.append("large", _CHUNK // 100)
             cluster += [_refresh(lake, view, master, options) for view in VIEWS]
-        views = (("status", "--all", "lake"), ("plan", "lake.bench.groups"), ("read", "lake.bench.most_rows", "--json"))
-        commands += [_command(lake, *arguments) for arguments in views]
+        looks = (("status", "--all", "lake"), ("plan", "lake.bench.groups"))
+        reads = (("read", "lake.bench.groups", "--json"), ("read", "lake.bench.most_rows", "--limit", "1000", "--json"))
+        commands += [_command(lake, *arguments) for arguments in (*looks, *reads)]
     print(f"\nA table of {size:,.0f} MiB, a driver with a heap of {options.driver_memory}, in a standalone cluster")
     print(f"of two workers, each with a core and an executor of {options.executor_memory}")
     print(f"{report.about(facts)}\n")

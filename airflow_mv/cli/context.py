@@ -10,8 +10,10 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import unicodedata
@@ -48,6 +50,8 @@ Command = Callable[..., None]
 #: The most characters of an unexpected error, and of its trace.
 _LONGEST = 500
 _LONGEST_TRACE = 20_000
+#: Rows that are printed as JSON are kept in memory up to this size, and above it in a file.
+_SPOOL_BYTES = 16 * 2**20
 
 log = logging.getLogger(__name__)
 
@@ -430,9 +434,30 @@ def print_json(document: Any, *, plain: bool = False) -> None:
         document: The document.
         plain: It has texts as keys, and no values that JSON does not have. The check takes longer than the printing.
     """
-    text = json.dumps(document if plain else _strict(document), default=str, ensure_ascii=False, allow_nan=False)
     # Half of a surrogate pair cannot be encoded as UTF-8, so it is escaped.
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+    sys.stdout.write(_json(document, plain=plain).encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+
+
+def print_json_rows(document: Mapping[str, Any], rows: Iterable[Any]) -> None:
+    """Print a document with the field ``rows``, which may be larger than memory.
+
+    They are collected in a temporary file: if an error is raised on the way, nothing was printed.
+
+    Args:
+        document: All other fields.
+        rows: The rows.
+    """
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="backslashreplace") as spool:
+        spool.write(f'{_json(document)[:-1]}, "rows": [')
+        for number, row in enumerate(rows):
+            spool.write(f"{', ' if number else ''}{_json(row)}")
+        spool.write("]}\n")
+        spool.seek(0)
+        shutil.copyfileobj(spool, sys.stdout)
+
+
+def _json(document: Any, *, plain: bool = False) -> str:
+    return json.dumps(document if plain else _strict(document), default=str, ensure_ascii=False, allow_nan=False)
 
 
 def _strict(value: Any) -> Any:

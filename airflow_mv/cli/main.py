@@ -28,6 +28,7 @@ from airflow_mv.cli.context import (
     pin,
     pins_of,
     print_json,
+    print_json_rows,
     progress,
     sparked,
     split_namespace,
@@ -476,12 +477,11 @@ def read(
         "refresh_id": found.refresh_id,
         "state": str(found.state),
         "columns": result.columns,
-        "rows": list(result.rows()),
     }
     if as_json:
-        print_json(document)
+        print_json_rows(document, result.rows())
     else:
-        render.rows(document)
+        render.rows({**document, "rows": list(result.rows())})
 
 
 @main.command()
