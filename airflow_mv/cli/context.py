@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import getpass
+import importlib
 import json
 import logging
 import math
@@ -315,10 +316,28 @@ def airflow_connections() -> Iterator[None]:
     Airflow's asynchronous access to the database, for which another driver would have to be installed (``asyncpg``).
     """
     with contextlib.redirect_stdout(sys.stderr), _default_variable("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", ""):
+        _load_airflow()
         from airflow_mv.hooks.airflow_compat import connections_of_the_database
 
         with connections_of_the_database():
             yield
+
+
+def _load_airflow() -> None:
+    """Import Airflow, which reads its settings at that.
+
+    Raises:
+        ConfigurationError: It is not installed, or the URL of its database is wrong, or needs another driver.
+    """
+    try:
+        importlib.import_module("airflow")
+    except Exception as error:  # noqa: BLE001 (Airflow's, SQLAlchemy's or the driver's)
+        raise ConfigurationError(
+            f"Airflow cannot be loaded, whose connections --conn-id needs ({type(error).__name__}: "
+            f"{shortened(' '.join(str(error).split()), _LONGEST)}). See that AIRFLOW__DATABASE__SQL_ALCHEMY_CONN "
+            "(sql_alchemy_conn in [database] of airflow.cfg) is the URL of your Airflow's database, and that Airflow "
+            "and the database's driver are installed here"
+        ) from None
 
 
 @contextlib.contextmanager

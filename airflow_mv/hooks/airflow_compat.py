@@ -14,6 +14,8 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
+
 
 def redacted(text: str) -> str:
     """Return a text with all secrets that Airflow knows masked."""
@@ -36,14 +38,18 @@ def connections_of_the_database() -> Iterator[None]:
 
     Without it, Airflow's task SDK asks the environment and the configured secrets backends only.
     """
-    name = "_AIRFLOW_PROCESS_CONTEXT"
-    before = os.environ.get(name)
-    os.environ.setdefault(name, "server")
+    before = os.environ.get(_CONTEXT)
+    os.environ.setdefault(_CONTEXT, "server")
     try:
         yield
     finally:
         if before is None:
-            del os.environ[name]
+            del os.environ[_CONTEXT]
+
+
+def reads_connections_from_the_database() -> bool:
+    """Whether this process looks for connections in Airflow's database. Tasks ask the api-server instead."""
+    return os.environ.get(_CONTEXT) == "server" and getattr(task_runner, "SUPERVISOR_COMMS", None) is None
 
 
 class MaskingOperator(BaseOperator):

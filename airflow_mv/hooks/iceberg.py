@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection, conf
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.hooks.connections import find_connection
 from airflow_mv.registry.settings import PLACE
 
 if TYPE_CHECKING:
@@ -54,13 +54,12 @@ def completed(conn_id: str) -> Connection:
 
     Where its extra has no layout of new views, or no registry, Airflow's options in ``[airflow_mv]`` are taken.
     """
-    try:
-        given = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
+    given = find_connection(conn_id)
+    if given is None:
         raise ConfigurationError(
             f"there is no connection {conn_id!r} (iceberg_conn_id). Add it: airflow connections add {conn_id} "
             '--conn-type iceberg --conn-extra \'{"type": "sql", "uri": "…", "warehouse": "…"}\''
-        ) from None
+        )
     if given.conn_type != "iceberg":
         raise ConfigurationError(
             f"connection {conn_id!r} (iceberg_conn_id) is of type {given.conn_type!r}; iceberg is needed"

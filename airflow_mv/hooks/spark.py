@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk import Connection
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.hooks.connections import find_connection
 
 DEFAULT_SPARK_CONN_ID = "spark_default"
 _SPARK_TYPES = frozenset({"spark", "k8s", "yarn", "local"})
@@ -53,15 +53,14 @@ def spark_target(conn_id: str) -> SparkTarget:
     Raises:
         ConfigurationError: The connection is missing, or is of another type.
     """
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
+    connection = find_connection(conn_id)
+    if connection is None:
         if conn_id == DEFAULT_SPARK_CONN_ID:
             return SparkTarget(conn_id, master="local[*]", missing=True)
         raise ConfigurationError(
             f"there is no connection {conn_id!r} (spark_conn_id). Add it: airflow connections add {conn_id} "
             "--conn-type spark --conn-host 'local[*]' (spark://host:7077, yarn, k8s://…), or --conn-type spark_connect"
-        ) from None
+        )
     if connection.conn_type == "spark_connect":
         from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 

@@ -49,11 +49,33 @@ def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, w
         assert found.returncode == 0, found.stderr
         assert [item["state"] for item in json.loads(found.stdout)] == ["never-refreshed"]
 
-        # A database for which Airflow would also load a driver that is not installed: asyncpg.
-        postgres = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"}
-        missing = run("status", "lake.sales.daily", "--conn-id", "nowhere", **postgres)
+        missing = run("status", "lake.sales.daily", "--conn-id", "nowhere")
         assert (missing.returncode, missing.stdout) == (1, "")
         assert "there is no connection 'nowhere'" in missing.stderr
+        assert "there is no connection 'nowhere'" in run("doctor", "--conn-id", "nowhere").stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        # A database for which Airflow would also load a driver that is not installed: asyncpg.
+        ("postgresql+psycopg2://me:hunter22secret@127.0.0.1:1/nothing", "(postgresql, 127.0.0.1, nothing)"),
+        ("sqlite:////tmp/no-such-folder/airflow.db", "unable to open database file"),
+        ("hunter22secret", "Airflow cannot be loaded"),
+    ],
+)
+def test_airflows_database_cannot_be_read(url: str, reason: str) -> None:
+    """Whether it has the connection is not known then. The setting is named, and no password is shown."""
+    environment = {**os.environ, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url}
+    for command in (("status", "lake.sales.daily"), ("doctor",)):
+        arguments = [AIRFLOW_MV, *command, "--conn-id", "my_lake", "--json"]
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=500)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1
+        assert reason in said
+        assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" in said
+        assert "there is no connection" not in said
+        assert "hunter22secret" not in said
 
 
 def test_doctor_checks_the_catalog_of_a_connection(
@@ -79,5 +101,3 @@ def test_doctor_checks_the_catalog_of_a_connection(
         nameless = call("doctor", "--conn-id", "any", "--json")
         assert nameless.code == 1
         assert "airflow-mv doctor CATALOG --conn-id any" in nameless.json[-1]["fix"]
-        missing = call("doctor", "--conn-id", "nowhere", "--json")
-        assert "there is no connection 'nowhere'" in missing.json[-1]["found"]
