@@ -33,12 +33,12 @@ def find_connection(conn_id: str) -> Connection | None:
 def _require_database(conn_id: str) -> None:
     from airflow import settings
     from airflow.models import Connection as Stored
-    from sqlalchemy import select
+    from sqlalchemy import Engine, select
     from sqlalchemy.exc import SQLAlchemyError
 
     from airflow_mv.redaction import hide, shortened
 
-    engine = settings.get_engine()
+    engine: Engine = settings.get_engine()  # type: ignore[no-untyped-call]
     try:
         with engine.connect() as database:
             database.execute(select(Stored.conn_id).limit(1))
@@ -49,7 +49,8 @@ def _require_database(conn_id: str) -> None:
         reason = shortened(" ".join(str(getattr(error, "orig", error)).split()), _LONGEST)
         place = ", ".join(filter(None, (url.get_backend_name(), url.host, url.database)))
         raise ConfigurationError(
-            f"connection {conn_id!r} was not found, and Airflow's database ({place}) could not be read: {reason}. Set AIRFLOW__DATABASE__SQL_ALCHEMY_CONN (sql_alchemy_conn "
-            "in [database] of airflow.cfg) to the database of your Airflow, and see that it is running; or define the "
-            f"connection in the variable AIRFLOW_CONN_{conn_id.upper()}"
+            f"connection {conn_id!r} was not found, and Airflow's database ({place}) could not be read: {reason}. "
+            "Set AIRFLOW__DATABASE__SQL_ALCHEMY_CONN (sql_alchemy_conn in [database] of airflow.cfg) to the database "
+            "of your Airflow, and see that it is running; or define the connection in the variable "
+            f"AIRFLOW_CONN_{conn_id.upper()}"
         ) from None

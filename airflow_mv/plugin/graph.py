@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.plugin.listing import MOST_GROUPS, NO_DAG, GroupsOf, counts, namespace_of
+from airflow_mv.plugin.listing import MOST_GROUPS, NO_DAG, RUNNING, GroupsOf, counts, namespace_of
 from airflow_mv.plugin.rows import STATES, ViewRow
 from airflow_mv.spec.identifiers import Identifier
 
@@ -132,6 +132,6 @@ def _group(
         "kind": "group",
         "views": len(views),
         "tables": len(members) - len(views),
-        "counts": counts(views, running),
+        "counts": counts(views, {RUNNING: running}),
         "running": any(str(row.view) in running for row in views),
     }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +13,9 @@ from airflow_mv.plugin.rows import STATES, ViewRow
 from airflow_mv.spec.identifiers import Identifier
 
 SORTS = ("attention", "view", "lag", "refreshed", "rows", "mode")
-#: Not a state of a view's rows, but shown and filtered like one: a refresh runs or waits.
-RUNNING = "running"
+#: Not states of a view's rows, but shown and filtered like them: a refresh runs or waits, or the last one has failed.
+RUNNING, FAILED = "running", "failed"
+MARKS = (RUNNING, FAILED)
 #: The group of views that no DAG refreshes, as far as the user may know.
 NO_DAG = "no DAG"
 _SEVERITY = {state: place for place, state in enumerate(STATES)}
@@ -23,6 +24,8 @@ MOST_GROUPS = 200
 
 #: Returns the groups that a view is in.
 GroupsOf = Callable[[ViewRow], Collection[str]]
+#: The views that have each of :data:`MARKS`.
+Marks = Mapping[str, Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Query:
 
     Args:
         text: Part of a view's or a base table's name; case is ignored.
-        states: Only these states, :data:`RUNNING` among them. Empty: all.
+        states: Only these states and :data:`MARKS`. Empty: all.
         views: Only views of these names, if given.
         namespace: Only views of this namespace, written with its catalog, if given.
         sort: One of :data:`SORTS`.
@@ -64,15 +67,15 @@ def matching(rows: Iterable[ViewRow], query: Query) -> list[ViewRow]:
     ]
 
 
-def in_states(rows: Sequence[ViewRow], query: Query, running: Collection[str]) -> list[ViewRow]:
+def in_states(rows: Sequence[ViewRow], query: Query, marks: Marks) -> list[ViewRow]:
     """Return the rows in the requested states, sorted.
 
     Args:
         rows: The rows.
         query: The request.
-        running: The views that are refreshed now.
+        marks: The views that have each mark.
     """
-    wanted = [row for row in rows if _is_in(row, query.states, running)]
+    wanted = [row for row in rows if _is_in(row, query.states, marks)]
     now = datetime.now(UTC)
     wanted.sort(key=lambda row: str(row.view))
     wanted.sort(key=lambda row: _key(row, query.sort, now), reverse=query.descending)
@@ -81,12 +84,13 @@ def in_states(rows: Sequence[ViewRow], query: Query, running: Collection[str]) -
     return wanted
 
 
-def counts(rows: Iterable[ViewRow], running: Collection[str] = ()) -> dict[str, int]:
-    """Count rows by state, the states in order of attention, and at last those that are refreshed now."""
+def counts(rows: Iterable[ViewRow], marks: Marks) -> dict[str, int]:
+    """Count rows by state, the states in order of attention, and at last by mark."""
     rows = list(rows)
     found = Counter(row.state for row in rows)
-    found[RUNNING] = sum(str(row.view) in running for row in rows)
-    return {state: found[state] for state in (*STATES, RUNNING) if found[state]}
+    for mark, views in marks.items():
+        found[mark] = sum(str(row.view) in views for row in rows)
+    return {state: found[state] for state in (*STATES, *MARKS) if found[state]}
 
 
 def namespace_of(name: Identifier) -> str:
@@ -95,7 +99,7 @@ def namespace_of(name: Identifier) -> str:
 
 
 def grouped(
-    rows: Sequence[ViewRow], query: Query, groups_of: GroupsOf, running: Collection[str]
+    rows: Sequence[ViewRow], query: Query, groups_of: GroupsOf, marks: Marks
 ) -> tuple[list[ViewRow], list[dict[str, Any]]]:
     """Divide rows into groups.
 
@@ -103,7 +107,7 @@ def grouped(
         rows: The rows, sorted.
         query: The request.
         groups_of: Returns the groups of a row.
-        running: The views that are refreshed now.
+        marks: The views that have each mark.
 
     Returns:
         The rows to show: all if they fit, else the first ones of each opened group. And the groups by name, each with
@@ -118,13 +122,13 @@ def grouped(
     for name in sorted(by_group, key=lambda name: (name == NO_DAG, name))[:MOST_GROUPS]:
         inside = by_group[name][: query.limit] if all_fit or name in query.opened else []
         shown |= {row.view: row for row in inside}
-        group = {"name": name, "total": len(by_group[name]), "counts": counts(by_group[name], running)}
+        group = {"name": name, "total": len(by_group[name]), "counts": counts(by_group[name], marks)}
         found.append({**group, "open": bool(inside), "views": [str(row.view) for row in inside]})
     return list(shown.values()), found
 
 
-def _is_in(row: ViewRow, states: Collection[str], running: Collection[str]) -> bool:
-    return not states or row.state in states or (RUNNING in states and str(row.view) in running)
+def _is_in(row: ViewRow, states: Collection[str], marks: Marks) -> bool:
+    return not states or row.state in states or any(str(row.view) in marks[mark] for mark in marks.keys() & states)
 
 
 def _key(row: ViewRow, sort: str, now: datetime) -> Any:

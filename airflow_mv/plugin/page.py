@@ -47,12 +47,19 @@ class AirflowFacts:
     Args:
         reader: The user.
         running: The views that are refreshed now.
+        failed: The views of which the last refresh has failed.
         groups_of: Returns the groups of a view; ``None``: the user wants no groups.
     """
 
     reader: Reader
     running: frozenset[str]
+    failed: frozenset[str]
     groups_of: GroupsOf | None = None
+
+    @property
+    def marks(self) -> listing.Marks:
+        """What Airflow knows, as the list filters by it."""
+        return {listing.RUNNING: self.running, listing.FAILED: self.failed}
 
 
 @dataclass
@@ -88,13 +95,13 @@ class Page:
     ) -> dict[str, Any]:
         """Return one page of the list, or its groups. While fresh intervals are counted, ``counting`` is true."""
         fitting = listing.matching(rows, query)
-        wanted = listing.in_states(fitting, query, airflow.running)
+        wanted = listing.in_states(fitting, query, airflow.marks)
         shown, groups = wanted[query.offset : query.offset + query.limit], None
         if airflow.groups_of is not None:
-            shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.running)
+            shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.marks)
         names = [str(row.view) for row in shown]
         last = runs.last_refreshes(names, airflow.reader, session)
-        failed = runs.failed(names, airflow.reader, session)
+        failed = runs.failures(airflow.failed.intersection(names), airflow.reader, session)
         sources, _ = self.sources.all(catalogs)
         counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
@@ -111,7 +118,7 @@ class Page:
             "groups": groups,
             "counting": None in counted.values(),
             "total": len(wanted),
-            "counts": listing.counts(fitting, airflow.running),
+            "counts": listing.counts(fitting, airflow.marks),
             "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),
         }
 

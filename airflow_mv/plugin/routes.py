@@ -45,7 +45,7 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     q: str = Field("", max_length=200)
-    state: list[str] = Field(default_factory=list, max_length=len(STATES) + 1)
+    state: list[str] = Field(default_factory=list, max_length=len(STATES) + len(listing.MARKS))
     dag_id: str | None = Field(None, max_length=250)
     view: str | None = Field(None, max_length=_LONGEST_NAME)
     namespace: str | None = Field(None, max_length=_LONGEST_NAME)
@@ -109,7 +109,7 @@ async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
         query = asked.query(_views_of(asked.dag_id, airflow.reader, session))
         rows, _ = page.rows(runs.catalog_names(session))
         around = [asked.view] if asked.view else [
-            str(row.view) for row in listing.in_states(listing.matching(rows, query), query, airflow.running)
+            str(row.view) for row in listing.in_states(listing.matching(rows, query), query, airflow.marks)
         ]  # fmt: skip
         return graph_of(rows, AskedGraph(around, airflow.running, airflow.groups_of, query.opened))
 
@@ -184,13 +184,14 @@ async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
 
 
 def _facts_of(asked: ListQuery, reader: Reader, session: Session) -> AirflowFacts:
-    running = frozenset(runs.at_work(reader, session))
+    groups_of: listing.GroupsOf | None = None
     if asked.group == "namespace":
-        return AirflowFacts(reader, running, lambda row: [listing.namespace_of(row.view)])
-    if asked.group == "dag":
+        groups_of = lambda row: [listing.namespace_of(row.view)]  # noqa: E731
+    elif asked.group == "dag":
         dags = runs.dags_of_views(reader, session)
-        return AirflowFacts(reader, running, lambda row: dags.get(str(row.view), {listing.NO_DAG}))
-    return AirflowFacts(reader, running)
+        groups_of = lambda row: dags.get(str(row.view), {listing.NO_DAG})  # noqa: E731
+    running, failed = runs.at_work(reader, session), runs.failed(reader, session)
+    return AirflowFacts(reader, frozenset(running), frozenset(failed), groups_of)
 
 
 def _views_of(dag_id: str | None, reader: Reader, session: Session) -> frozenset[str] | None:

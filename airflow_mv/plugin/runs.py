@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -21,7 +22,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import Select, Subquery, and_, func, or_, select, union
 from sqlalchemy.engine import Row
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
 from airflow_mv.plugin.intervals import Runs, rows_of
@@ -183,29 +184,46 @@ def at_work(reader: Reader, session: Session) -> set[str]:
     return {row.name for row in rows if row.dag_id in allowed}
 
 
-def failed(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
-    """Return those of the views of which the last ended try has failed, each with that try."""
-    since = datetime.now(UTC) - _RECENTLY
-    reference = TaskOutletAssetReference
-    place = func.row_number().over(partition_by=AssetModel.id, order_by=TaskInstance.end_date.desc())
-    tries = (
-        select(AssetModel.name, TaskInstance.id, place.label("place"))
-        .join(reference, reference.asset_id == AssetModel.id)
-        .join(TaskInstance, and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id))
-        .where(AssetModel.uri.in_([_uri(view) for view in views]))
-        .where(TaskInstance.state.in_((*_FAILED, "success")), TaskInstance.end_date > since)
-        .subquery()
-    )
+def failed(reader: Reader, session: Session) -> set[str]:
+    """Return the views of which the last ended try has failed."""
+    tries = _last_failures().subquery()
+    rows = session.execute(select(tries.c.name, tries.c.dag_id)).all()
+    allowed = reader.readable({row.dag_id for row in rows}, session)
+    return {row.name for row in rows if row.dag_id in allowed}
+
+
+def failures(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
+    """Return the last ended try of each of these views, if it has failed."""
+    if not (uris := [_uri(view) for view in views]):
+        return {}
+    tries = _last_failures().where(AssetModel.uri.in_(uris)).subquery()
     query = (
         select(tries.c.name, TaskInstance, DagRun)
         .join(tries, tries.c.id == TaskInstance.id)
         .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
-        .where(tries.c.place == 1, TaskInstance.state.in_(_FAILED))
     )
     rows = session.execute(query).all()
     allowed = reader.readable({row.TaskInstance.dag_id for row in rows}, session)
     known = Runs(session)
     return {row.name: _task(row, known, None) for row in rows if row.TaskInstance.dag_id in allowed}
+
+
+def _last_failures() -> Select[str, UUID, str]:
+    """Select the failed tries after which no other try of the same view has ended. Few tries fail: they come first."""
+    reference, later, other = TaskOutletAssetReference, aliased(TaskInstance), aliased(TaskOutletAssetReference)
+    ended_later = (
+        select(later.id)
+        .join(other, and_(other.dag_id == later.dag_id, other.task_id == later.task_id))
+        .where(other.asset_id == AssetModel.id, later.end_date > TaskInstance.end_date)
+        .where(later.state.in_((*_FAILED, "success")))
+    )
+    return (
+        select(AssetModel.name, TaskInstance.id, TaskInstance.dag_id)
+        .join(reference, reference.asset_id == AssetModel.id)
+        .join(TaskInstance, and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id))
+        .where(_IS_VIEW, TaskInstance.state.in_(_FAILED), TaskInstance.end_date > datetime.now(UTC) - _RECENTLY)
+        .where(~ended_later.exists())
+    )
 
 
 def dags_of_views(reader: Reader, session: Session) -> dict[str, set[str]]:

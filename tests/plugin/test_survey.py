@@ -167,8 +167,8 @@ def test_a_page_of_five_thousand_rows_is_computed_at_once() -> None:
     query = listing.Query(text="V4", sort="view", descending=True, limit=100)
     started = time.monotonic()
     fitting = listing.matching(rows, query)
-    assert len(listing.in_states(fitting, query, ())) == 1_111
-    assert listing.counts(fitting, ["lake.sales.v4"]) == {"stale": 1_111, "running": 1}
+    assert len(listing.in_states(fitting, query, {})) == 1_111
+    assert listing.counts(fitting, {"running": ["lake.sales.v4"]}) == {"stale": 1_111, "running": 1}
     names = [str(row.view) for row in rows]
     found = graph(rows, Asked(names, running=["lake.sales.v7"]))
     assert (len(found["nodes"]), found["left_out"]) == (151, 0)
@@ -190,14 +190,14 @@ def test_views_are_divided_into_groups_and_a_large_graph_is_drawn_by_them() -> N
         return [listing.namespace_of(row.view)]
 
     query = listing.Query(limit=10, opened=frozenset({"lake.b"}))
-    shown, groups = listing.grouped(rows, query, space, {"lake.a.v5"})
+    shown, groups = listing.grouped(rows, query, space, {"running": {"lake.a.v5"}})
     assert [str(row.view) for row in shown] == groups[1]["views"] == names[300:310]
     assert [(group["name"], group["total"], group["open"]) for group in groups] == [
         ("lake.a", 300, False),
         ("lake.b", 20, True),
     ]
     assert groups[0]["counts"] == {"stale": 200, "fresh": 100, "running": 1}
-    _, groups = listing.grouped(rows[:5], query, lambda _: {"one", listing.NO_DAG}, ())
+    _, groups = listing.grouped(rows[:5], query, lambda _: {"one", listing.NO_DAG}, {})
     assert [(group["name"], len(group["views"])) for group in groups] == [("one", 5), (listing.NO_DAG, 5)]
 
     closed = graph(rows, Asked(names, running=["lake.a.v5"]))
@@ -219,7 +219,7 @@ def test_unknown_values_are_last_in_either_order() -> None:
     known = ViewRow(Identifier("lake", ("s",), "known"), "stale", refreshed_at="2026-01-01T00:00:00+00:00")
     unknown = ViewRow(Identifier("lake", ("s",), "unknown"), "never-refreshed")
     for descending in (False, True):
-        shown = listing.in_states([unknown, known], listing.Query(sort="refreshed", descending=descending), ())
+        shown = listing.in_states([unknown, known], listing.Query(sort="refreshed", descending=descending), {})
         assert [row.view.name for row in shown] == ["known", "unknown"]
     assert unknown.lag(datetime.now(UTC)) == {"seconds": None, "since": None, "exact": False}
 

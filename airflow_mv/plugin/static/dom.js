@@ -82,6 +82,7 @@ export const LABELS = {
   unknown: "unknown",
   pending: "not read yet",
   running: "running",
+  failed: "failed",
 };
 
 export function problem({ message, advice }, where) {
