@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import Context
@@ -17,6 +17,7 @@ from airflow_mv.retries import task_errors
 if TYPE_CHECKING:
     from airflow_mv.catalog import Layout
     from airflow_mv.refresh.define import OnChange
+    from airflow_mv.script import Outcome, Script
 
 
 class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
@@ -165,7 +166,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 checks=None if self.checks is None else read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:
-                done = define(catalog, view, definition, stager=stager, on_change=self.on_change, adopt=self.adopt)
+                stage = self._with_advice(stager)
+                done = define(catalog, view, definition, stager=stage, on_change=self.on_change, adopt=self.adopt)
             for line in done.lines:
                 self.log.info("%s", line)
             if done.action != "unchanged":
@@ -173,3 +175,16 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 for dialect, text in texts_of(done.view.metadata, view=str(view)).items():
                     self.log.info("SQL for %s: %s", dialect, text)
             return status(catalog, view).to_dict()
+
+    def _with_advice(self, stager: Callable[[Script], Outcome]) -> Callable[[Script], Outcome]:
+        """Return the stager, which says how the refresh gets the Spark that it starts."""
+
+        def stage(script: Script) -> Outcome:
+            if self.spark_application is None:
+                self.log.info(
+                    "This task starts Spark, and so does the refresh. With share_spark_application(create, refresh) in "
+                    "the DAG file Spark starts once for both"
+                )
+            return stager(script)
+
+        return stage

@@ -735,7 +735,7 @@ def query_columns(
         properties=storage_settings(name, owner=view.within_catalog),
     )
     if isinstance(known, Reason):
-        log.info("Spark finds the columns of %s: %s", view, known.message)
+        log.info("Spark is started to find the columns of %s: %s", view, known.message)
         file = _made_by_spark(view, definition, resolved, columns, folder, name, token, stager)
     else:
         file = write_table(catalog, name, folder, known)

@@ -274,6 +274,25 @@ def test_a_definition_that_changed_in_a_dag_file_is_compared_as_a_whole(airflow:
     assert (properties["airflow-mv.keep-base-snapshots"], properties["airflow-mv.sort-by"]) == ("2 days", "amount DESC")
 
 
+@pytest.mark.parametrize("application", [None, "spark"])
+def test_a_creation_that_needs_spark_says_why_and_how_spark_is_started_once(
+    sales: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    application: str | None,
+) -> None:
+    """The advice is for tasks that share no application."""
+    monkeypatch.setattr(CreateMaterializedViewOperator, "stager", lambda *_: nullcontext(sales.stager))
+    query = "SELECT region, max_by(id, amount) AS best FROM orders GROUP BY region"
+    task = CreateMaterializedViewOperator(task_id="create", view=VIEW, sql=query, spark_application=application)
+    with caplog.at_level("INFO"):
+        assert task.execute({})["state"] == "never-refreshed"
+    log = caplog.text + capsys.readouterr().out
+    assert "Spark is started to find the columns of lake.sales.daily: MAX_BY(" in log
+    assert ("With share_spark_application(create, refresh)" in log) == (application is None)
+
+
 def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hook(
     sales: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
