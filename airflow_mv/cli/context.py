@@ -18,6 +18,7 @@ import tempfile
 import threading
 import traceback
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as clock_time
@@ -324,11 +325,12 @@ def airflow_connections() -> Iterator[None]:
 
 
 def _load_airflow() -> None:
-    """Import Airflow, which reads its settings at that.
+    """Import Airflow, which then reads its settings. Warnings still go to stderr; Airflow would print them to stdout.
 
     Raises:
         ConfigurationError: It is not installed, or the URL of its database is wrong, or needs another driver.
     """
+    show_warning = warnings.showwarning
     try:
         importlib.import_module("airflow")
     except Exception as error:  # noqa: BLE001 (Airflow's, SQLAlchemy's or the driver's)
@@ -338,6 +340,7 @@ def _load_airflow() -> None:
             "(sql_alchemy_conn in [database] of airflow.cfg) is the URL of your Airflow's database, and that Airflow "
             "and the database's driver are installed here"
         ) from None
+    warnings.showwarning = show_warning
 
 
 @contextlib.contextmanager

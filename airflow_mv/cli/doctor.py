@@ -27,6 +27,7 @@ from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.quoting import quote
 from airflow_mv.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.units import counted
 from airflow_mv.version import ICEBERG_FOR_SPARK, minor
 
 #: Opens Spark for a catalog.
@@ -209,17 +210,15 @@ def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
     name = catalog.name
     if not catalog.holds_views:
         return Inspection(f"catalog {name}", ok=True, found="it holds no views, base tables only")
-    views = len(catalog.list())
+    views = counted(len(catalog.list()), "view")
     if not catalog.chooses_locations:
-        return Inspection(f"catalog {name}", ok=True, found=f"{views} views, its server chooses the locations")
+        return Inspection(f"catalog {name}", ok=True, found=f"{views}, its server chooses the locations")
     warehouse = catalog.properties.get("warehouse")
     if warehouse:
         probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
         catalog.files.write(probe, b"")
         catalog.files.delete(probe)
-    return Inspection(
-        f"catalog {name}", ok=True, found=f"{views} views, warehouse {warehouse or 'not set'} can be written"
-    )
+    return Inspection(f"catalog {name}", ok=True, found=f"{views}, warehouse {warehouse or 'not set'} can be written")
 
 
 def _jars(catalog: MaterializedViewCatalog) -> Inspection:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import print_json, progress, this_user
+from airflow_mv.spec.units import counted
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -61,6 +62,6 @@ def refresh_each(
         print_json(documents)
     counts = Counter(str(document["outcome"]) for document in documents) + Counter(failed=len(errors))
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    progress(f"{len(ordered)} views: {summary or 'none to refresh'}")
+    progress(f"{counted(len(ordered), 'view')}: {summary or 'none to refresh'}")
     if errors:
         raise errors[0]

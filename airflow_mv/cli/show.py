@@ -12,7 +12,7 @@ from rich import markup
 from rich.cells import cell_len
 
 from airflow_mv.cli.context import err, out, visible
-from airflow_mv.spec.units import human
+from airflow_mv.spec.units import counted, human
 
 #: A bracket in a text with markup.
 _OPENS = "\\["
@@ -161,7 +161,7 @@ def plan_line(planned: Any) -> None:
 
 def result(document: Mapping[str, Any]) -> None:
     """Print the outcome of a refresh."""
-    rows = f"  {document['rows_written']:,} rows" if document["rows_written"] else ""
+    rows = f"  {counted(document['rows_written'], 'row')}" if document["rows_written"] else ""
     out.print(
         f"{_escape(document['view'])}  {_coloured(document['outcome'])}  {document['mode']}{_scope(document)}{rows}  "
         f"{document['seconds']:.1f} s  [dim]{document['refresh_id']}[/dim]"
@@ -251,7 +251,7 @@ def _padded(text: str, width: int, right: bool) -> str:  # noqa: FBT001
 def verification(document: Mapping[str, Any]) -> None:
     """Print whether stored and recomputed rows are equal, and some of the rows that differ."""
     if document["equal"]:
-        out.print(f"{_escape(document['view'])}  [green]equal[/green]  {document['rows']:,} rows")
+        out.print(f"{_escape(document['view'])}  [green]equal[/green]  {counted(document['rows'], 'row')}")
         return
     out.print(f"{_escape(document['view'])}  [red]different[/red]")
     for side in ("only_stored", "only_recomputed"):

@@ -78,6 +78,13 @@ def test_airflows_database_cannot_be_read(url: str, reason: str) -> None:
         assert "hunter22secret" not in said
 
 
+def test_warnings_after_airflow_was_loaded_go_to_stderr() -> None:
+    """Airflow writes warnings to stdout, which is for the document of --json."""
+    code = "from airflow_mv.cli.context import airflow_connections\nwith airflow_connections(): import warnings\n"
+    done = subprocess.run([sys.executable, "-c", f"{code}warnings.warn('odd')"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, "UserWarning: odd" in done.stderr) == (0, "", True)
+
+
 def test_doctor_checks_the_catalog_of_a_connection(
     sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +99,7 @@ def test_doctor_checks_the_catalog_of_a_connection(
         home.view()
         found = {item["check"]: item for item in call("doctor", "--conn-id", "bound", "--json").json}
         assert found["connection bound"]["found"] == "type iceberg, for the catalog lake"
-        assert found["catalog lake"]["found"].startswith("1 views, ")
+        assert found["catalog lake"]["found"].startswith("1 view, ")
         assert "iceberg-spark-runtime" in found["jars for lake"]["found"]
         registry = found["registry of lake"]["found"]
         assert f"airflow-mv.registry = '{warehouse}/registry' (connection bound)" in registry
