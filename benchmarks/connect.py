@@ -22,7 +22,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.job.submit import jar_confs, write_properties
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.stagers import InProcessStager, settings_of
 from benchmarks import report

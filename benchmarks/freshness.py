@@ -27,7 +27,8 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status, statuses
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish
 from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script

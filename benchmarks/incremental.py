@@ -14,7 +14,8 @@ from airflow_mv.catalog import LoadedStorage
 from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.stagers import InProcessStager, stored_rows

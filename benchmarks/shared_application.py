@@ -25,7 +25,8 @@ from airflow_mv.job.submit import build_package, jar_confs, main_file, write_pro
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.application import ApplicationFolder, new_key, request_of
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.stagers import InProcessStager, settings_of
 from airflow_mv.script import Outcome, Script

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import InProcessStager
 from airflow_mv.script import Outcome, Script

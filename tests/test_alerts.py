@@ -13,7 +13,8 @@ import pytest
 
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Watched, freshness_slos, settle
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from tests.builders import QUERY, Lake, lake
 
 HOUR = timedelta(hours=1)

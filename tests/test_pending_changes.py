@@ -15,7 +15,8 @@ from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
 from airflow_mv.freshness.pending import Announcements, PendingCriteria
 from airflow_mv.freshness.pending_changes import PendingChanges, find_pending_changes
 from airflow_mv.freshness.state import Pins
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from tests.builders import Lake, lake
 
 JOINED = (

@@ -21,7 +21,8 @@ from airflow_mv.freshness.failures import with_failures
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status, statuses
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish, refresh, stage
 from airflow_mv.script import Outcome, Script

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from airflow_mv.freshness.known import CatalogStatuses
     from airflow_mv.freshness.observe import Observation
     from airflow_mv.refresh import RefreshOptions
-    from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.define import OnChange
+    from airflow_mv.refresh.definition import Definition
     from airflow_mv.refresh.stagers import InProcessStager
     from airflow_mv.refresh.time_travel import TimeTravel
     from airflow_mv.spec.identifiers import Identifier
@@ -173,7 +173,7 @@ def create(
     """Create a materialized view."""
     from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
-    from airflow_mv.refresh.create import Definition
+    from airflow_mv.refresh.definition import Definition
     from airflow_mv.refresh.explain import Requirement
     from airflow_mv.refresh.run import refresh as refresh_views
     from airflow_mv.spec.sort_order import SORT_PROPERTY

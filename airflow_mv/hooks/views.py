@@ -265,8 +265,8 @@ class MaterializedViewHook(BaseHook):
         Raises:
             AlreadyExistsError: A difference is refused; the message lists all of them. Nothing was changed.
         """
-        from airflow_mv.refresh.create import Definition
         from airflow_mv.refresh.define import define
+        from airflow_mv.refresh.definition import Definition
 
         wanted = Definition(sql, **definition)
         with closing(_Lazy(self, view)) as stager:
@@ -285,7 +285,7 @@ class MaterializedViewHook(BaseHook):
             UnsupportedError: The table does not fit. The message names everything that differs.
         """
         from airflow_mv.refresh.adopt import adopt
-        from airflow_mv.refresh.create import Definition
+        from airflow_mv.refresh.definition import Definition
 
         with closing(_Lazy(self, view)) as stager:
             wanted = Definition(sql, **definition)

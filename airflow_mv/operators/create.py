@@ -138,8 +138,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             JobError: A retry may help.
         """
         from airflow_mv.freshness.status import how_to_read, status
-        from airflow_mv.refresh.create import Definition
         from airflow_mv.refresh.define import define
+        from airflow_mv.refresh.definition import Definition
         from airflow_mv.refresh.explain import Requirement
         from airflow_mv.spec.sort_order import SORT_PROPERTY
         from airflow_mv.sql.translation import texts_of

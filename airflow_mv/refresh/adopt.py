@@ -17,7 +17,8 @@ from airflow_mv.publish.new_storage import removed_template
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import SUMMARY
-from airflow_mv.refresh.create import Definition, query_columns
+from airflow_mv.refresh.create import query_columns
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.explain import require_modes
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier

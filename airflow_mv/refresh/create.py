@@ -8,15 +8,11 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
-from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
+from airflow_mv.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
 from airflow_mv.catalog.files import join
-from airflow_mv.catalog.rest import NAMES_NO_VIEWS
 from airflow_mv.catalog.untrusted_input import check_confined
-from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
     AlreadyExistsError,
     ClockError,
@@ -43,8 +39,10 @@ from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.refresh.checks import require_fitting
+from airflow_mv.refresh.definition import Definition
+from airflow_mv.refresh.definition_changes import NewDefinition, NewProperties
 from airflow_mv.refresh.empty_storage import known_table, write_table
-from airflow_mv.refresh.explain import Requirement, require_modes
+from airflow_mv.refresh.explain import require_modes
 from airflow_mv.refresh.resolved import ResolvedQuery, resolve_query
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
 from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
@@ -52,10 +50,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     CREATION_ID_PROPERTY,
     PARTITIONING_PROPERTY,
-    PROPERTY,
     TIME_TRAVEL_PROPERTY,
-    ViewSettings,
-    property_text,
     storage_table_field,
 )
 from airflow_mv.spec.partitioning import partition_transform
@@ -64,150 +59,14 @@ from airflow_mv.spec.sort_order import sort_order
 from airflow_mv.spec.storage_settings import STORAGE_PREFIX, storage_properties
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
-    CHANGE_ID,
-    COMMENT_PROPERTY,
     DIALECT,
-    DIALECTS_PROPERTY,
     TRANSPILE_PROPERTY,
-    ViewMetadata,
     new_view,
-    replace_version,
-    with_storage_table,
     with_view_properties,
 )
-from airflow_mv.sql.translation import known_dialects, spark_sql, texts
+from airflow_mv.sql.translation import known_dialects, spark_sql
 
 log = logging.getLogger(__name__)
-
-#: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
-NEW_STRATEGY: Literal["full", "incremental"] = "incremental"
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """The definition of a materialized view.
-
-    Args:
-        sql: The query; ``None`` keeps the query of the existing plain view.
-        refresh_strategy: The stored ``refresh-strategy``; ``None``: that of the view, or ``incremental`` for a new one.
-        allow_stale_data: Whether stale rows may be read; ``None``: as the view has it, or ``False`` for a new one.
-        time_travel: Whether each refresh stays in the history, with its own tagged snapshot; ``None``: likewise.
-        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. A view that is replaced gets them
-            with the next recomputed rows; without any it keeps its partitioning.
-        properties: More view properties.
-        checks: The view's own checks, which the rows of every refresh must pass before they are published; ``None``:
-            those that the view has.
-        layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
-            a table of the catalog, for any engine to read by its name. ``table``: the view itself is a table of the
-            catalog, which any engine reads by the view's name. ``None``: the catalog's preferred layout.
-        columns: The names of the view's columns, in the order of the query's; ``None``: the query's own, or those of a
-            view whose query stays.
-        comment: The view's comment; ``None``: that of the view, if it has one.
-        column_comments: Comments of columns, by column. In a new version the others have those of the base columns.
-        dialects: The SQL dialects in which the query is stored beside Spark's, as sqlglot writes it. Without any, a
-            view keeps those that it has.
-        transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
-        storage_name: The storage table's name in the view's namespace, in the layout ``registered``; ``None``: the name
-            that it has, or the view's name with ``__storage``.
-        requirements: The most expensive modes that refreshes may need. A query that needs more is refused before
-            anything is made. They are not stored.
-    """
-
-    sql: str | None
-    refresh_strategy: Literal["full", "incremental"] | None = None
-    allow_stale_data: bool | None = None
-    time_travel: bool | None = None
-    partition_by: Sequence[str] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    layout: Layout | None = None
-    checks: Sequence[Check] | None = None
-    columns: Sequence[str] | None = None
-    dialects: Sequence[str] = ()
-    transpile: bool = False
-    storage_name: str | None = None
-    requirements: Sequence[Requirement] = ()
-    comment: str | None = None
-    column_comments: Mapping[str, str] = field(default_factory=dict)
-
-    def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
-        """Return the properties of a materialized view with a new storage table."""
-        return {**self._settings(storage.location, kept), **storage.view_properties}
-
-    def properties_on(self, view: LoadedView) -> dict[str, str]:
-        """Return the properties of a view that is already materialized and keeps its storage table."""
-        return self._settings(view.materialized.storage_table_location, view.settings)
-
-    def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
-        named = {"allow-stale-data": self.allow_stale_data, "refresh-strategy": self.refresh_strategy}
-        document = {
-            # A stored view without the field is full, so a new one has it in writing.
-            **(kept.document() if kept else {"refresh-strategy": NEW_STRATEGY}),
-            "storage-table-location": storage_table_location,
-            **{key: value for key, value in named.items() if value is not None},
-        }
-        settings = ViewSettings.read(document, source=PROPERTY)
-        travel = {} if self.time_travel is None else {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
-        return {**self.given_properties, PROPERTY: property_text(settings), **travel}
-
-    @property
-    def given_properties(self) -> dict[str, str]:
-        """The requested properties, including the checks."""
-        checks = self.given_checks
-        dialects = {DIALECTS_PROPERTY: ",".join(known_dialects(self.dialects))} if self.dialects else {}
-        comment = {} if self.comment is None else {COMMENT_PROPERTY: self.comment}
-        own = {} if checks is None else {CHECKS_PROPERTY: property_of(checks)}
-        return {**self.properties, **comment, **own, **dialects}
-
-    @property
-    def given_checks(self) -> tuple[Check, ...] | None:
-        """The requested checks, as an option and as a property; ``None`` if there are neither."""
-        if self.checks is None and CHECKS_PROPERTY not in self.properties:
-            return None
-        return (*stored_checks(self.properties, view="to be created"), *(self.checks or ()))
-
-    def texts(self, sql: str, view: Identifier, existing: LoadedView | None = None) -> dict[str, str]:
-        """Return a query in each dialect in which it is stored.
-
-        Raises:
-            UnsupportedError: A dialect cannot express it.
-        """
-        stored = {**(existing.metadata.properties if existing else {}), **self.given_properties}
-        return texts(sql, known_dialects(stored.get(DIALECTS_PROPERTY, "").split(",")), view=str(view))
-
-    def layout_for(self, catalog: MaterializedViewCatalog, existing: LoadedView | None) -> Layout:
-        """Return the layout that a view gets, or has.
-
-        Raises:
-            ConfigurationError: There is no such layout.
-            UnsupportedError: The catalog does not support it, or the view has another one.
-        """
-        chosen = catalog.properties.get(LAYOUT_PROPERTY, catalog.layouts[0])
-        if chosen not in STORED_LAYOUTS:
-            raise ConfigurationError(
-                f"catalog {catalog.name!r}, property {LAYOUT_PROPERTY}: there is no layout {chosen!r}; there are: "
-                f"{', '.join(sorted(STORED_LAYOUTS))}"
-            )
-        has = stored_layout(existing).name if existing and existing.settings else None
-        # A plain view cannot become a table of its name.
-        possible = [name for name in catalog.layouts if existing is None or STORED_LAYOUTS[name].needs_views]
-        wanted = self.layout or has or next(iter(possible), catalog.layouts[0])
-        if wanted not in STORED_LAYOUTS:
-            raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
-        if wanted not in catalog.layouts:
-            raise UnsupportedError(
-                f"catalog {catalog.name!r} {_lacking(catalog, STORED_LAYOUTS[wanted])}, which the layout {wanted!r} "
-                f"needs: use the layout {catalog.layouts[0]!r}"
-            )
-        if has not in (None, wanted):
-            raise UnsupportedError(f"the view has the layout {has!r}: `airflow-mv convert` moves it to another one")
-        return wanted
-
-
-def _lacking(catalog: MaterializedViewCatalog, layout: StoredLayout) -> str:
-    """Return what a catalog lacks that does not support a layout."""
-    if layout.swaps_pointers:
-        return "cannot compare and swap the pointer of a view"
-    return "has no views" if catalog.tells_locations else f"has no views {NAMES_NO_VIEWS}"
 
 
 def create(
@@ -347,7 +206,7 @@ def change_settings(
     view = existing.identifier
     definition = possible(catalog, view, existing, definition)
     require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
-    return _NewProperties(catalog, existing, definition, effects or Effects()).publish()
+    return NewProperties(catalog, existing, definition, effects or Effects()).publish()
 
 
 def _translating(definition: Definition, existing: LoadedView) -> Definition:
@@ -433,7 +292,7 @@ def _materialize(
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         if TRANSPILE_PROPERTY in definition.properties:
             _require_types(existing, storage)
-        return _NewProperties(catalog, existing, definition, effects, storage).publish()
+        return NewProperties(catalog, existing, definition, effects, storage).publish()
 
 
 def _require_types(view: LoadedView, storage: NewStorage) -> None:
@@ -478,8 +337,8 @@ def _redefine(
 
     def change(definition: Definition, storage: NewStorage | None) -> ViewChange:
         if same:
-            return _NewProperties(catalog, existing, definition, effects, storage)
-        return _NewDefinition(catalog, existing, wanted, columns, definition, storage=storage, effects=effects)
+            return NewProperties(catalog, existing, definition, effects, storage)
+        return NewDefinition(catalog, existing, wanted, columns, definition, storage=storage, effects=effects)
 
     if _has_storage(catalog, existing):
         discard_unneeded(catalog, columns)  # the next refresh changes the columns of the storage table
@@ -574,110 +433,6 @@ def _with_partitioning(
     wanted = partition_transforms(new.table, new.columns)
     text = partitioning_text(wanted, storage.table)
     return dataclasses.replace(definition, properties={**definition.properties, PARTITIONING_PROPERTY: text})
-
-
-class _NewDefinition(ViewChange):
-    """A new version and its properties in one commit, recognized by an id in the version's summary.
-
-    Args:
-        catalog: Where the view is.
-        existing: The view.
-        sql: The query, by dialect.
-        columns: A table with the query's columns.
-        definition: The view's new definition.
-        storage: The new storage table; ``None`` if the view keeps its present one.
-        effects: Clock, sleep and jitter.
-    """
-
-    def __init__(
-        self,
-        catalog: MaterializedViewCatalog,
-        existing: LoadedView,
-        sql: Mapping[str, str],
-        columns: NewStorage,
-        definition: Definition,
-        *,
-        storage: NewStorage | None,
-        effects: Effects,
-    ) -> None:
-        super().__init__(catalog, existing, "its new definition", effects, storage)
-        self._sql, self._columns, self._definition, self._storage = sql, columns, definition, storage
-        self._settings = existing.materialized
-        self._id = uuid.uuid4().hex
-
-    def wanted(self, view: LoadedView) -> ViewMetadata | None:
-        """Return the view with the new version, unless its history already has this version."""
-        metadata = view.metadata
-        if metadata.has_version_of(self._id):
-            return None
-        definition, storage, fields = self._definition, self._storage, self._columns.fields
-        wanted = definition.view_properties(storage, self._settings) if storage else definition.properties_on(view)
-        if (
-            self._sql.items() <= metadata.current_version.texts.items()
-            and list(metadata.schema_.fields) == fields
-            and _has(view, wanted)
-        ):
-            return None
-        changed = with_view_properties(metadata, wanted)
-        return replace_version(
-            changed,
-            schema={"type": "struct", "fields": fields},
-            sql=self._sql,
-            default_catalog=view.identifier.catalog,
-            default_namespace=view.identifier.namespace,
-            summary={**SUMMARY, CHANGE_ID: self._id},
-            now_ms=time_of_change(self._catalog, metadata.location, self.effects),
-            storage_table=storage_table_field(changed.properties, view.identifier),
-        )
-
-
-class _NewProperties(ViewChange):
-    """New properties, and a new storage table if one was made. The definition stays.
-
-    A storage table with another name gives the view a new version, because a version names its storage table. Setting
-    properties is idempotent: the properties themselves show whether the change has landed.
-
-    Args:
-        catalog: Where the view is.
-        existing: The view.
-        definition: The view's new definition.
-        effects: Clock, sleep and jitter.
-        storage: The new storage table; ``None`` if the view keeps its present one.
-    """
-
-    def __init__(
-        self,
-        catalog: MaterializedViewCatalog,
-        existing: LoadedView,
-        definition: Definition,
-        effects: Effects,
-        storage: NewStorage | None = None,
-    ) -> None:
-        name = "its new properties" if storage is None else "its new storage table"
-        super().__init__(catalog, existing, name, effects, storage)
-        self._definition, self._storage, self._id = definition, storage, uuid.uuid4().hex
-
-    def wanted(self, view: LoadedView) -> ViewMetadata | None:
-        """Return the view with the properties, unless it has them."""
-        definition, storage = self._definition, self._storage
-        if storage is None or storage.is_named_by(view):
-            properties = definition.properties_on(view)
-        else:
-            properties = definition.view_properties(storage, view.settings)
-        if _has(view, properties):
-            return None
-        changed = with_view_properties(view.metadata, properties)
-        sort_order(changed.properties, changed.schema_.names, view=str(view.identifier))  # refuses unknown columns
-        dropped = view.settings is not None and changed.current_version.stored_in is None
-        if storage is None or dropped:  # by a server or a writer that keeps only the fields that it knows
-            return changed
-        now_ms = time_of_change(self._catalog, changed.location, self.effects)
-        named = storage_table_field(changed.properties, view.identifier)
-        return with_storage_table(changed, named, summary={**SUMMARY, CHANGE_ID: self._id}, now_ms=now_ms)
-
-
-def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:
-    return all(view.metadata.properties.get(key) == value for key, value in properties.items())
 
 
 @contextmanager

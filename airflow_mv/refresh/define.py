@@ -13,7 +13,8 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
 from airflow_mv.refresh.adopt import adopt as adopt_table
-from airflow_mv.refresh.create import NEW_STRATEGY, Definition, change_settings, comments_of, create, possible
+from airflow_mv.refresh.create import change_settings, comments_of, create, possible
+from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
 from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Outcome, Script

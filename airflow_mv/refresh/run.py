@@ -33,7 +33,8 @@ from airflow_mv.publish.layouts import layout_of
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import Kept
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import airflow_mv
 from airflow_mv.maintenance.drop import drop
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import refresh
 from benchmarks.peers.lake import Lake
 from benchmarks.peers.turns import Fingerprint, Turn

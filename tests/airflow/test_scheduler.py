@@ -27,7 +27,7 @@ PREPARE = f"""
 import sys
 from pyiceberg.catalog import load_catalog
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.create import create
 from examples.demo.data import load
 from examples.demo.home import CATALOG

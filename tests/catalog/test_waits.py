@@ -34,7 +34,8 @@ from airflow_mv.catalog.limits import with_store_limits
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.freshness.status import status
 from airflow_mv.publish import publish
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, QUERY, Lake, lake

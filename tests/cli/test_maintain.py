@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call

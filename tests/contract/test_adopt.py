@@ -25,7 +25,8 @@ from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.refresh.adopt import adopt
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from tests.builders import QUERY, Lake, lake
 from tests.contract.conftest import HOMES, home_parameter

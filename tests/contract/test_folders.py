@@ -19,7 +19,8 @@ from airflow_mv.catalog.files import join
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from tests.builders import QUERY, Lake, lake

@@ -17,7 +17,8 @@ from thrift.transport.TTransport import TTransportException
 
 from airflow_mv.errors import CommitError, InvalidIdentifierError, UnsupportedError
 from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import NORTH, SOUTH, VIEW, ids, staged, where
 from tests.faults import Clock

@@ -21,7 +21,8 @@ from airflow_mv.freshness.status import history, status, stored_metadata
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.quoting import quote
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.time_travel import TimeTravel

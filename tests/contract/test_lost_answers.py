@@ -23,7 +23,8 @@ from airflow_mv.maintenance.repair import repair
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish.protocol import commit
 from airflow_mv.publish.registered import DropBranch
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.verify import verify_files
 from airflow_mv.spec.identifiers import Identifier
 from tests.branches import create_branch

@@ -16,7 +16,8 @@ from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import find_staged, refresh
 from airflow_mv.spec.reasons import Mode

@@ -32,7 +32,8 @@ from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (

@@ -33,7 +33,8 @@ from airflow_mv.maintenance.orphans import expire, maintain
 from airflow_mv.maintenance.repair import Repaired, repair
 from airflow_mv.publish import publish
 from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.verify import verify_files

@@ -29,7 +29,8 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.freshness.observe import load_dependencies, observe_tables
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from airflow_mv.sql.query import parse_query

@@ -32,7 +32,8 @@ from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from airflow_mv.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
 from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY

@@ -12,7 +12,8 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.freshness.versions import versions
 from airflow_mv.maintenance.definition import rollback_version
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from airflow_mv.version import __version__
 from tests.builders import QUERY, Lake

@@ -25,7 +25,8 @@ from airflow_mv.catalog.spark import ICEBERG_VERSION, POSTGRESQL
 from airflow_mv.freshness.status import ViewStatus, status
 from airflow_mv.job.session import open_session
 from airflow_mv.refresh import Pins, RefreshOptions
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.run import refresh

@@ -16,8 +16,8 @@ from airflow_mv.catalog import Layout
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.errors import AlreadyExistsError
 from airflow_mv.freshness.status import how_to_read
-from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import define
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.registry.registry import Registry
 from airflow_mv.registry.settings import PLACE, registry_settings

@@ -32,7 +32,8 @@ from airflow_mv import MaterializedViewCatalog
 from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import InProcessStager, stored_rows
 from airflow_mv.refresh.verify import verify

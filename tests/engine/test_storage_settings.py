@@ -9,8 +9,8 @@ import pytest
 from airflow_mv.errors import ConfigurationError, UnsupportedError
 from airflow_mv.maintenance import small_files
 from airflow_mv.maintenance.compact import compact
-from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import define
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.sort_order import SORT_PROPERTY, sort_order_of
 from tests.builders import LAYOUTS

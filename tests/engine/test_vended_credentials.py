@@ -27,7 +27,8 @@ from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from airflow_mv.publish.layout import read_outcome
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.stagers import session_stager, settings_of
 from airflow_mv.refresh.verify import verify, verify_files

@@ -21,7 +21,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import publish
 from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
 from airflow_mv.spec.reasons import FOUND_BY_JOB, Code

@@ -19,7 +19,8 @@ from airflow_mv.freshness.coverage import Cover, Units, cover
 from airflow_mv.freshness.state import ObservedTable, PartFreshness, State, assess
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.coverage import MAX_COVERED, coverage
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.interval_parts import IntervalPart, after, bounds
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Mode

@@ -16,7 +16,8 @@ from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code

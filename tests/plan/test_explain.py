@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
-from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import define
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.explain import Explanation, Requirement, explain
 from airflow_mv.refresh.planner import plan_refresh
 from airflow_mv.spec.reasons import Code, Mode

@@ -17,7 +17,8 @@ from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import collect_orphans, expire, maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before

@@ -18,7 +18,8 @@ from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.operators.submission_files import ship
 from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import find_staged
 from airflow_mv.refresh.run import publish as publish_plan
 from airflow_mv.script import Outcome

@@ -24,7 +24,8 @@ from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.orphans import collect_orphans, expire
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import refresh
 from tests.builders import QUERY, Lake, lake
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before

@@ -14,7 +14,8 @@ from airflow_mv.catalog import LoadedView
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.view import replace_version, with_view_properties
 from tests.builders import QUERY, Lake, lake

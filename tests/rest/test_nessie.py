@@ -8,7 +8,8 @@ from pyiceberg.catalog import load_catalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.script import Outcome, Script
 from tests.builders import DuckStager, Lake
 

@@ -29,7 +29,8 @@ from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.registered import DropBranch
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, lake
 

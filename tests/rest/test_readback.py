@@ -15,7 +15,8 @@ from airflow_mv.catalog import LoadedView
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.view import replace_version, roll_back, with_view_properties

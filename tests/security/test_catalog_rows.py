@@ -42,7 +42,8 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lake
 
 
 def _view(found: Lake, name: str) -> None:
-    from airflow_mv.refresh.create import Definition, create
+    from airflow_mv.refresh.create import create
+    from airflow_mv.refresh.definition import Definition
     from tests.builders import QUERY
 
     create(found.catalog, name, Definition(QUERY), stager=found.stager)

@@ -200,7 +200,8 @@ def test_i19_making_a_plain_view_outside_materialized_writes_nothing_there(shop:
     moved = {**plain.metadata.document(), "location": folder.as_uri()}
     shop.point(shop.put(moved, "plain.metadata.json"), "plain")
     before = sorted(folder.rglob("*"))
-    from airflow_mv.refresh.create import Definition, create
+    from airflow_mv.refresh.create import create
+    from airflow_mv.refresh.definition import Definition
 
     with pytest.raises((InvalidMetadataError, UnsupportedError), match="outside of this catalog's folders"):
         create(shop.lake.catalog, "lake.sales.plain", Definition(None), stager=shop.lake.stager)

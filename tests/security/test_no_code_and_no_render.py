@@ -19,7 +19,8 @@ from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.operators import CommitRefreshOperator, CreateMaterializedViewOperator, PlanRefreshOperator
 from airflow_mv.operators.task import log_plan
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.script import Script

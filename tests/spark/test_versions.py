@@ -25,7 +25,8 @@ from airflow_mv.job.submit import build_package, main_file, spark_version, write
 from airflow_mv.job.versions import require_supported
 from airflow_mv.operators.submission_files import handed_over, write_script
 from airflow_mv.publish.layout import read_outcome
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import settings_of
 from airflow_mv.script import Outcome, Script

@@ -28,7 +28,8 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.maintenance.drop import drop
-from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, DuckStager, Lake, exists, lake
 from tests.torture.history import checked, moves, published, states_of, watch

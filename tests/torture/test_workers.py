@@ -31,7 +31,7 @@ RESUMED = "resumed"
 PREPARE = f"""
 from pyiceberg.catalog import load_catalog
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.stagers import InProcessStager
 from examples.demo.data import load

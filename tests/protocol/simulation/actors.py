@@ -15,9 +15,9 @@ from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.view_change import CreateView, ViewChange
 from airflow_mv.refresh.adopt import adopt
-from airflow_mv.refresh.create import Definition, create
-from airflow_mv.refresh.create import _NewDefinition as NewDefinition
-from airflow_mv.refresh.create import _NewProperties as NewProperties
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
+from airflow_mv.refresh.definition_changes import NewDefinition, NewProperties
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
