@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,12 +172,12 @@ class Bench:
         """Measure all cells, the most telling sizes first, and the cheap ones again as long as there is time."""
         lanes = list(self._lanes())
         if lanes:
-            self._row(lanes[0], self.options.percents[0], kept=False)  # for the caches and the compiler
+            self._warm_up(lanes[0], self.options.percents[0])
         for turn in range(max(1, self.options.repeat)):
             for percent in (item for item in self.options.percents if turn == 0 or item <= _CHEAP):
                 for lane in lanes:
                     if self.clock.allows(f"SF {self.options.scale:g} {lane} {percent:g} % (run {turn + 1})"):
-                        self._row(lane, percent, kept=True)
+                        self._row(lane, percent)
         return list(self.cells.values())
 
     def _lanes(self) -> Iterator[Lane]:
@@ -198,20 +199,31 @@ class Bench:
             self._refreshed(name, RefreshOptions())
         return lane
 
-    def _row(self, lane: Lane, percent: float, *, kept: bool) -> None:
+    def _warm_up(self, lane: Lane, percent: float) -> None:
+        """Refresh incrementally once, for the caches and the compiler. A full refresh has filled each view before."""
+        self._change(lane, percent)
+        since = time.monotonic()
+        for view in self.options.views:
+            with suppress(RefreshRefusedError):
+                self._way(lane.name(view), _INCREMENTAL)
+        self.clock.phase(f"SF {self.options.scale:g} warm-up", since)
+
+    def _row(self, lane: Lane, percent: float) -> None:
         """Change a lane's tables once, and refresh its views both ways."""
-        self._number += 1
-        since, scale = time.monotonic(), f"SF {self.options.scale:g}"
-        _CHANGES[lane.change](lane.tables, self.stager.session, percent / 100, self._number)
-        self.clock.phase(f"{scale} changes", since)
+        self._change(lane, percent)
         since = time.monotonic()
         for view in self.options.views:
             cell = Cell(self.options.scale, lane.tables.variant, lane.change, percent, view)
-            if kept:
-                cell = self.cells.setdefault((lane.tables.variant, lane.change, f"{percent:g}", view), cell)
+            cell = self.cells.setdefault((lane.tables.variant, lane.change, f"{percent:g}", view), cell)
             cell.runs.append(self._run(lane.name(view)))
-            print(("" if kept else "(warm-up) ") + str(cell), flush=True)
-        self.clock.phase(f"{scale} refreshes", since)
+            print(cell, flush=True)
+        self.clock.phase(f"SF {self.options.scale:g} refreshes", since)
+
+    def _change(self, lane: Lane, percent: float) -> None:
+        self._number += 1
+        since = time.monotonic()
+        _CHANGES[lane.change](lane.tables, self.stager.session, percent / 100, self._number)
+        self.clock.phase(f"SF {self.options.scale:g} changes", since)
 
     # ------------------------------------------------------------------------------------ one view
 

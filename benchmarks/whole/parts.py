@@ -68,7 +68,10 @@ def _part(name: str, minutes: float, words: str, figures: str = "", reserve: flo
 
 
 _INCREMENTAL = "incremental --repeat 1 --minutes {minutes}"
-_TEN = f"{_INCREMENTAL} --scale 10 --percents 0.1"
+_TEN = f"{_INCREMENTAL} --scale 10"
+_SCATTERED = f"{_TEN} --percents 0.1 --changes mixed"
+#: A day of data: one of the 2,400 of TPC-H.
+_DAY = f"{_TEN} --percents 0.04 --changes clustered"
 #: Without bare Spark in a new process, which is its running session and Spark's start.
 _TOOLS = "bare ours trino ours-process pipelines dbt"
 #: In this order: what is left out for want of time comes last.
@@ -80,7 +83,7 @@ PARTS = (
     _part("starts", 3, "starts"),
     _part("demo", 6, "demo"),
     _part("incremental", 7, f"{_INCREMENTAL} --percents 0.1 10 1 --variants v2-mor", reserve=2),
-    _part("incremental-10", 14, f"{_TEN} --variants v2-mor", reserve=5),
+    _part("incremental-10", 14, f"{_TEN} --percents 0.1 --variants v2-mor", reserve=5),
     _part("peers", 10, f"peers --tools {_TOOLS} --views v0 v1 v3 --minutes {{minutes}}", reserve=2),
     _part("waiting-sensors", 4, "waiting-sensors --period 20"),
     _part("connect", 4, "connect --repeat 3"),
@@ -91,9 +94,9 @@ PARTS = (
     _part("many-views-100", 1, "many-views --views 100 --tables 20"),
     _part("incremental-sizes", 5, f"{_INCREMENTAL} --percents 0.01 50 --variants v2-mor", "incremental", reserve=2),
     _part("incremental-lineage", 4, f"{_INCREMENTAL} --percents 0.1 --variants v3-mor", "incremental", reserve=1),
-    _part(
-        "incremental-10-lineage", 14, f"{_TEN} --variants v3-mor --changes mixed clustered", "incremental-10", reserve=5
-    ),
+    _part("incremental-10-lineage", 10, f"{_SCATTERED} --variants v3-mor", "incremental-10", reserve=4),
+    _part("incremental-10-clustered", 7, f"{_DAY} --variants v3-mor", "incremental-10", reserve=2),
+    _part("incremental-10-copied", 10, f"{_SCATTERED} --variants v3-cow", "incremental-10", reserve=4),
 )
 
 
