@@ -73,8 +73,6 @@ from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
 
-#: Catalog property: the layout of views that are created without one.
-LAYOUT_PROPERTY = "airflow-mv.layout"
 #: How databases refuse a connection that no later try can make.
 _REFUSED_BY_DATABASE = re.compile(
     r"(?i)authentication failed|access denied|(database|role) .* does not exist|no pg_hba\.conf entry"

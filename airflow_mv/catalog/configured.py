@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+#: Catalog property: the layout of views that are created without one.
+LAYOUT_PROPERTY = "airflow-mv.layout"
 _FILE = ".pyiceberg.yaml"
 _PREFIX = "pyiceberg_"
 

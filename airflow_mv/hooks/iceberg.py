@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, Connection, conf
 from airflow.sdk.log import mask_secret
 
+from airflow_mv.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.connections import find_connection
 from airflow_mv.registry.settings import PLACE
@@ -86,8 +87,6 @@ def completed(conn_id: str) -> Connection:
 
 def _options() -> dict[str, str]:
     """Return the catalog properties that Airflow's options in ``[airflow_mv]`` set."""
-    from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
-
     found = {
         key: conf.get("airflow_mv", option, fallback="")
         for option, key in (("layout", LAYOUT_PROPERTY), ("registry", PLACE))

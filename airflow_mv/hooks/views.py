@@ -90,6 +90,7 @@ class MaterializedViewHook(BaseHook):
         self._opened: dict[str, MaterializedViewCatalog] = {}
         self._opening = threading.RLock()
         self._connection: Connection | None = None
+        self._parsed: Mapping[str, Any] | None = None
 
     # -- catalogs ------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class MaterializedViewHook(BaseHook):
 
         def properties_of(catalog: str) -> Mapping[str, Any] | None:
             if catalog == name:
-                return self._completed().extra_dejson
+                return self._extra()
             conn_id = self._others().get(catalog)
             with suppress(ConfigurationError):  # it may be of one view only, whose own look raises it
                 return configured().get(catalog) if conn_id is None else completed(conn_id).extra_dejson
@@ -181,7 +182,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.catalog.catalog import catalog_errors
 
-        given = {**self._completed().extra_dejson, "password": self._completed().password or ""}
+        given = {**self._extra(), "password": self._completed().password or ""}
         with catalog_errors(f"connection {self.iceberg_conn_id!r}: the catalog", given):
             catalog = self._iceberg_hook(name).catalog
         mask(catalog.properties)
@@ -519,13 +520,19 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError: The connection is missing or wrong.
         """
-        name = self._completed().extra_dejson.get(CATALOG_NAME)
+        name = self._extra().get(CATALOG_NAME)
         return str(name) if name else None
 
     def _completed(self) -> Connection:
         if self._connection is None:
             self._connection = completed(self.iceberg_conn_id)
         return self._connection
+
+    def _extra(self) -> Mapping[str, Any]:
+        """Return the connection's extra. Airflow parses and masks it at each access, which is done once here."""
+        if self._parsed is None:
+            self._parsed = self._completed().extra_dejson
+        return self._parsed
 
     def _iceberg_hook(self, name: str) -> IcebergHook:
         return iceberg_hook(self._completed(), name)

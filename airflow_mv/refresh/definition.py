@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
-from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
+from airflow_mv.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.catalog.rest import NAMES_NO_VIEWS
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import ConfigurationError, UnsupportedError

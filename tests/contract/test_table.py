@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
-from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
+from airflow_mv.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.catalog.pyiceberg_compat import endpoints_of
 from airflow_mv.errors import (
     AlreadyExistsError,
