@@ -24,6 +24,7 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
 from airflow_mv.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
+from airflow_mv.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
 from airflow_mv.catalog.layout import Layout

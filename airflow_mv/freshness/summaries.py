@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
@@ -17,11 +17,9 @@ from airflow_mv.freshness.known import (
     Opener,
     PropertiesOf,
     S,
-    decoded,
     identifier_of,
     key_of,
     key_text,
-    kind_of,
     look_at,
     with_count,
 )
@@ -182,22 +180,6 @@ def keep(catalog: MaterializedViewCatalog, seen: Look[S], new: Mapping[Identifie
             kept.setdefault(name, KeptStatus(listed({name: location})))
             seen.known.ordinary[key_of(name)] = location
     cache.put(seen.kind, {key_text(key_of(name)): encoded(item) for name, item in kept.items()}, gone=seen.gone)
-
-
-def remembered(
-    catalog: MaterializedViewCatalog, views: Iterable[Identifier], cache: FactCache
-) -> dict[Identifier, Summary]:
-    """Return what the cache has of materialized views. It is true if the catalog still has its pointers.
-
-    Args:
-        catalog: Where they are.
-        views: Their names.
-        cache: The cache.
-    """
-    by_text = {key_text(key_of(view)): view for view in views}
-    found = cache.get(kind_of(catalog.name, catalog.properties), by_text) if catalog.locates_at_once else {}
-    kept = {by_text[text]: decoded(data, SUMMARY) for text, data in found.items()}
-    return {view: item for view, item in kept.items() if item is not None and item.status is not None}
 
 
 def _is_kept(summary: Summary) -> bool:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from airflow_mv.catalog.fact_cache import FactCache
@@ -34,22 +35,20 @@ _OLDEST_SECONDS = 30.0
 _PERIODS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ViewFreshness:
     """The freshness of a view, without the metadata that it was read from.
 
     Args:
         summary: Its summary.
-        pointers: See :class:`airflow_mv.freshness.observe.Observation`.
     """
 
     summary: Summary
-    pointers: Mapping[Identifier, str] | None
 
-    @classmethod
-    def of(cls, summary: Summary) -> ViewFreshness:
-        """Return the freshness that a summary has."""
-        return cls(summary, summary.pointed())
+    @cached_property
+    def pointers(self) -> Mapping[Identifier, str] | None:
+        """See :class:`airflow_mv.freshness.observe.Observation`. The first look at many views does not need them."""
+        return self.summary.pointed()
 
 
 Results: TypeAlias = dict[Wanted, ViewFreshness | MaterializedViewError]
@@ -180,7 +179,10 @@ def read_views(
     from airflow_mv.freshness.each import for_each
 
     kept, pins = cache or FactCache.of_user(), Pins()
-    results = _unmoved(hook, {**last, **_remembered(hook, [item for item in last if last[item] is None], kept)})
+    results: Results = {
+        **_remembered(hook, [item for item in last if last[item] is None], kept),
+        **_unmoved(hook, last),
+    }
     new: Results = {}
     for result in for_each([item for item in last if item not in results], lambda item: _read(hook, item, pins)):
         new[result.item] = result.error or result.get()
@@ -193,32 +195,41 @@ def _read(hook: MaterializedViewHook, wanted: Wanted, pins: Pins | None) -> View
     from airflow_mv.freshness.summaries import summary_of
 
     view, span = wanted
-    return ViewFreshness.of(summary_of(observe(hook.catalog_for(view), hook.identify(view), pins=pins, span=span)))
+    return ViewFreshness(summary_of(observe(hook.catalog_for(view), hook.identify(view), pins=pins, span=span)))
 
 
-def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[str, list[Wanted]]:
+def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[str, dict[Wanted, Identifier]]:
     """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
     from airflow_mv.freshness.each import for_each
 
-    found: dict[str, list[Wanted]] = {}
-    for result in for_each(wanted, lambda item: hook.identify(item[0]).catalog):
+    found: dict[str, dict[Wanted, Identifier]] = {}
+    for result in for_each(wanted, lambda item: hook.identify(item[0])):
         if result.value is not None:
-            found.setdefault(result.value, []).append(result.item)
+            found.setdefault(result.value.catalog, {})[result.item] = result.value
     return found
 
 
 def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: FactCache) -> dict[Wanted, ViewFreshness]:
-    """Return what the cache has of views, all rows of each. It is true if no pointer has moved since."""
+    """Return what the cache has of views at their present pointers, all rows of each. No catalog is opened."""
     from airflow_mv.freshness.each import for_each
-    from airflow_mv.freshness.summaries import remembered
+    from airflow_mv.freshness.known import key_of, look_at
+    from airflow_mv.freshness.summary import SUMMARY
 
     found: dict[Wanted, ViewFreshness] = {}
     by_catalog = _by_catalog(hook, [item for item in wanted if item[1] is None])
 
     def recalled(name: str) -> dict[Wanted, ViewFreshness]:
-        items = {hook.identify(item[0]): item for item in by_catalog[name]}
-        known = remembered(hook.catalog_named(name), items, cache)
-        return {items[view]: ViewFreshness.of(summary) for view, summary in known.items()}
+        keys, properties_of = (
+            {item: key_of(view) for item, view in by_catalog[name].items()},
+            hook.properties_from(name),
+        )
+        properties, named = properties_of(name) or {}, set(keys.values())
+        known = look_at(name, properties, None, cache, properties_of, SUMMARY, wanted=named).known.views
+        return {
+            item: ViewFreshness(known[key])
+            for item, key in keys.items()
+            if key in known and known[key].status is not None
+        }
 
     for result in for_each(by_catalog, recalled):
         found |= result.value or {}
@@ -226,10 +237,12 @@ def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: Fac
 
 
 def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
+    found = {item: result for item, result in new.items() if isinstance(result, ViewFreshness)}
+    if not found:
+        return
     from airflow_mv.freshness.known import Look, kind_of
     from airflow_mv.freshness.summaries import keep
 
-    found = {item: result for item, result in new.items() if isinstance(result, ViewFreshness)}
     for name, items in _by_catalog(hook, found).items():
         catalog = hook.catalog_named(name)
         summaries = {found[item].summary.view: found[item].summary for item in items if item[1] is None}
@@ -241,7 +254,7 @@ def _unmoved(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | N
     """Return the results that are still true."""
     known = {item: found for item, found in last.items() if found is not None}
     pointers = {item: found.pointers for item, found in known.items() if found.pointers is not None}
-    return {item: known[item] for item in unmoved(hook, pointers)}
+    return {item: known[item] for item in unmoved(hook, pointers)} if pointers else {}
 
 
 def unmoved(hook: MaterializedViewHook, pointers: Mapping[Wanted, Mapping[Identifier, str]]) -> list[Wanted]:
