@@ -47,7 +47,8 @@ def page(views: int) -> None:
     from airflow_mv.plugin.survey import Survey
 
     hook = MaterializedViewHook()
-    found = Survey(lambda: hook.catalog_named("lake"), 3600).found(wait=600)
+    properties_of = hook.properties_from("lake")
+    found = Survey("lake", lambda: hook.catalog_named("lake"), 3600, properties_of=properties_of).found(wait=600)
     assert (len(found.rows), found.looking) == (views, None)
 
 

@@ -7,7 +7,7 @@ the same files: see :mod:`airflow_mv.freshness.known`. It is read without import
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -68,9 +68,7 @@ class Summary(KeptStatus, frozen=True, omit_defaults=True):
 
     def pointed(self) -> dict[Identifier, str] | None:
         """Return the pointers by name; ``None`` if the summary depends on more than pointers."""
-        if self.pointers is None:
-            return None
-        return {Identifier(item[0], tuple(item[1].split(".")), item[2]): item[3] for item in self.pointers}
+        return None if self.pointers is None else by_name(self.pointers)
 
 
 SUMMARY = msgspec.json.Decoder(Summary)
@@ -79,6 +77,11 @@ SUMMARY = msgspec.json.Decoder(Summary)
 def listed(pointers: Mapping[Identifier, str]) -> list[Pointer]:
     """Return pointers as they are kept."""
     return [(name.catalog, ".".join(name.namespace), name.name, location) for name, location in pointers.items()]
+
+
+def by_name(pointers: Sequence[Pointer]) -> dict[Identifier, str]:
+    """Return kept pointers by name."""
+    return {Identifier(item[0], tuple(item[1].split(".")), item[2]): item[3] for item in pointers}
 
 
 def encoded(summary: KeptStatus) -> bytes:

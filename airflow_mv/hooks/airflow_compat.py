@@ -11,8 +11,6 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk._shared.secrets_masker import redact
-from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
@@ -29,6 +27,9 @@ def timetable_field(timetable: Any, name: str) -> Any:
 
 def one_task_at_a_time() -> bool:
     """Whether ``dag.test()`` runs the DAG: no task begins before another one has ended."""
+    from airflow.sdk.execution_time import task_runner  # large, and only tasks need it
+    from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
+
     return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)
 
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.each import ItemResult
+from airflow_mv.freshness.known import Pointer
 from airflow_mv.freshness.lag import Lag
 from airflow_mv.freshness.state import State
-from airflow_mv.freshness.summary import Summary
+from airflow_mv.freshness.summary import Summary, by_name
 from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
@@ -33,7 +35,7 @@ STATES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ViewRow:
     """A view's row, as of its last observation.
 
@@ -51,7 +53,7 @@ class ViewRow:
         strategy: ``full`` or ``incremental``.
         interval_column: The column of its intervals, if it has one.
         tables: Its base tables, each with whether rows of it have changed since.
-        pointers: The catalog's pointers that determine the state; ``None`` if they do not determine it completely.
+        pointed: The catalog's pointers that determine the state; ``None`` if they do not determine it completely.
     """
 
     view: Identifier
@@ -67,7 +69,12 @@ class ViewRow:
     strategy: str | None = None
     interval_column: str | None = None
     tables: tuple[tuple[str, bool], ...] = ()
-    pointers: Mapping[Identifier, str] | None = None
+    pointed: Sequence[Pointer] | None = None
+
+    @cached_property
+    def pointers(self) -> Mapping[Identifier, str] | None:
+        """The pointers by name. The first look of a process does not need them."""
+        return None if self.pointed is None else by_name(self.pointed)
 
     def lag(self, now: datetime) -> dict[str, Any]:
         """Return the lag as of a time: it grows while the row stays the same."""
@@ -111,7 +118,7 @@ def row_of_result(result: ItemResult[Identifier, Summary]) -> ViewRow:
         unreadable = Reason(Code.VIEW_UNREADABLE, str(result.error)).to_dict()
         return ViewRow(result.item, str(State.UNKNOWN), (_harmless(unreadable),))
     if result.value.status is None:
-        return ViewRow(result.item, PLAIN, pointers=result.value.pointed())
+        return ViewRow(result.item, PLAIN, pointed=result.value.pointers)
     return row_of(result.value)
 
 
@@ -132,7 +139,7 @@ def row_of(summary: Summary) -> ViewRow:
         strategy=summary.strategy,
         interval_column=summary.interval_column,
         tables=tuple((change["identifier"], change["changed"]) for change in document["base_tables"]),
-        pointers=summary.pointed(),
+        pointed=summary.pointers,
     )
 
 

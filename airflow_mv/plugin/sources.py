@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.each import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.survey import Survey
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
 
 SECTION = "airflow_mv"
 #: Seconds after which a catalog is opened again: its credentials may be short-lived.
@@ -55,7 +57,8 @@ class CatalogSource:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.survey = Survey(self.open, self.seconds)
+        name, hook = self.address.catalog, MaterializedViewHook(self.address.conn_id)
+        self.survey = Survey(name, self.open, self.seconds, properties_of=hook.properties_from(name))
         self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="airflow-mv-page")
         # Counts of many views must not keep a reader of one view waiting.
         self.counting = ThreadPoolExecutor(1, thread_name_prefix="airflow-mv-counts")

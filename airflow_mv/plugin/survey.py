@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.each import ItemResult
-from airflow_mv.freshness.known import Known, Look, identifier_of
-from airflow_mv.freshness.observe import moved
-from airflow_mv.freshness.summaries import look_through, summaries
-from airflow_mv.freshness.summary import Summary
+from airflow_mv.freshness.known import Known, Look, PropertiesOf, identifier_of, look_at
+from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, row_of_result
 from airflow_mv.spec.identifiers import Identifier
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
 
 log = logging.getLogger(__name__)
 
@@ -52,16 +52,20 @@ class Survey:
     unchanged views costs a few queries. So does the first survey of a process where the cache knows the views.
 
     Args:
-        open: Opens the catalog. Called for each survey, so it should cache.
+        name: The catalog.
+        open: Opens it. Called for each survey that has to read a view, so it should cache.
         seconds: Age of the rows after which a new survey starts.
         rest: Minimum pause, as a multiple of a survey's duration, so that a slow survey is not repeated constantly.
         cache: What metadata files say; the first survey takes from it what is still true.
+        properties_of: The properties of catalogs by name, to look at their pointers without opening them.
     """
 
+    name: str
     open: Callable[[], MaterializedViewCatalog]
     seconds: float
     rest: float = 3.0
     cache: FactCache = field(default_factory=FactCache.of_user)
+    properties_of: PropertiesOf = lambda _: None
     _rows: dict[Identifier, ViewRow] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -101,7 +105,8 @@ class Survey:
     def _look(self) -> None:
         trouble: dict[str, Any] | None = None
         try:
-            self._go_through(self.open())
+            if self._rows or not self._recalled_all():
+                self._go_through(self.open())
         except MaterializedViewError as error:
             trouble = problem(error)
         except Exception as error:
@@ -115,7 +120,11 @@ class Survey:
             self._took = self._ended - self._started
 
     def _go_through(self, catalog: MaterializedViewCatalog) -> None:
-        known = dict(self._rows) or self._recalled(catalog)
+        from airflow_mv.freshness.observe import moved
+        from airflow_mv.freshness.summaries import note_ordinary, summaries
+
+        known = dict(self._rows)
+        note_ordinary(catalog, self._kept)
         views = catalog.list()
         with self._lock:
             self._rows = {view: known.get(view, ViewRow(view, PENDING)) for view in views}
@@ -126,9 +135,15 @@ class Survey:
             with self._lock:
                 self._rows[row.view] = row
 
-    def _recalled(self, catalog: MaterializedViewCatalog) -> dict[Identifier, ViewRow]:
-        """Return the rows that an earlier process has found and that are still true."""
-        found = look_through(catalog, self.cache)
-        self._kept = Look(found.kind, Known(ordinary=found.known.ordinary), found.gone)
-        results = (ItemResult(identifier_of(catalog.name, key), item) for key, item in found.known.views.items())
-        return {row.view: row for row in map(row_of_result, results)}
+    def _recalled_all(self) -> bool:
+        """Take the rows that an earlier process has found and that are still true. Return whether these are all."""
+        properties = self.properties_of(self.name)
+        if properties is None:
+            return False
+        look = look_at(self.name, properties, None, self.cache, self.properties_of, SUMMARY)
+        self._kept = Look(look.kind, Known(ordinary=look.known.ordinary), look.gone)
+        results = (ItemResult(identifier_of(self.name, key), item) for key, item in look.known.views.items())
+        rows = {row.view: row for row in map(row_of_result, results)}
+        with self._lock:
+            self._rows = rows
+        return look.is_complete(None)

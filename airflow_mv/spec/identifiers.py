@@ -205,6 +205,6 @@ def _check_part(part: str, longest: int) -> None:
         raise InvalidIdentifierError(
             f"the part {part[:40]!r}… of a name has {len(part)} characters: at most {longest} are allowed"
         )
-    for character in part:
+    for character in "" if part.isprintable() else part:
         if unicodedata.category(character) in _REFUSED_CATEGORIES:
             raise InvalidIdentifierError(f"the part {part!r} of a name holds the control character {character!r}")

@@ -49,7 +49,7 @@ def surveyed(survey: Survey) -> Found:
 
 def test_a_survey_finds_what_has_changed_since(sales: Lake) -> None:
     """A base commit, a refresh, a new view, a dropped one."""
-    survey = Survey(lambda: sales.catalog, 0, rest=0)
+    survey = Survey("lake", lambda: sales.catalog, 0, rest=0)
     assert states(surveyed(survey)) == {"daily": "fresh"}
     sales.append()
     assert states(surveyed(survey)) == {"daily": "stale"}
@@ -63,7 +63,7 @@ def test_a_survey_finds_what_has_changed_since(sales: Lake) -> None:
 
 def test_a_view_whose_pointers_have_not_moved_is_not_read_again(sales: Lake) -> None:
     """A survey of thousands of unchanged views costs a few queries. Its file is broken here, which is not noticed."""
-    survey = Survey(lambda: sales.catalog, 0, rest=0)
+    survey = Survey("lake", lambda: sales.catalog, 0, rest=0)
     surveyed(survey)
     Path(sales.catalog.load("sales.daily").metadata_location.removeprefix("file://")).write_text("{")
     assert states(surveyed(survey)) == {"daily": "fresh"}
@@ -83,7 +83,9 @@ def test_the_first_survey_of_a_process_opens_no_file_of_what_an_earlier_one_has_
 
     def started() -> Survey:
         catalog = MaterializedViewCatalog(sales.iceberg)
-        return Survey(lambda: catalog, 0, rest=0, cache=cache)
+        return Survey(
+            "lake", lambda: catalog, 0, rest=0, cache=cache, properties_of={"lake": sales.catalog.properties}.get
+        )
 
     first = started().found(wait=60)
     reads.clear()
@@ -101,7 +103,7 @@ def test_a_view_of_a_view_is_read_again(sales: Lake) -> None:
     """Its pointer and those of its base tables are not sufficient: the view that it reads has a storage table."""
     sales.view("top", "SELECT region, orders FROM lake.sales.daily")
     sales.refresh("sales.top")
-    survey = Survey(lambda: sales.catalog, 0, rest=0)
+    survey = Survey("lake", lambda: sales.catalog, 0, rest=0)
     assert states(surveyed(survey)) == {"daily": "fresh", "top": "fresh"}
     sales.append()
     sales.refresh("sales.daily")
@@ -116,7 +118,7 @@ def test_a_catalog_that_hangs_does_not_block_the_answer(sales: Lake) -> None:
         answers.wait(300)
         return sales.catalog
 
-    survey = Survey(hangs, 0, rest=0)
+    survey = Survey("lake", hangs, 0, rest=0)
     started = time.monotonic()
     found = survey.found(wait=0.2)
     assert time.monotonic() - started < 60  # the catalog hangs for longer
@@ -135,7 +137,7 @@ def test_known_rows_are_kept_while_the_catalog_is_unavailable(sales: Lake) -> No
             raise CatalogUnavailableError("the database is down")
         return sales.catalog
 
-    survey = Survey(opens, 0, rest=0)
+    survey = Survey("lake", opens, 0, rest=0)
     before = surveyed(survey)
     gone = True
     found = surveyed(survey)
@@ -154,7 +156,7 @@ def test_rows_are_cached_for_the_configured_time(sales: Lake) -> None:
         opened.append(1)
         return sales.catalog
 
-    survey = Survey(opens, 60)
+    survey = Survey("lake", opens, 60)
     for _ in range(5):
         survey.found(wait=60)
     assert len(opened) == 1
@@ -233,7 +235,7 @@ def test_five_thousand_views_are_read_while_the_page_answers(sales: Lake, tmp_pa
         insert = f"INSERT INTO iceberg_tables {copied} FROM iceberg_tables WHERE table_name = 'daily'"
         database.executemany(insert, [(f"v{number:04}",) for number in range(MANY - 1)])
     database.close()
-    survey = Survey(lambda: sales.catalog, 3600)
+    survey = Survey("lake", lambda: sales.catalog, 3600)
     started, slowest = time.monotonic(), 0.0
     while (found := survey.found()).looking is not None or found.looked_at is None:
         sent = time.monotonic()
