@@ -279,7 +279,10 @@ def status(
         return
     found = _looked(views, namespace, whole, interval, conn_id)
     if as_json:
-        print_json(with_text_ids(found.documents), plain=True)
+        from airflow_mv.freshness.known import without_collections
+
+        with without_collections():
+            print_json(with_text_ids(found.documents), plain=True)
     else:
         render.statuses(found.documents)
     found.require_complete()

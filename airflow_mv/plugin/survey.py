@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.each import ItemResult
-from airflow_mv.freshness.known import Known, Look, PropertiesOf, identifier_of, look_at
+from airflow_mv.freshness.known import Known, Look, PropertiesOf, identifier_of, look_at, without_collections
 from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, row_of_result
@@ -140,10 +140,11 @@ class Survey:
         properties = self.properties_of(self.name)
         if properties is None:
             return False
-        look = look_at(self.name, properties, None, self.cache, self.properties_of, SUMMARY)
+        with without_collections():
+            look = look_at(self.name, properties, None, self.cache, self.properties_of, SUMMARY)
+            results = (ItemResult(identifier_of(self.name, key), item) for key, item in look.known.views.items())
+            rows = {row.view: row for row in map(row_of_result, results)}
         self._kept = Look(look.kind, Known(ordinary=look.known.ordinary), look.gone)
-        results = (ItemResult(identifier_of(self.name, key), item) for key, item in look.known.views.items())
-        rows = {row.view: row for row in map(row_of_result, results)}
         with self._lock:
             self._rows = rows
         return look.is_complete(None)
