@@ -50,7 +50,11 @@ def connections_of_the_database() -> Iterator[None]:
 
 def reads_connections_from_the_database() -> bool:
     """Whether this process looks for connections in Airflow's database. Tasks ask the api-server instead."""
-    return os.environ.get(_CONTEXT) == "server" and getattr(task_runner, "SUPERVISOR_COMMS", None) is None
+    if os.environ.get(_CONTEXT) != "server":
+        return False
+    from airflow.sdk.execution_time import task_runner
+
+    return getattr(task_runner, "SUPERVISOR_COMMS", None) is None
 
 
 class MaskingOperator(BaseOperator):
