@@ -125,6 +125,17 @@ def test_a_dag_file_imports_little_besides_airflow_and_its_spark_provider() -> N
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("package", ["dags", "operators", "sensors", "triggers"])
+def test_a_star_imports_every_public_name(package: str) -> None:
+    """Names that are imported on first use are no attributes of their package before."""
+    source = (ROOT / "airflow_mv" / package / "__init__.py").read_text()
+    expected = set(re.findall(r"^ *from airflow_mv\.\S+ import (\w+) as \1$", source, re.MULTILINE))
+    found: dict[str, object] = {}
+    exec(f"from airflow_mv.{package} import *", found)
+    assert expected
+    assert expected <= found.keys()
+
+
 def test_every_declared_dependency_is_pinned() -> None:
     """An unpinned dependency may have another version tomorrow."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()

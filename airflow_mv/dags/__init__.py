@@ -23,6 +23,14 @@ _NAMES = {
     "materialized_views_group": "dags.group",
     "maintenance_dag": "dags.maintenance",
 }
+__all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
+    "ChainedView",
+    "freshness_alerts_dag",
+    "maintenance_dag",
+    "materialized_views_dag",
+    "materialized_views_dags",
+    "materialized_views_group",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,23 @@ _NAMES = {
     "CommitRefreshOperator": "operators.steps",
     "PlanRefreshOperator": "operators.steps",
 }
+__all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
+    "CommitRefreshOperator",
+    "ConvertMaterializedViewOperator",
+    "CreateMaterializedViewOperator",
+    "DropMaterializedViewOperator",
+    "FreshnessAlertOperator",
+    "MaintainMaterializedViewOperator",
+    "PinBaseTablesOperator",
+    "PlanRefreshOperator",
+    "RefreshMaterializedViewOperator",
+    "RollbackMaterializedViewOperator",
+    "SharedSparkApplicationOperator",
+    "SyncRegistryOperator",
+    "VerifyMaterializedViewOperator",
+    "refresh_params",
+    "share_spark_application",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,19 @@ _NAMES = {
     "JobOutcomeTrigger": "triggers.outcome",
     "read_view": "triggers.views",
 }
+__all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
+    "BaseTablesChangedOnceTrigger",
+    "BaseTablesChangedTrigger",
+    "FreshnessPoll",
+    "JobOutcomeTrigger",
+    "MaterializedViewFreshTrigger",
+    "PendingReport",
+    "SharedApplicationTrigger",
+    "find_pending",
+    "judge",
+    "read_view",
+    "span_of",
+]
 
 
 def __getattr__(name: str) -> Any:
