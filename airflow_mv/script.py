@@ -542,8 +542,8 @@ class Delta:
 
     Args:
         table: Quoted Spark name.
-        ways: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
-            hide), ``lineage`` (row ids), ``changelog`` (Iceberg's scan of changed files), ``files`` (changed files, by
+        read_by: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
+            hide), ``gathered`` (files with delete files, read once), ``lineage`` (row ids), ``changelog`` (Iceberg's scan of changed files), ``files`` (changed files, by
             their names), ``feed`` (a Delta table's change data feed), ``values`` (both snapshots whole), ``whole`` (one
             of them is empty); empty if nothing had to be read.
         old_tasks: Files that only the old snapshot reads, or that it reads with other delete files.
@@ -555,7 +555,7 @@ class Delta:
     """
 
     table: str
-    ways: tuple[str, ...] = ()
+    read_by: tuple[str, ...] = ()
     old_tasks: int = 0
     new_tasks: int = 0
     old_bytes: int = 0
@@ -579,7 +579,7 @@ class Outcome:
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
         mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
-        way: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``, ``merge``, ``overwrite``,
+        written_by: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``, ``merge``, ``overwrite``,
             ``rewrite`` (the same rows in other files), or ``none``.
         fallback: The reason code of a fallback (see ``job/delta.py``), or ``None``.
         fallback_reason: The same in a sentence.
@@ -601,7 +601,7 @@ class Outcome:
     query_error: bool = False
     application_id: str | None = None
     mode: str = "full"
-    way: str = "statement"
+    written_by: str = "statement"
     fallback: str | None = None
     fallback_reason: str | None = None
     rows_deleted: int = 0
@@ -614,7 +614,7 @@ class Outcome:
     @property
     def staged(self) -> str | None:
         """Where the staged rows are: a branch of the storage table, or its newest metadata file; ``None`` for none."""
-        return None if self.way == "none" else self.branch or self.metadata_location
+        return None if self.written_by == "none" else self.branch or self.metadata_location
 
     def to_json(self) -> str:
         """Serialise; :meth:`from_json` reads it back equal."""

@@ -68,8 +68,10 @@ def _table(runs: dict[str, dict[str, Any]]) -> str:
     for case, title in _TITLES.items():
         classic, connect = (runs[kind][case] for kind in ("classic", "connect"))
         ratio = report.median(connect["seconds"]) / report.median(classic["seconds"])
-        ways = f"{classic['ways']}, {connect['ways']}"
-        rows.append((title, ways, report.spread(classic["seconds"]), report.spread(connect["seconds"]), f"{ratio:.2f}"))
+        methods = f"{classic['read_by']}, {connect['read_by']}"
+        rows.append(
+            (title, methods, report.spread(classic["seconds"]), report.spread(connect["seconds"]), f"{ratio:.2f}")
+        )
     return report.table(["change", "read by", "classic, s", "Connect, s", "ratio"], rows)
 
 
@@ -125,9 +127,9 @@ def staged(folder: Path, repeat: str, remote: str | None = None) -> dict[str, An
         outcomes = [stager(plan.script) for _ in range(int(repeat) + 1)]
         if (last := outcomes[-1]).fallback is not None:
             raise SystemExit(f"{plan.view} was recomputed: {last.fallback_reason}")
-        ways = sorted({way for delta in last.deltas for way in delta.ways})
+        methods = sorted({method for delta in last.deltas for method in delta.read_by})
         seconds = [sum(outcome.step_seconds) for outcome in outcomes[1:]]
-        found[case] = {"mode": str(plan.mode), "ways": " ".join(ways), "seconds": seconds}
+        found[case] = {"mode": str(plan.mode), "read_by": " ".join(methods), "seconds": seconds}
     stager.close()
     return found
 

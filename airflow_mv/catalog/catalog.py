@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_mv.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
 from airflow_mv.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
+from airflow_mv.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
 from airflow_mv.catalog.layout import Layout
 from airflow_mv.catalog.layouts import STORED_LAYOUTS, stored_layout
@@ -33,7 +34,6 @@ from airflow_mv.catalog.limits import opening
 from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
-from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
 from airflow_mv.catalog.path_tables import locate_path, read_path
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
@@ -574,7 +574,7 @@ class MaterializedViewCatalog:
         """Change several rows of a SQL catalog in one transaction: see :meth:`SqlPointers.swap_rows`."""
         return self._views.swap_rows(swaps)
 
-    def neighbours(self, own: frozenset[str]) -> tuple[Neighbour, ...]:
+    def other_entries(self, own: frozenset[str]) -> tuple[CatalogEntry, ...]:
         """Return the other tables and views, and where their files are.
 
         For a SQL catalog these are all in its database, of any catalog name; for another one those that it lists.

@@ -127,9 +127,9 @@ def no_answer(seconds: float) -> str:
 
 
 #: Catalog property: the timeout in seconds for one answer of a database or REST server.
-ANSWER = "airflow-mv.answer-seconds"
+RESPONSE_TIMEOUT = "airflow-mv.response-timeout-seconds"
 #: Its default. It is longer than the database's own timeout for a statement, whose error is more specific.
-ANSWER_SECONDS = 70.0
+DEFAULT_TIMEOUT = 70.0
 #: PostgreSQL's own settings, for one transaction at a time: a pooler may give the connection to others.
 SERVER_LIMITS = {
     "lock_timeout": "10s",
@@ -159,20 +159,20 @@ _STARTING = "airflow_mv_starting"
 _guarded: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def answer_seconds(properties: Mapping[str, Any]) -> float:
+def response_timeout(properties: Mapping[str, Any]) -> float:
     """Return the timeout for one answer of a catalog.
 
     Raises:
         ConfigurationError: The property is not a number of seconds.
     """
-    text = properties.get(ANSWER)
+    text = properties.get(RESPONSE_TIMEOUT)
     if text is None:
-        return ANSWER_SECONDS
+        return DEFAULT_TIMEOUT
     with suppress(ValueError):
         seconds = float(text)
         if 0 < seconds < math.inf:
             return seconds
-    raise ConfigurationError(f"the catalog property {ANSWER} is {text!r}; it must be a number of seconds")
+    raise ConfigurationError(f"the catalog property {RESPONSE_TIMEOUT} is {text!r}; it must be a number of seconds")
 
 
 def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
@@ -192,7 +192,7 @@ def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
         pool_pre_ping=pre_ping,
         pool_size=CONNECTIONS,
         max_overflow=0,
-        pool_timeout=ANSWER_SECONDS,
+        pool_timeout=DEFAULT_TIMEOUT,
         **fewer_questions,
     )
     engine.dispose()
@@ -210,11 +210,11 @@ def one_connection(uri: str, properties: Mapping[str, Any]) -> Engine:
     engine = create_engine(uri, poolclass=NullPool)
     if engine.dialect.driver in _LIBPQ:
         engine = create_engine(uri, poolclass=NullPool, use_native_hstore=False)
-    guard(engine, answer_seconds(properties))
+    guard(engine, response_timeout(properties))
     return engine
 
 
-def guard(engine: Engine, seconds: float = ANSWER_SECONDS) -> None:
+def guard(engine: Engine, seconds: float = DEFAULT_TIMEOUT) -> None:
     """Set timeouts for all waits of an engine. A second call has no effect.
 
     Args:

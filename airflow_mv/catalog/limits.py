@@ -23,7 +23,7 @@ from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 from urllib3.exceptions import HTTPError
 
-from airflow_mv.catalog.database_limits import answer_seconds, bounded_engine, guard, no_answer
+from airflow_mv.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout
 from airflow_mv.catalog.pyiceberg_compat import PreparedRestCatalog, PreparedSqlCatalog
 from airflow_mv.catalog.rest_session import RestSession
 from airflow_mv.spec.stored import MAX_BYTES
@@ -58,7 +58,7 @@ class BoundedSqlCatalog(PreparedSqlCatalog):
         """Limit connections and waits."""
         ping = strtobool(self.properties.get("pool_pre_ping", DEFAULT_POOL_PRE_PING_VALUE))
         self.engine = bounded_engine(self.engine, pre_ping=ping)
-        guard(self.engine, answer_seconds(self.properties))
+        guard(self.engine, response_timeout(self.properties))
         # The following code takes a lost connection for missing tables, and would try to create them.
         self.engine.connect().close()
 
@@ -68,7 +68,7 @@ class BoundedRestCatalog(PreparedRestCatalog):
 
     def prepare(self, session: Session) -> None:
         """Limit waits and sizes."""
-        bound_session(session, answer_seconds(self.properties))
+        bound_session(session, response_timeout(self.properties))
 
 
 def bounded_glue(name: str, properties: Mapping[str, Any]) -> Catalog:

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
 from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief, one_line
-from airflow_mv.catalog.database_limits import answer_seconds
+from airflow_mv.catalog.database_limits import response_timeout
 from airflow_mv.catalog.limits import bound_session
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
@@ -105,7 +105,7 @@ class RestViews:
 
     def __init__(self, catalog: RestCatalog, vended: VendedCredentials) -> None:
         self._catalog, self._vended = catalog, vended
-        bound_session(session_of(catalog), answer_seconds(catalog.properties))
+        bound_session(session_of(catalog), response_timeout(catalog.properties))
 
     @property
     def supported(self) -> bool:

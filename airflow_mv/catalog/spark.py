@@ -91,7 +91,7 @@ _PYTHON_ONLY = frozenset({
     "adls.connection-string", "adls.account-name", "adls.account-key", "adls.account-host", "adls.tenant-id",
     "adls.client-id", "adls.client-secret", "adls.credential", "adls.anon", "snapshot-loading-mode",
     "rest-page-size", "ssl", "auth", "hive.kerberos-authentication", "airflow-mv.allowed-locations",
-    "airflow-mv.answer-seconds", "airflow-mv.default-credentials",
+    "airflow-mv.response-timeout-seconds", "airflow-mv.default-credentials",
 })
 # fmt: on
 

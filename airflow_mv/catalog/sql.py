@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.catalog.answers import brief
-from airflow_mv.catalog.database_limits import answer_seconds, guard
+from airflow_mv.catalog.database_limits import guard, response_timeout
 from airflow_mv.catalog.databases import require_locks
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -85,7 +85,7 @@ class SqlPointers:
         self.engine = catalog.engine
         self._catalog = catalog.name
         require_locks(self.engine, catalog.properties)
-        guard(self.engine, answer_seconds(catalog.properties))
+        guard(self.engine, response_timeout(catalog.properties))
         try:
             columns = {column["name"] for column in inspect(self.engine).get_columns(IcebergTables.__tablename__)}
         except SQLAlchemyError as error:

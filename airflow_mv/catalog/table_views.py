@@ -25,10 +25,10 @@ from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from airflow_mv.catalog.answers import answered
+from airflow_mv.catalog.entries import read_places
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import Metastore
-from airflow_mv.catalog.neighbours import read_places
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, namespaces_of
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken

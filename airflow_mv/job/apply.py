@@ -36,8 +36,8 @@ def replace_keys(context: JobContext, step: ReplaceKeysStep) -> None:
     """
     affected = step.affected
     if step.constants:
-        asked = " UNION ALL ".join(f"({constant})" for constant in step.constants)
-        if not any(row[0] is not False for row in context.query(asked).collect()):
+        statement = " UNION ALL ".join(f"({constant})" for constant in step.constants)
+        if not any(row[0] is not False for row in context.query(statement).collect()):
             affected = step.affected_unless or affected
         elif context.has_fallback:
             raise IncrementalRefusedError(
@@ -85,7 +85,7 @@ def _merge_additive(context: JobContext, step: MergeAdditiveStep) -> None:
         f"`__delta` AS (SELECT * FROM {keys.view})\n{step.combine}\n) AS `__new`({columns})"
     )
     if whole:
-        context.way = "overwrite"
+        context.written_by = "overwrite"
         with context.sized_for(0):  # a few rows of both
             context.write(f"INSERT OVERWRITE {step.table}\n{new}")
         return
@@ -102,7 +102,7 @@ def _replace_all(context: JobContext, step: ReplaceKeysStep, affected: str) -> N
     """Replace all rows if anything changes: without a key they are one group."""
     found = context.collect_locally(context.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
     context.keys = found[1] if found else 0
-    context.way = "overwrite" if context.keys else "none"
+    context.written_by = "overwrite" if context.keys else "none"
     if context.keys:
         context.write(f"INSERT OVERWRITE {step.table}\n{step.query}")
 
@@ -129,7 +129,7 @@ class _Keys:
             raise IncrementalRefusedError("too-many-keys", message)
         local, context.keys = found
         context.view(self.view, local)
-        context.way = step.how if context.keys else "none"
+        context.written_by = step.how if context.keys else "none"
         self._types = types
         self._located: Located | None = None
 
@@ -142,7 +142,7 @@ class _Keys:
         if self.step.how == "positions":
             rows = self.only(f"{self.step.table} AS `__old`", "`__old`", (*columns, *PLACE))
             self._located = locate(self.context, self.step.table, columns, rows)
-            self.context.way = "delete" if self._located is None else "positions"
+            self.context.written_by = "delete" if self._located is None else "positions"
 
     @property
     def stored(self) -> str:
@@ -186,8 +186,13 @@ class _Keys:
         Args:
             new: A query for all new rows of these keys, columns in the storage table's order.
         """
-        ways = {"merge": self._merge, "delete": self._delete, "positions": self._delete, "overwrite": self._overwrite}
-        ways[self.step.how](new)
+        writers = {
+            "merge": self._merge,
+            "delete": self._delete,
+            "positions": self._delete,
+            "overwrite": self._overwrite,
+        }
+        writers[self.step.how](new)
 
     def _overwrite(self, new: str) -> None:
         table, columns = self.step.table, columns_of(self.step.columns)

@@ -47,8 +47,8 @@ def run_checks(context: JobContext, checks: StagedChecks, report: Callable[[str]
     Returns:
         A result for each check, in order. A check that cannot be computed has failed, with its problem.
     """
-    asked = [check for check in checks.checks if not check.function]
-    verdicts = iter(_computed(context, checks, asked))
+    in_sql = [check for check in checks.checks if not check.function]
+    verdicts = iter(_computed(context, checks, in_sql))
     results = []
     for check in checks.checks:
         result = _called(context, checks, check) if check.function else next(verdicts)
@@ -59,24 +59,24 @@ def run_checks(context: JobContext, checks: StagedChecks, report: Callable[[str]
     return tuple(results)
 
 
-def _computed(context: JobContext, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
+def _computed(context: JobContext, checks: StagedChecks, in_sql: Sequence[StagedCheck]) -> list[CheckResult]:
     """Compute checks in one aggregation; if it fails, each one separately, so that the others have a result."""
-    if not asked:
+    if not in_sql:
         return []
     try:
-        (row,) = context.query(checks.statement(tuple(asked))).collect()
+        (row,) = context.query(checks.statement(tuple(in_sql))).collect()
     except Exception as error:
         # What fails in a scalar subquery has no class in Python.
         if not isinstance(error, AnalysisException) and not fails_on_a_value(error):
             raise
-        if len(asked) == 1:
-            return [_result(asked[0], passed=False, problem=_reason(context, error))]
-        return [result for check in asked for result in _computed(context, checks, [check])]
+        if len(in_sql) == 1:
+            return [_result(in_sql[0], passed=False, problem=_reason(context, error))]
+        return [result for check in in_sql for result in _computed(context, checks, [check])]
     return [
         _result(
             check, passed=row[2 * number + 1] is True, observed="NULL" if row[2 * number] is None else row[2 * number]
         )
-        for number, check in enumerate(asked)
+        for number, check in enumerate(in_sql)
     ]
 
 

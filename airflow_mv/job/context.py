@@ -55,7 +55,7 @@ class JobContext:
         #: Views of rows that match changes of other tables, which were read together with the change.
         self.gathered: set[str] = set()
         self.keys: int | None = None
-        self.way = "statement"
+        self.written_by = "statement"
         #: Whether the script has a fallback for a step that refuses.
         self.has_fallback = False
         #: Called before the script's last statement that writes.
@@ -311,7 +311,7 @@ class JobContext:
         """
         refused = error if isinstance(error, IncrementalRefusedError) else None
         return {
-            "way": self.way,
+            "written_by": self.written_by,
             "fallback": refused.code if refused else None,
             "fallback_reason": self.public(str(refused)) if refused else None,
             "keys": self.keys,

@@ -206,15 +206,15 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
 def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
     if (found := changelog(context, step.table, start, end)) is not None:
-        (old, new), way = (found.removed, found.added), "changelog"
+        (old, new), method = (found.removed, found.added), "changelog"
         frame = _signed(found.frame, step, found.weight)
     elif (files := changed_files(context, step.table, (start, end), step.columns)) is not None:
-        (old, new), way = [(item.files, item.bytes, item.rows) for item in files], "files"
+        (old, new), method = [(item.files, item.bytes, item.rows) for item in files], "files"
         frame = _signed(files[0].frame, step, -1).unionAll(_signed(files[1].frame, step, 1))
     else:
         return None
     _ = frame.schema  # a client of Spark Connect has it analysed now
-    facts = Delta(step.table, (way,), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
+    facts = Delta(step.table, (method,), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
     return _Read(frame, facts, net=False)
 
 
@@ -351,14 +351,14 @@ def _by_files(context: JobContext, step: DeltaStep, versions: DeltaVersions) -> 
         empty = replace(step, where="false")
         return _Read(_pinned(context, empty, step.end, 1), replace(facts, rows=0), added=True)
     if not removed.files:
-        rows = replace(facts, ways=("append",), rows=facts.rows_read)
+        rows = replace(facts, read_by=("append",), rows=facts.rows_read)
         return _Read(_signed(versions.added.frame(), step, 1), rows, added=True)
     if versions.has_feed and (read := _by_feed(context, step, versions, facts)) is not None:
         return read
     parts = [_signed(files.frame(), step, sign) for files, sign in ((versions.removed, -1), (versions.added, 1))]
     # Files of an old version may have been removed by VACUUM, so they are read here.
     frame, rows_changed = context.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
-    return _Read(frame, replace(facts, ways=("diff",), rows=rows_changed))
+    return _Read(frame, replace(facts, read_by=("diff",), rows=rows_changed))
 
 
 def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> _Read | None:
@@ -371,7 +371,7 @@ def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, fact
         found, rows = context.kept(_cancelled(signed, step))
     except Exception:  # noqa: BLE001 (Delta's errors have no common base)
         return None
-    return _Read(found, replace(facts, ways=("feed",), rows_read=rows, rows=rows))
+    return _Read(found, replace(facts, read_by=("feed",), rows_read=rows, rows=rows))
 
 
 # ----------------------------------------------------------------------------------------- scan tasks
@@ -408,7 +408,7 @@ class _Tasks:
         self.context, self.step, self.diff = context, step, diff
         self.removed, self.added, self.before, self.after = diff.removed(), diff.added(), diff.before(), diff.after()
         self.version = int(self.context.java("org.apache.iceberg.TableUtil").formatVersion(table))
-        self.ways: list[str] = []
+        self.read_by: list[str] = []
 
     def read(self) -> _Read:
         """Return the signed union of the rows that must be read."""
@@ -422,10 +422,10 @@ class _Tasks:
         frame = parts[0]
         for part in parts[1:]:
             frame = frame.unionAll(part)
-        if self.ways == ["diff"] and not self.removed.size():
+        if self.read_by == ["diff"] and not self.removed.size():
             facts = replace(facts, rows=facts.rows_read)
         only_added = not (self.removed.size() or self.before.size() or self.after.size())
-        return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"], added=only_added)
+        return _Read(frame, facts, net=len(parts) == 1, sized=self.read_by == ["diff"], added=only_added)
 
     def _gathered(self) -> _Read | None:
         """The rows of the change, if the further views of the step are created from the same scan."""
@@ -435,7 +435,7 @@ class _Tasks:
         if found is None:
             return None
         rows, copies = found
-        self.ways.append("gathered")
+        self.read_by.append("gathered")
         changed = rows.where(F.col(quote(copies)) != 0)
         frame = changed.select(*(F.col(quote(name)) for name in self.step.columns), F.col(quote(copies)).alias(WEIGHT))
         return _Read(frame, self._facts(), net=not self.added.size())
@@ -443,7 +443,7 @@ class _Tasks:
     def _facts(self) -> Delta:
         return Delta(
             self.step.table,
-            tuple(self.ways),
+            tuple(self.read_by),
             old_tasks=self.removed.size() + self.before.size(),
             new_tasks=self.added.size() + self.after.size(),
             old_bytes=self.diff.bytes(self.removed) + self.diff.bytes(self.before),
@@ -456,7 +456,7 @@ class _Tasks:
         table = self.diff.readingDeletes() if self.after.size() else None
         if table is None:
             return
-        self.ways.append("deleted")
+        self.read_by.append("deleted")
         newly = newly_deleted(self.context, self.diff) if self.diff.deleting(self.before).size() else None
         if newly is not None and not set(PLACE) & set(self.step.columns):
             # Both snapshots have the older deletes, so the files are read once.
@@ -473,11 +473,11 @@ class _Tasks:
     def _files(self) -> Iterator[DataFrame]:
         both = self.removed.size() and self.added.size()
         if both and self.version > 2 and self.diff.lineage(self.removed) and self.diff.lineage(self.added):
-            self.ways.append("lineage")
+            self.read_by.append("lineage")
             yield from self._by_lineage()
             return
         if self.removed.size() or self.added.size():
-            self.ways.append("diff")
+            self.read_by.append("diff")
         table = self.diff.reading(self.version)
         for tasks, sign in ((self.removed, -1), (self.added, 1)):
             if tasks.size():

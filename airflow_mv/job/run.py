@@ -356,7 +356,7 @@ def _host(spark: SparkSession) -> str:
 
 def _check(context: JobContext, script: Script, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Run the checks on the staged rows, if there are any. Unchanged rows are published already."""
-    if script.checks is None or context.way == "none":
+    if script.checks is None or context.written_by == "none":
         return ()
     return run_checks(context, script.checks, report)
 

@@ -83,7 +83,7 @@ def run_steps(
             raise
         report(f"full refresh instead: {context.public(str(error))}")
         context.close()
-        context.way = "statement"
+        context.written_by = "statement"
         if script.branch is not None:
             context.spark.conf.set(COMPLETE, "false")
         reason = f"{error.code}: {context.found(error)['fallback_reason']}"
@@ -155,7 +155,7 @@ def _run_step(context: JobContext, step: Step) -> None:
         case MergeAdditiveStep():
             merge_additive(context, step)
         case RewriteStep():
-            context.way = "rewrite"
+            context.written_by = "rewrite"
             context.run(step.describe())
 
 

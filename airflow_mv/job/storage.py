@@ -98,7 +98,11 @@ def written(context: JobContext, script: Script) -> dict[str, Any]:
     else:
         location, head, summaries = _by_metadata(context.table(script.table), script)
     # A rewrite is known by its operation: the procedure adds nothing to the summary.
-    if context.way not in ("none", "rewrite") and head is not None and head.get(REFRESH_ID_KEY) != script.refresh_id:
+    if (
+        context.written_by not in ("none", "rewrite")
+        and head is not None
+        and head.get(REFRESH_ID_KEY) != script.refresh_id
+    ):
         raise JobError(
             f"Spark {context.spark.version} has not written the refresh id ({REFRESH_ID_KEY}) into the summary of the "
             "snapshot that it staged: nothing may be published. Does its Iceberg honour the setting "

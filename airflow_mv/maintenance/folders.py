@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.neighbours import Neighbour
+from airflow_mv.catalog.entries import CatalogEntry
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.catalog.reachable_files import FilesOf
@@ -83,7 +83,7 @@ def others_in(
     *,
     compare: Places,
     files_of: FilesOf,
-    found: Iterable[Neighbour] = (),
+    found: Iterable[CatalogEntry] = (),
 ) -> Others:
     """Find the files of other tables and views in the view's folders.
 
@@ -102,7 +102,7 @@ def others_in(
     own = frozenset(".".join(name.parts) for name in (view.identifier, *storage.pointers))
     inside: list[tuple[str, str]] = []
     reached: set[str] = set()
-    listed = catalog.neighbours(own)
+    listed = catalog.other_entries(own)
     for other in (*listed, *found):
         wide = _wide(compare, bases, other) if other in listed else frozenset()
         inner = [place for place in other.places if place not in wide]
@@ -116,7 +116,7 @@ def others_in(
     return Others(compare, tuple(inside), frozenset(reached))
 
 
-def _wide(compare: Places, bases: tuple[str, ...], other: Neighbour) -> frozenset[str]:
+def _wide(compare: Places, bases: tuple[str, ...], other: CatalogEntry) -> frozenset[str]:
     """Return the write paths of another table or view that are above the view's folders, such as a bucket's root.
 
     Such a path says where it may write, not that all files there are its own. The files that it reaches are known
@@ -130,7 +130,7 @@ def _wide(compare: Places, bases: tuple[str, ...], other: Neighbour) -> frozense
     )
 
 
-def _touches(compare: Places, view: Identifier, bases: tuple[str, ...], other: Neighbour, place: str) -> bool:
+def _touches(compare: Places, view: Identifier, bases: tuple[str, ...], other: CatalogEntry, place: str) -> bool:
     """Whether another table's folder is inside one of the view's; refuse one that is the view's, or holds it."""
     for base in bases:
         if compare.may_lie_in(base, place):

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import msgspec
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.catalog.files import CLOCK_TEXT
 from airflow_mv.catalog.listing import StoredFile
-from airflow_mv.catalog.neighbours import MetadataPlaces, Neighbour
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import PastFilesOf
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
@@ -108,7 +108,7 @@ class History:
         #: Files of an adopted table from before its adoption.
         self._earlier: set[str] = set()
         #: Tables that are not the view's, but have metadata files in these folders.
-        self.others: list[Neighbour] = []
+        self.others: list[CatalogEntry] = []
         documents = dict(self._documents())
         self._follow_views(documents, storage)
         own, files_of = self._follow_storages(documents), past_files_of(catalog, bases)
@@ -251,7 +251,7 @@ class History:
                 continue
             name = f"the table of uuid {document.table_uuid}"
             location = self._files[key].location
-            self.others.append(Neighbour(name, location, document.folders, document.table_uuid))
+            self.others.append(CatalogEntry(name, location, document.folders, document.table_uuid))
 
     # -- working files -----------------------------------------------------------------------------
 

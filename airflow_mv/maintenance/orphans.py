@@ -224,7 +224,7 @@ def collect_orphans(
 
     It reads and writes in this order: ``catalog.load``, ``load_storage`` and ``shared_folders`` (for the folders),
     ``files.now_ms``, ``files.list``; then ``catalog.load``, ``load_storage``, ``previous_location``, ``files_of``;
-    the ledger and the metadata files that were listed; where something is to be deleted ``neighbours``,
+    the ledger and the metadata files that were listed; where something is to be deleted ``other_entries``,
     ``catalog.load`` and ``load_storage`` once more; then ``files.delete`` for each file, and the ledger is written.
 
     Args:

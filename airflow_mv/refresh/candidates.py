@@ -240,9 +240,9 @@ class _Candidates:
     def cheapest(self) -> Candidate | tuple[Reason, ...]:
         refused: dict[Reason, list[Mode]] = {}
         merge = self._merge if self.query.is_grouped else self._merge_rows
-        ways = {Mode.APPEND: self._append, Mode.MERGE: merge, Mode.REPLACE_KEYS: self._replace_keys}
-        for mode, way in ways.items():
-            found = way()
+        builders = {Mode.APPEND: self._append, Mode.MERGE: merge, Mode.REPLACE_KEYS: self._replace_keys}
+        for mode, build in builders.items():
+            found = build()
             if isinstance(found, Candidate):
                 return Candidate(found.mode, found.steps, (*found.reasons, *_reasons(refused)), found.estimate)
             refused.setdefault(found, []).append(mode)

@@ -237,7 +237,7 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
             frame = net_change(context, step)
         except IncrementalRefusedError as error:
             raise _translated(wanted, error) from None
-        log.info("%s: its change was read by %s", wanted.table, ", ".join(context.deltas[0].ways) or "its metadata")
+        log.info("%s: its change was read by %s", wanted.table, ", ".join(context.deltas[0].read_by) or "its metadata")
         return _each_copy(frame, wanted.columns)
 
 

@@ -116,7 +116,7 @@ class _Compiler:
 
     def staged(self) -> StagedCheck:
         """Return the query that the job runs."""
-        ways: dict[str, Callable[[], StagedCheck]] = {
+        builders: dict[str, Callable[[], StagedCheck]] = {
             "not_null": self._not_null,
             "unique": self._unique,
             "accepted_values": self._accepted_values,
@@ -127,7 +127,7 @@ class _Compiler:
             "column": self._column_check,
             "python": self._python,
         }
-        return ways[self._check.kind]()
+        return builders[self._check.kind]()
 
     # -- kinds ---------------------------------------------------------------------------------
 

@@ -266,7 +266,7 @@ def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
 def _compared(outcome: Outcome) -> Iterator[Reason]:
     """Return reasons for tables of which all rows were read to find the change. The estimates do not expect that."""
     for delta in outcome.deltas:
-        if "values" in delta.ways:
+        if "values" in delta.read_by:
             text = "all of its rows at both snapshots were compared: metadata tables do not tell what changed"
             yield Reason(Code.ROWS_COMPARED, f"{delta.table}: {text}")
 

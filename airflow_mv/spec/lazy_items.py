@@ -131,7 +131,7 @@ class LazyItems(Sequence[T], Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(Generic[T]):
+class SplitDocument(Generic[T]):
     """A document without a long array.
 
     Args:
@@ -152,7 +152,7 @@ def cut_out(
     *,
     budget: Budget,
     source: str,
-) -> Cut[T] | None:
+) -> SplitDocument[T] | None:
     """Cut an array of objects out of a document; ``None`` if there is none, or none that can be read by pieces.
 
     Args:
@@ -186,7 +186,7 @@ def cut_out(
     budget.take(len(rest))
     if rest.count(MARK) != 1:
         return None
-    return Cut(rest, LazyItems(text, cuts, firsts, found, decoder, source))
+    return SplitDocument(rest, LazyItems(text, cuts, firsts, found, decoder, source))
 
 
 def _next_piece(

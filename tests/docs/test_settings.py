@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.catalog.database_limits import ANSWER_SECONDS
+from airflow_mv.catalog.database_limits import DEFAULT_TIMEOUT
 from airflow_mv.provider_info import get_provider_info
 from airflow_mv.publish.refresh import DEFAULT_MAX_COUNT
 from airflow_mv.refresh.choose import Policy
@@ -55,7 +55,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert float(shown["incremental-up-to"]) == policy.up_to
     assert shown["on-fallback"] == policy.on_fallback
     assert shown["refresh-state"] == DEFAULT_DIALECT
-    assert [float(row[1]) for row in rows("Catalog properties") if "answer" in row[0]] == [ANSWER_SECONDS]
+    assert [float(row[1]) for row in rows("Catalog properties") if "answer" in row[0]] == [DEFAULT_TIMEOUT]
     options = get_provider_info()["config"]["airflow_mv"]["options"]
     documented = {row[0]: "" if row[1] == "none" else row[1] for row in rows("Airflow options")}
     assert documented == {name: option["default"] for name, option in options.items()}

@@ -56,7 +56,7 @@ class Play:
     lake: Lake
     paths: dict[str, str]
     chance: random.Random
-    ways: Counter[str] = field(default_factory=Counter)
+    methods: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     _ids: int = 0
 
@@ -120,7 +120,7 @@ class Play:
     def stage(self, script: Script) -> Outcome:
         """Run a script in the session, and note how changes were read."""
         outcome = session_stager(self.lake.catalog, self.lake.spark, report=lambda _: None)(script)
-        self.ways.update(way for delta in outcome.deltas for way in delta.ways)
+        self.methods.update(method for delta in outcome.deltas for method in delta.read_by)
         if outcome.fallback_reason or outcome.error:
             self.faults.append(f"{script.view}: {outcome.fallback_reason or outcome.error}")
         return outcome
@@ -210,7 +210,7 @@ def play(seed: int, steps: int, *, by_spark: bool) -> dict[str, Any]:
         for path in paths.values():
             found.check_changes(path)
         lake.spark.stop()
-    return {"ways": found.ways, "faults": found.faults}
+    return {"methods": found.methods, "faults": found.faults}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def test_views_of_delta_tables_equal_a_recompute() -> None:
     """Commits of every kind by delta-rs, and at the end a deletion vector by Spark; files and feeds are read."""
     found = _play(7, 3)
     assert not found["faults"]
-    assert {"append", "diff", "feed"} <= found["ways"].keys()
+    assert {"append", "diff", "feed"} <= found["methods"].keys()
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ class Table:
                 version: Counter(plain(row) for row in self.spark.sql(f"SELECT * FROM {view}").collect())
                 for version, view in views.items()
             }
-            return {row: count for row, count in found.items() if count}, rows, work.deltas[0].ways
+            return {row: count for row, count in found.items() if count}, rows, work.deltas[0].read_by
         finally:
             work.close()
 

@@ -155,7 +155,7 @@ def test_affected_groups_are_recomputed_with_nulls_and_new_moved_and_removed_gro
         home.change(change)
         outcome = home.run(home.delta("g", "h"), by_groups(home, how))
         assert outcome.error is None, outcome.error
-        assert (outcome.mode, outcome.way) == ("incremental", way_of(how, mode))
+        assert (outcome.mode, outcome.written_by) == ("incremental", way_of(how, mode))
         assert home.rows() == home.recomputed(), change
     assert home.outcomes[-2].keys == 1, "one group was removed"
 
@@ -179,7 +179,7 @@ def test_the_single_row_is_recomputed_if_a_change_affects_it(home: Home) -> None
         home.change(f"INSERT INTO {{t}} VALUES {added}")
         step = ReplaceKeysStep(TABLE, home.query(), ("groups", "most"), f"SELECT 1 FROM {VIEW} WHERE h = 1", ())
         outcome = home.run(home.delta("g", "h", "x"), step)
-        assert (outcome.error, outcome.mode, outcome.way) == (None, "incremental", way)
+        assert (outcome.error, outcome.mode, outcome.written_by) == (None, "incremental", way)
         assert home.rows() == home.recomputed()
 
 
@@ -192,14 +192,14 @@ def test_a_change_that_affects_nothing_writes_nothing_and_one_with_too_many_keys
     before = home.stored
     home.change("UPDATE {t} SET x = x WHERE id = 3")
     outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "merge"))
-    assert (outcome.error, outcome.mode, outcome.way, outcome.keys) == (None, "incremental", "none", 0)
+    assert (outcome.error, outcome.mode, outcome.written_by, outcome.keys) == (None, "incremental", "none", 0)
     assert (outcome.metadata_location, outcome.rows_written) == (before, 0)
     home.change("UPDATE {t} SET x = x + 1")
     step = by_groups(home, "merge", most_keys=3)
     ended = home.run(home.delta("g", "h", "x"), step)
     assert (ended.mode, ended.fallback, ended.metadata_location) == ("none", "too-many-keys", None)
     outcome = home.run(home.delta("g", "h", "x"), step, fallback=home.full())
-    assert (outcome.mode, outcome.fallback, outcome.way) == ("full", "too-many-keys", "statement")
+    assert (outcome.mode, outcome.fallback, outcome.written_by) == ("full", "too-many-keys", "statement")
     assert (outcome.fallback_reason or "").startswith("more than 3 keys are affected")
     assert home.rows() == home.recomputed()
 
@@ -213,7 +213,7 @@ def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pyt
         before = files_of(home)
         home.change(f"UPDATE {{t}} SET x = 1000 WHERE g = 'g3' AND h = {number}")
         outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "positions"))
-        assert (outcome.error, outcome.way) == (None, way)
+        assert (outcome.error, outcome.written_by) == (None, way)
         assert home.rows() == home.recomputed()
         assert (outcome.rows_deleted, outcome.rows_written) == (1, 1) or way == "delete"
         assert {partition for partition, _ in before - files_of(home)} <= {"g3"}
@@ -286,7 +286,7 @@ def test_without_a_key_all_rows_are_one_group(home: Home) -> None:
     for change in ("INSERT INTO {t} VALUES (1, 'a', 1, 999)", "DELETE FROM {t}"):
         home.change(change)
         outcome = home.run(home.delta("x"), replace(step, query=home.query()))
-        assert (outcome.error, outcome.way) == (None, "overwrite")
+        assert (outcome.error, outcome.written_by) == (None, "overwrite")
         assert home.rows() == home.recomputed()
 
 
@@ -315,7 +315,7 @@ def test_sums_are_added_and_an_empty_group_is_removed(home: Home, how: str, mode
     ):
         home.change(change)
         outcome = home.run(home.delta("g", "h", "x"), added(home, how))
-        assert (outcome.error, outcome.mode, outcome.way) == (None, "incremental", way_of(how, mode))
+        assert (outcome.error, outcome.mode, outcome.written_by) == (None, "incremental", way_of(how, mode))
         assert home.rows() == home.recomputed()
 
 
@@ -324,7 +324,7 @@ def test_a_sum_over_all_rows_is_added_to_the_single_row(home: Home) -> None:
     home.start("SELECT count(*) AS n, sum(x) AS total, min(h) AS low FROM {t}")
     home.change("INSERT INTO {t} VALUES (1, 'a', -5, 999)")
     outcome = home.run(home.delta("g", "h", "x"), added(home, keys=()))
-    assert (outcome.error, outcome.way) == (None, "overwrite")
+    assert (outcome.error, outcome.written_by) == (None, "overwrite")
     assert home.rows() == home.recomputed()
 
 

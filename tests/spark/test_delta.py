@@ -125,11 +125,11 @@ def test_equality_deletes_are_seen(
     for start, end in itertools.permutations(table.snapshots, 2):
         assert table.delta(start, end)[0] == table.change(start, end)
     first, second, *_, last = table.snapshots
-    assert table.delta(first, second)[1].ways == ("deleted",)
+    assert table.delta(first, second)[1].read_by == ("deleted",)
     monkeypatch.setattr(JobContext, "lists_tasks", False)
     for start, end, way in ((first, second, "values"), (second, last, "files")):
         found, facts = table.delta(start, end)
-        assert (found, facts.ways) == (table.change(start, end), (way,))
+        assert (found, facts.read_by) == (table.change(start, end), (way,))
 
 
 def test_files_that_both_snapshots_share_are_not_read(spark: SparkSession, lake: Lake) -> None:
@@ -139,9 +139,9 @@ def test_files_that_both_snapshots_share_are_not_read(spark: SparkSession, lake:
     table.run("DELETE FROM {t} WHERE id = 3")
     _, second, third, last = table.snapshots
     appended, deleted = table.delta(second, third)[1], table.delta(third, last)[1]
-    assert (appended.ways, appended.old_tasks, appended.new_tasks, appended.rows_read) == (("diff",), 0, 1, 10)
+    assert (appended.read_by, appended.old_tasks, appended.new_tasks, appended.rows_read) == (("diff",), 0, 1, 10)
     assert appended.rows == 10
-    assert (deleted.ways, deleted.old_tasks, deleted.new_tasks, deleted.rows) == (("deleted",), 1, 1, 1)
+    assert (deleted.read_by, deleted.old_tasks, deleted.new_tasks, deleted.rows) == (("deleted",), 1, 1, 1)
     assert appended.new_bytes < deleted.new_bytes + deleted.old_bytes
 
 
@@ -177,7 +177,7 @@ def test_without_java_the_rows_of_both_snapshots_are_compared(spark: SparkSessio
     start, *_, end = table.snapshots
     found, facts = table.delta(start, end, COLUMNS, kind="values")
     assert found == table.change(start, end, COLUMNS)
-    assert facts.ways == ("values",)
+    assert facts.read_by == ("values",)
 
 
 @pytest.mark.parametrize("layout", [soon_or_later(layout) for layout in LAYOUTS])
@@ -192,12 +192,12 @@ def test_without_scan_tasks_only_changed_files_count(
     for start, end in random.Random(7).sample(list(itertools.permutations(table.snapshots, 2)), 6):
         found, facts = table.delta(start, end, COLUMNS, where="k IN (1, 2)")
         assert found == table.change(start, end, COLUMNS, "k IN (1, 2)"), (start, end)
-        ways |= set(facts.ways)
+        ways |= set(facts.read_by)
     assert ways <= {"changelog", "files"}
     assert ("changelog" in ways) == (layout[1] == "copy-on-write")
     table.run("INSERT INTO {t} VALUES (1, 1, 'a', null, null, null)", "ALTER TABLE {t} ADD COLUMN _change_type STRING")
     start, end = table.snapshots[-2:]
-    assert table.delta(start, end)[1].ways == ("files",), "the changelog has a column of this name"
+    assert table.delta(start, end)[1].read_by == ("files",), "the changelog has a column of this name"
 
 
 # -------------------------------------------------------------------------------------- columns, names
@@ -224,7 +224,7 @@ def test_an_appended_row_is_read_with_the_columns_of_its_snapshot(spark: SparkSe
     table.run("INSERT INTO {t} VALUES (1, 1)", "INSERT INTO {t} VALUES (2, 2)")
     start, end = table.snapshots
     facts = table.delta(start, end, kind="append")[1]
-    assert (facts.ways, facts.new_tasks, facts.rows_read, facts.rows) == (("append",), 1, 1, 1)
+    assert (facts.read_by, facts.new_tasks, facts.rows_read, facts.rows) == (("append",), 1, 1, 1)
     assert 0 < facts.new_bytes < 10_000
     table.run("ALTER TABLE {t} RENAME COLUMN k TO renamed")
     assert table.delta(start, end, kind="append")[0] == {"[2, 2]": 1}
@@ -294,7 +294,7 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
     script = Script.from_json(script.to_json())
     outcome = run(spark, script, report=silent)
     assert rows_of(outcome) == [("b", 5, 1)]
-    assert (outcome.mode, [delta.ways for delta in outcome.deltas]) == ("incremental", [("diff",)])
+    assert (outcome.mode, [delta.read_by for delta in outcome.deltas]) == ("incremental", [("diff",)])
     assert type(outcome).from_json(outcome.to_json()) == outcome
 
     failed = run(
@@ -425,8 +425,8 @@ def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_r
     ]
     (outcome, joined, refused), _ = over_connect(connect, confs, *scripts)
     assert rows_of(outcome) == [("a", 10), ("b", 25)]
-    assert (outcome.mode, outcome.way, outcome.keys) == ("incremental", "merge", 1)
-    assert [delta.ways for delta in outcome.deltas] == [("changelog",)]
+    assert (outcome.mode, outcome.written_by, outcome.keys) == ("incremental", "merge", 1)
+    assert [delta.read_by for delta in outcome.deltas] == [("changelog",)]
     assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
-    assert [delta.ways for delta in joined.deltas] == [("append",)]
+    assert [delta.read_by for delta in joined.deltas] == [("append",)]
     assert (refused.mode, refused.fallback) == ("none", "plan-differs")

@@ -47,7 +47,7 @@ class Tally:
     #: Functions of views that were refreshed incrementally.
     functions: Counter[str] = field(default_factory=Counter)
     #: How changes were read and rows were written.
-    ways: Counter[str] = field(default_factory=Counter)
+    methods: Counter[str] = field(default_factory=Counter)
     #: Views that ended early, with Spark's error for their own query.
     broken: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -57,7 +57,7 @@ class Tally:
             f"{self.sequences} sequences, {self.refreshes} refreshes ({self.by_duckdb} by DuckDB too) "
             f"in {self.seconds:.0f} s",
             f"modes {dict(self.modes)}; variants {dict(self.variants)}; layouts {dict(self.layouts)}",
-            f"ways {dict(self.ways)}",
+            f"methods {dict(self.methods)}",
             f"changes {dict(self.changes)}; full because {dict(self.fallbacks)}",
             f"{len(self.functions)} functions: {' '.join(sorted(self.functions))}",
             f"ended by an error of the query itself: {dict(self.broken)}",
@@ -235,13 +235,13 @@ def _change(lake: Lake, change: Change, snapshots: list[int]) -> None:
         snapshots.append(head)
 
 
-def writing(lake: Lake, how: str, ways: Counter[str] | None = None) -> Callable[[Script], Outcome]:
+def writing(lake: Lake, how: str, methods: Counter[str] | None = None) -> Callable[[Script], Outcome]:
     """Return the lake's stager, which also uses the write methods of large storage tables for small ones.
 
     Args:
         lake: The lake.
         how: The write method.
-        ways: Counts how changes were read and rows were written.
+        methods: Counts how changes were read and rows were written.
     """
 
     def stage(script: Script) -> Outcome:
@@ -250,8 +250,8 @@ def writing(lake: Lake, how: str, ways: Counter[str] | None = None) -> Callable[
             for step in script.steps
         )
         outcome = lake.stager(replace(script, steps=steps))
-        if ways is not None:
-            ways.update([outcome.way, *(way for delta in outcome.deltas for way in delta.ways)])
+        if methods is not None:
+            methods.update([outcome.written_by, *(method for delta in outcome.deltas for method in delta.read_by)])
         return outcome
 
     return stage
@@ -261,7 +261,7 @@ def _refresh(lake: Lake, view: View, tally: Tally, random: Random, *, first: boo
     if first:
         sql = naming(view.sql, {name: lake(name) for name in TABLES})
         lake.create(view.name, sql, refresh_strategy="incremental", properties=ALWAYS, layout=view.layout)
-    result = lake.refresh(view.name, on_fallback="full", stager=writing(lake, view.how, tally.ways))
+    result = lake.refresh(view.name, on_fallback="full", stager=writing(lake, view.how, tally.methods))
     mode = "first" if first else str(result.mode)
     tally.modes[mode] += 1
     if first:

@@ -54,7 +54,7 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
     assert not _MODES - set(tally.modes), tally
     assert set(CHANGES) == set(tally.changes), tally
     assert {"pointed", "registered"} == set(tally.layouts), tally
-    assert {"gathered", "positions"} <= set(tally.ways), tally
+    assert {"gathered", "positions"} <= set(tally.methods), tally
     assert tally.by_duckdb > tally.refreshes // 4, tally
     return tally
 

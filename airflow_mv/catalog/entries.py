@@ -31,8 +31,8 @@ _FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Another table or view.
+class CatalogEntry:
+    """A table or view of a catalog, and where its files are.
 
     Args:
         name: Its name, with the catalog's name.
@@ -70,7 +70,7 @@ class MetadataPlaces(msgspec.Struct, rename="kebab"):
         return tuple(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys()))
 
 
-def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[Neighbour]:
+def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[CatalogEntry]:
     """Read the metadata files of tables and views.
 
     Args:
@@ -87,17 +87,19 @@ def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[Ne
         return list(readers.map(lambda row: _from_file(files, *row), wanted))
 
 
-def _from_file(files: MetadataFiles, name: str, location: str) -> Neighbour:
+def _from_file(files: MetadataFiles, name: str, location: str) -> CatalogEntry:
     own = _folder(location)
     try:
         found = read_places(files, location, what=f"{name}, metadata file")
     except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
         # Its other places are not known. Deletion additionally needs proof that a file is the view's own.
         log.warning("Only the folder of %s is known: %s", name, error)
-        return Neighbour(name, location, (own,), None)
+        return CatalogEntry(name, location, (own,), None)
     uuid = found.table_uuid or found.view_uuid
     paths = frozenset(found.write_paths) - {own, found.location}
-    return Neighbour(name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None, paths)
+    return CatalogEntry(
+        name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None, paths
+    )
 
 
 def read_places(files: MetadataFiles, location: str, *, what: str) -> MetadataPlaces:
@@ -118,7 +120,7 @@ def _folder(metadata_location: str) -> str:
     return metadata_location.rpartition("/")[0].removesuffix("/metadata")
 
 
-def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iterator[Neighbour]:
+def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iterator[CatalogEntry]:
     """Yield the tables and views that a REST server lists; it may hide some.
 
     Args:
@@ -135,7 +137,7 @@ def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iter
             yield from _view(views, Identifier(catalog.name, space, name))
 
 
-def _view(views: RestViews, identifier: Identifier) -> Iterator[Neighbour]:
+def _view(views: RestViews, identifier: Identifier) -> Iterator[CatalogEntry]:
     try:
         view = views.load(identifier)
     except (InvalidMetadataError, *_UNKNOWN) as error:
@@ -143,7 +145,7 @@ def _view(views: RestViews, identifier: Identifier) -> Iterator[Neighbour]:
         return
     if view is not None:
         places = (_folder(view.metadata_location), view.metadata.location, view.metadata.metadata_folder)
-        yield Neighbour(str(identifier), view.metadata_location, places, view.metadata.view_uuid, is_table=False)
+        yield CatalogEntry(str(identifier), view.metadata_location, places, view.metadata.view_uuid, is_table=False)
 
 
 def _dotted(space: tuple[str, ...], name: str, catalog: str) -> str:
@@ -151,7 +153,7 @@ def _dotted(space: tuple[str, ...], name: str, catalog: str) -> str:
     return ".".join((catalog, *space, name))
 
 
-def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> Iterator[Neighbour]:
+def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> Iterator[CatalogEntry]:
     try:
         with answered(catalog.name, "listing tables"):
             listed = catalog.list_tables(space)
@@ -173,4 +175,4 @@ def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> It
         folder, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)
         paths = frozenset(found.write_paths) - {folder, found.location}
         places = tuple(dict.fromkeys((folder, *found.folders)))
-        yield Neighbour(full, table.metadata_location, places, uuid, write_paths=paths)
+        yield CatalogEntry(full, table.metadata_location, places, uuid, write_paths=paths)
