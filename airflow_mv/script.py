@@ -542,10 +542,11 @@ class Delta:
 
     Args:
         table: Quoted Spark name.
-        read_by: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
-            hide), ``gathered`` (files with delete files, read once), ``lineage`` (row ids), ``changelog`` (Iceberg's scan of changed files), ``files`` (changed files, by
-            their names), ``feed`` (a Delta table's change data feed), ``values`` (both snapshots whole), ``whole`` (one
-            of them is empty); empty if nothing had to be read.
+        read_by: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete
+            files hide), ``gathered`` (files with delete files, read once), ``lineage`` (row ids), ``changelog``
+            (Iceberg's scan of changed files), ``files`` (changed files, by their names), ``feed`` (a Delta table's
+            change data feed), ``values`` (both snapshots whole), ``whole`` (one of them is empty); empty if nothing
+            had to be read.
         old_tasks: Files that only the old snapshot reads, or that it reads with other delete files.
         new_tasks: The same for the new snapshot.
         old_bytes: Bytes of ``old_tasks``.
@@ -579,8 +580,8 @@ class Outcome:
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
         mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
-        written_by: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``, ``merge``, ``overwrite``,
-            ``rewrite`` (the same rows in other files), or ``none``.
+        written_by: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``, ``merge``,
+            ``overwrite``, ``rewrite`` (the same rows in other files), or ``none``.
         fallback: The reason code of a fallback (see ``job/delta.py``), or ``None``.
         fallback_reason: The same in a sentence.
         rows_deleted: Rows that the job's snapshots removed, by rewritten files or by delete files.
