@@ -22,7 +22,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import Select, Subquery, and_, func, or_, select, union
 from sqlalchemy.engine import Row
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
 from airflow_mv.plugin.intervals import Runs, rows_of
@@ -209,20 +209,35 @@ def failures(views: Iterable[str], reader: Reader, session: Session) -> dict[str
 
 
 def _last_failures() -> Select[str, UUID, str]:
-    """Select the failed tries after which no other try of the same view has ended. Few tries fail: they come first."""
-    reference, later, other = TaskOutletAssetReference, aliased(TaskInstance), aliased(TaskOutletAssetReference)
+    """Select the failed tries after which no other try of the same view has ended.
+
+    Of a view's failures only the last one is compared with its other tries, which are many.
+    """
+    reference = TaskOutletAssetReference
+    of_task = and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id)
+    failed = (TaskInstance.state.in_(_FAILED), TaskInstance.end_date > datetime.now(UTC) - _RECENTLY)
+    newest = (
+        select(reference.asset_id, func.max(TaskInstance.end_date).label("end_date"))
+        .join(TaskInstance, of_task)
+        .where(*failed)
+        .group_by(reference.asset_id)
+        .cte()
+    )
+    # In a function, so that the few instances of the task are searched, and not the many of the DAG in these states.
+    state = func.coalesce(TaskInstance.state, "")
     ended_later = (
-        select(later.id)
-        .join(other, and_(other.dag_id == later.dag_id, other.task_id == later.task_id))
-        .where(other.asset_id == AssetModel.id, later.end_date > TaskInstance.end_date)
-        .where(later.state.in_((*_FAILED, "success")))
+        select(TaskInstance.id)
+        .join(reference, of_task)
+        .where(reference.asset_id == newest.c.asset_id, TaskInstance.end_date > newest.c.end_date)
+        .where(state.in_((*_FAILED, "success")))
+        .correlate(newest)
     )
     return (
         select(AssetModel.name, TaskInstance.id, TaskInstance.dag_id)
+        .join(newest, newest.c.asset_id == AssetModel.id)
         .join(reference, reference.asset_id == AssetModel.id)
-        .join(TaskInstance, and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id))
-        .where(_IS_VIEW, TaskInstance.state.in_(_FAILED), TaskInstance.end_date > datetime.now(UTC) - _RECENTLY)
-        .where(~ended_later.exists())
+        .join(TaskInstance, and_(of_task, TaskInstance.end_date == newest.c.end_date))
+        .where(_IS_VIEW, *failed, ~ended_later.exists())
     )
 
 

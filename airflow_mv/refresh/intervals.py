@@ -32,7 +32,7 @@ Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class EarlierRound:
     """Rows that an earlier round of the same refresh staged and could not publish.
 
     Args:
@@ -65,7 +65,9 @@ def interval_work(observation: Observation, interval: Interval, query: str, byte
     )
 
 
-def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) -> PinnedQuery | None:
+def rows_of_earlier_round(
+    observation: Observation, plan: RefreshPlan, earlier: EarlierRound | None
+) -> PinnedQuery | None:
     """Return a query for the rows that an earlier round staged.
 
     Only the storage table has changed since then. The rows depend on the base snapshots alone, so they are still right.
@@ -73,14 +75,14 @@ def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) ->
     Args:
         observation: The present observation of the interval.
         plan: The plan from it.
-        kept: The earlier round.
+        earlier: The earlier round.
 
     Returns:
         ``None`` if that round had other inputs, or its rows are gone.
     """
-    if kept is None or not _same_rows(plan, kept.plan):
+    if earlier is None or not _same_rows(plan, earlier.plan):
         return None
-    found = observation.storage.staged_rows(kept.plan.refresh_id, kept.outcome.metadata_location)
+    found = observation.storage.staged_rows(earlier.plan.refresh_id, earlier.outcome.metadata_location)
     if found is None:
         return None
     place, snapshot = found

@@ -15,7 +15,7 @@ from airflow_mv.refresh.checks import all_checks, checks_to_run, reads_staged_vi
 from airflow_mv.refresh.choose import Choice, Policy, choose
 from airflow_mv.refresh.incremental import full_estimate
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
-from airflow_mv.refresh.intervals import ANY_SIZE, Kept, interval_work, kept_rows
+from airflow_mv.refresh.intervals import ANY_SIZE, EarlierRound, interval_work, rows_of_earlier_round
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
 from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_script, wanted_partitioning
 from airflow_mv.script import Script
@@ -41,7 +41,7 @@ def plan_refresh(
     options: RefreshOptions | None = None,
     *,
     pins: Pins | None = None,
-    kept: Kept | None = None,
+    earlier: EarlierRound | None = None,
 ) -> RefreshPlan:
     """Return what a refresh would do, and why. Reads metadata only.
 
@@ -50,7 +50,7 @@ def plan_refresh(
         view: Its name, or the view as it was loaded.
         options: How to refresh.
         pins: See :func:`airflow_mv.freshness.observe.observe`.
-        kept: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
+        earlier: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
             changed since.
 
     Raises:
@@ -58,15 +58,15 @@ def plan_refresh(
         RefreshRefusedError: The fallback policy forbids what would be needed.
         ConfigurationError, InvalidQueryError: A check is invalid.
     """
-    return compile_plan(load_inputs(catalog, view, options or RefreshOptions(), pins=pins), kept)
+    return compile_plan(load_inputs(catalog, view, options or RefreshOptions(), pins=pins), earlier)
 
 
-def compile_plan(inputs: RefreshInputs, kept: Kept | None = None) -> RefreshPlan:
+def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> RefreshPlan:
     """Choose what a refresh does, and compile its script. A function of its arguments; see :func:`plan_refresh`.
 
     Args:
         inputs: The inputs of the refresh.
-        kept: Rows that an earlier round of the same refresh staged.
+        earlier: Rows that an earlier round of the same refresh staged.
     """
     policy = _policy(inputs)
     choice, inputs = choose(inputs, policy)
@@ -76,8 +76,8 @@ def compile_plan(inputs: RefreshInputs, kept: Kept | None = None) -> RefreshPlan
     if plan.mode in (Mode.NOOP, Mode.FAST_FORWARD):
         return plan
     if plan.interval is not None:
-        kept = None if reads_staged_views(inputs.observation, checks) else kept
-        return _of_interval(inputs, plan.interval, plan, kept).with_checks(staged_checks)
+        earlier = None if reads_staged_views(inputs.observation, checks) else earlier
+        return _of_interval(inputs, plan.interval, plan, earlier).with_checks(staged_checks)
     script = build_script(inputs, inputs.pinned_query(), plan.refresh_id, _work(choice, policy))
     return plan.with_script(script).with_checks(staged_checks)
 
@@ -92,10 +92,12 @@ def _policy(inputs: RefreshInputs) -> Policy:
     )
 
 
-def _of_interval(inputs: RefreshInputs, interval: Interval, plan: RefreshPlan, kept: Kept | None) -> RefreshPlan:
+def _of_interval(
+    inputs: RefreshInputs, interval: Interval, plan: RefreshPlan, earlier: EarlierRound | None
+) -> RefreshPlan:
     """Add the script to the plan of an interval."""
     observation = inputs.observation
-    found = kept_rows(observation, plan, kept)
+    found = rows_of_earlier_round(observation, plan, earlier)
     if found is not None:
         why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
         plan = replace(plan, reasons=(*plan.reasons, why))

@@ -36,7 +36,7 @@ from airflow_mv.refresh.checks import has_passed, judge, require_passed
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.inputs import renamed_by_now
-from airflow_mv.refresh.intervals import Kept
+from airflow_mv.refresh.intervals import EarlierRound
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.registry_row import add_to_registry
 from airflow_mv.registry.model import Requester
@@ -348,11 +348,11 @@ def _refresh_one(
     effects: Effects | None,
     to_registry: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
 ) -> RefreshResult:
-    started, kept = time.monotonic(), None
+    started, earlier = time.monotonic(), None
     loaded = _analysed(catalog, view, stager, pins)
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = plan_refresh(catalog, loaded if number == 1 else view, options, pins=pins, kept=kept)
+        plan = plan_refresh(catalog, loaded if number == 1 else view, options, pins=pins, earlier=earlier)
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager)
@@ -363,7 +363,7 @@ def _refresh_one(
             return result
         log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
         if options.interval is not None:
-            kept = Kept(plan, outcome) if outcome is not None else kept
+            earlier = EarlierRound(plan, outcome) if outcome is not None else earlier
             (effects or Effects()).wait(number)
     raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
 
