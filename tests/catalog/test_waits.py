@@ -28,7 +28,7 @@ from sqlalchemy.pool import QueuePool
 from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog import database_limits as waits
 from airflow_mv.catalog.catalog import catalog_errors
-from airflow_mv.catalog.database_limits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS
+from airflow_mv.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, RESPONSE_TIMEOUT, SERVER_LIMITS
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.limits import with_store_limits
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
@@ -203,7 +203,7 @@ def opened(home: Lake) -> Iterator[Opener]:
                 "type": "sql",
                 "uri": uri,
                 "warehouse": home.iceberg.properties["warehouse"],
-                ANSWER: "1",
+                RESPONSE_TIMEOUT: "1",
                 **more,
             }
             with catalog_errors("catalog 'lake'", given):
@@ -302,7 +302,7 @@ def test_a_rest_server_that_does_not_answer_ends_in_an_error(quiet: Callable[...
         {"auth": {"type": "oauth2", "oauth2": own}},
     ]
     for way in ways:
-        given = {"type": "rest", "uri": silent, **way, ANSWER: "0.3"}
+        given = {"type": "rest", "uri": silent, **way, RESPONSE_TIMEOUT: "0.3"}
         started = time.monotonic()
         with (
             pytest.raises(CatalogUnavailableError, match=r"does not respond.*no response within 0\.3 s"),
@@ -354,7 +354,7 @@ def test_a_lost_answer_of_a_rest_server_after_a_commit_is_an_unknown_outcome(
         home.table()
         home.view()
         name, uuid = home.catalog.identify("sales.orders"), str(home.load().metadata.table_uuid)
-        given = {"type": "rest", "uri": f"http://127.0.0.1:{between.port}{address.path}", ANSWER: "2"}
+        given = {"type": "rest", "uri": f"http://127.0.0.1:{between.port}{address.path}", RESPONSE_TIMEOUT: "2"}
         with catalog_errors("catalog 'lake'", given):
             catalog = MaterializedViewCatalog(load_catalog("lake", **given))
         view = catalog.load("sales.daily")
@@ -391,7 +391,12 @@ def test_an_answer_that_never_ends_is_aborted(slow: bool) -> None:
             """Log nothing."""
 
     with http_server(Endless) as port:
-        given = {"type": "rest", "uri": f"http://127.0.0.1:{port}", "token": "t", ANSWER: "0.5" if slow else "30"}
+        given = {
+            "type": "rest",
+            "uri": f"http://127.0.0.1:{port}",
+            "token": "t",
+            RESPONSE_TIMEOUT: "0.5" if slow else "30",
+        }
         why = r"no response within 0\.5 s" if slow else r"an answer of more than \d+ bytes"
         with pytest.raises(CatalogUnavailableError, match=why), catalog_errors("catalog 'lake'", given):
             load_catalog("lake", **given)

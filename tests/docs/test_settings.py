@@ -55,7 +55,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert float(shown["incremental-up-to"]) == policy.up_to
     assert shown["on-fallback"] == policy.on_fallback
     assert shown["refresh-state"] == DEFAULT_DIALECT
-    assert [float(row[1]) for row in rows("Catalog properties") if "answer" in row[0]] == [DEFAULT_TIMEOUT]
+    assert [float(row[1]) for row in rows("Catalog properties") if "response-timeout" in row[0]] == [DEFAULT_TIMEOUT]
     options = get_provider_info()["config"]["airflow_mv"]["options"]
     documented = {row[0]: "" if row[1] == "none" else row[1] for row in rows("Airflow options")}
     assert documented == {name: option["default"] for name, option in options.items()}
