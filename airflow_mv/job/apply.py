@@ -19,7 +19,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, columns_of, incomparable
 from airflow_mv.job.gather import PLACE
 from airflow_mv.job.positions import Located, locate
-from airflow_mv.job.pruning import predicates
+from airflow_mv.job.pruning import KeyFilters, key_filters
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
 
@@ -140,7 +140,7 @@ class _Keys:
             columns: The columns that are wanted of them.
         """
         if self.step.how == "positions":
-            rows = self.only(f"{self.step.table} AS `__old`", "`__old`", (*columns, *PLACE))
+            rows = self._stored((*columns, *PLACE))
             self._located = locate(self.context, self.step.table, columns, rows)
             self.context.written_by = "delete" if self._located is None else "positions"
 
@@ -148,32 +148,58 @@ class _Keys:
     def stored(self) -> str:
         """The SELECT of the stored rows of the keys."""
         found = self._located
-        return f"SELECT * FROM {found.view}" if found else self.only(f"{self.step.table} AS `__old`", "`__old`")
+        return f"SELECT * FROM {found.view}" if found else self._stored()
 
     @cached_property
-    def predicates(self) -> Mapping[str, str]:
-        """A predicate that all keys satisfy, by column; see :func:`~airflow_mv.job.pruning.predicates`."""
-        return predicates(self.context.spark, self.view, self.step.keys, self._types, self.context.keys or 0)
+    def filters(self) -> KeyFilters:
+        """What is known of the rows that have one of the keys."""
+        return key_filters(self.context.spark, self.view, self.step.keys, self._types, self.context.keys or 0)
 
-    def only(self, relation: str, alias: str, columns: Sequence[str] = ()) -> str:
-        """Return the SELECT of a relation's rows that have an affected key.
+    def only(self, relation: str, alias: str) -> str:
+        """Return the SELECT of a query's rows that have an affected key.
 
         Args:
-            relation: The relation and its alias, as in a FROM.
+            relation: The query and its alias, as in a FROM.
             alias: The alias, quoted.
-            columns: The columns to select; all by default.
         """
         # Spark can push a semi join on one column to one side of a join below, but not a semi join on all columns.
-        single = [key for key in self.step.keys if len(self.step.keys) > 1 and not self.predicates.get(key, "")]
+        single = [(key, self._sign(key)) for key in self.step.keys if key not in self.filters.predicates]
+        return self._having_keys(f"{alias}.*", relation, alias, single, self.filters.predicates)
+
+    def _stored(self, columns: Sequence[str] = ()) -> str:
+        """Return the SELECT of the stored rows that have an affected key."""
+        first = self.filters.first
+        single = [] if first is None else [(first, "=")]
+        selected = ", ".join(f"`__old`.{quote(column)}" for column in columns) or "`__old`.*"
+        return self._having_keys(selected, f"{self.step.table} AS `__old`", "`__old`", single, self._of_files)
+
+    def _having_keys(
+        self,
+        selected: str,
+        relation: str,
+        alias: str,
+        single: Sequence[tuple[str, str]],
+        predicates: Mapping[str, str],
+    ) -> str:
+        """Return a SELECT of the rows that have an affected key.
+
+        Args:
+            selected: The columns.
+            relation: The relation and its alias.
+            alias: The alias, quoted.
+            single: Keys that are joined by themselves before all are, each with its comparison.
+            predicates: See :class:`~airflow_mv.job.pruning.KeyFilters`.
+        """
+        if len(self.step.keys) == 1:
+            single = ()
         joins = [
             f"LEFT SEMI JOIN (SELECT {quote(key)} FROM {self.view}) AS `__k{number}` "
-            f"ON {self._equal(alias, f'`__k{number}`', [key])}"
-            for number, key in enumerate(single)
+            f"ON {alias}.{quote(key)} {sign} `__k{number}`.{quote(key)}"
+            for number, (key, sign) in enumerate(single)
         ]
         joins.append(f"LEFT SEMI JOIN {self.view} AS `__d` ON {self._equal(alias, '`__d`', self.step.keys)}")
         hints = ", ".join([*(f"`__k{number}`" for number in range(len(single))), "`__d`"])
-        where = self._pruning(alias)
-        selected = ", ".join(f"{alias}.{quote(column)}" for column in columns) or f"{alias}.*"
+        where = _all(predicates, alias)
         return (
             f"SELECT /*+ BROADCAST({hints}) */ {selected} FROM {relation}\n"
             + "\n".join(joins)
@@ -205,7 +231,7 @@ class _Keys:
     def _delete(self, new: str) -> None:
         table = self.step.table
         equal = self._equal("`__old`", "`__d`", self.step.keys)
-        pruning = self._pruning("`__old`")
+        pruning = _all(self._of_files, "`__old`")
         if self._located is not None:
             self._located.delete(self.context)
         else:
@@ -220,7 +246,7 @@ class _Keys:
         removed = ", ".join(quote(name) if name in self.step.keys else f"NULL AS {quote(name)}" for name in columns)
         added = ", ".join(f"`__u`.{quote(name)}" for name in columns)
         equal = self._equal("`__old`", "`__u`", self.step.keys)
-        pruning = self._pruning("`__old`")
+        pruning = _all(self._of_files, "`__old`")
         self.context.write(
             f"MERGE INTO {table} AS `__old` USING (\nSELECT true AS `__removed`, {removed} FROM {self.view}\n"
             f"UNION ALL\nSELECT false AS `__removed`, * FROM (\n{new}\n)\n) AS `__u`\n"
@@ -230,12 +256,20 @@ class _Keys:
         )
 
     def _equal(self, left: str, right: str, keys: Sequence[str]) -> str:
-        return " AND ".join(
-            f"{left}.{quote(key)} {'=' if key in self.step.not_null else '<=>'} {right}.{quote(key)}" for key in keys
-        )
+        return " AND ".join(f"{left}.{quote(key)} {self._sign(key)} {right}.{quote(key)}" for key in keys)
 
-    def _pruning(self, alias: str) -> str:
-        return " AND ".join(text.replace("?", f"{alias}.{quote(key)}") for key, text in self.predicates.items())
+    def _sign(self, key: str) -> str:
+        return "=" if key in self.step.not_null else "<=>"
+
+    @cached_property
+    def _of_files(self) -> Mapping[str, str]:
+        """The predicates for the storage table."""
+        return self.filters.of_files(self._types, self.context.clustered_by(self.step.table))
+
+
+def _all(predicates: Mapping[str, str], alias: str) -> str:
+    """Return the condition that all predicates hold."""
+    return " AND ".join(text.replace("?", f"{alias}.{quote(key)}") for key, text in predicates.items())
 
 
 def _check_comparable(types: Sequence[DataType]) -> None:

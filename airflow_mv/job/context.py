@@ -276,6 +276,26 @@ class JobContext:
         """Load a Java table by its quoted Spark name."""
         return self.java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(self.spark._jsparkSession, name)
 
+    def stored(self, table: str) -> Any:
+        """Load the storage table as a Java table.
+
+        Args:
+            table: Its quoted Spark name, perhaps with the branch of this run.
+        """
+        return self.table(table.removesuffix(f".{quote(f'branch_{self.branch}')}"))
+
+    def clustered_by(self, table: str) -> frozenset[str] | None:
+        """Return the columns that the storage table is partitioned or sorted by; ``None`` over Spark Connect.
+
+        Args:
+            table: As for :meth:`stored`.
+        """
+        if self.jvm is None:
+            return None
+        stored = self.stored(table)
+        sources = {field.sourceId() for order in (stored.spec(), stored.sortOrder()) for field in order.fields()}
+        return frozenset(stored.schema().findColumnName(source) for source in sources)
+
     def staged(self, table: Any, tasks: Any) -> DataFrame:
         """Return the rows of scan tasks, read as ``rewrite_data_files`` reads them."""
         name = str(uuid.uuid4())

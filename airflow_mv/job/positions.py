@@ -62,7 +62,7 @@ def locate(context: JobContext, table: str, columns: Sequence[str], rows: str) -
     """
     if context.jvm is None or context.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
         return None
-    stored = context.table(table.removesuffix(f".{quote(f'branch_{context.branch}')}"))
+    stored = context.stored(table)
     if not _allows(stored):
         return None
     frame = context.query(rows)

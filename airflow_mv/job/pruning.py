@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -20,12 +21,44 @@ _LONGEST_STRING = 200
 #: Replaces bytes that are not valid UTF-8, so that such a value can be recognized.
 _UNREADABLE = "\ufffd"
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+#: Types that Spark compares without an object for each row.
+_QUICK = (*_WHOLE, T.DateType, T.TimestampType)
 
 
-def predicates(
+@dataclass(frozen=True, slots=True)
+class KeyFilters:
+    """What is known of the rows that have one of the keys.
+
+    Args:
+        predicates: For some of the keys a predicate that all their values pass, with ``?`` for the column.
+        first: The key of whole numbers with the most values, none of them NULL. Spark joins by one whole number faster
+            than by several columns, and few rows are left. ``None`` without such a key.
+    """
+
+    predicates: Mapping[str, str]
+    first: str | None
+
+    def of_files(self, types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> dict[str, str]:
+        """Return the predicates that are worth their time where a whole table is read.
+
+        Each one is applied to each row, too. Strings and decimals are slow to compare, and skip files only if the
+        table's rows are stored in their order.
+
+        Args:
+            types: The types of the keys.
+            clustered: The columns that the table is partitioned or sorted by; ``None`` if they are not known.
+        """
+        return {
+            key: text
+            for key, text in self.predicates.items()
+            if clustered is None or key in clustered or isinstance(types[key], _QUICK)
+        }
+
+
+def key_filters(
     spark: SparkSession, view: str, keys: Sequence[str], types: Mapping[str, T.DataType], count: int
-) -> dict[str, str]:
-    """Return for some of the keys a predicate that all their values pass, with ``?`` for the column.
+) -> KeyFilters:
+    """Return what the values of the keys tell.
 
     Args:
         spark: The session.
@@ -36,15 +69,18 @@ def predicates(
     """
     wanted = [key for key in keys if _text(types[key]) is not None]
     if count > _MOST_KEYS or not wanted:
-        return {}
+        return KeyFilters({}, None)
     texts = ", ".join((_text(types[key]) or "").replace("?", quote(key)) for key in wanted)
     rows = spark.sql(f"SELECT {texts} FROM {view}").collect()
-    found = {}
+    found, most, first = {}, 0, None
     for number, key in enumerate(wanted):
-        predicate = _predicate({row[number] for row in rows}, types[key])
+        values = {row[number] for row in rows}
+        predicate = _predicate(values, types[key])
         if predicate is not None:
             found[key] = predicate
-    return found
+        if isinstance(types[key], _WHOLE) and None not in values and len(values) > most:
+            most, first = len(values), key
+    return KeyFilters(found, first)
 
 
 def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:

