@@ -84,7 +84,7 @@ PARTS = (
     _part("demo", 6, "demo"),
     _part("incremental", 7, f"{_INCREMENTAL} --percents 0.1 10 1 --variants v2-mor", reserve=2),
     _part("incremental-10", 14, f"{_TEN} --percents 0.1 --variants v2-mor", reserve=5),
-    _part("peers", 10, f"peers --tools {_TOOLS} --views v0 v1 v3 --minutes {{minutes}}", reserve=2),
+    _part("peers", 10, f"peers --tools {_TOOLS} --views v1 v3 --minutes {{minutes}}", reserve=2),
     _part("waiting-sensors", 4, "waiting-sensors --period 20"),
     _part("connect", 4, "connect --repeat 3"),
     _part("memory", 4, "memory"),
