@@ -96,7 +96,7 @@ PARTS = (
     _part("incremental-lineage", 4, f"{_INCREMENTAL} --percents 0.1 --variants v3-mor", "incremental", reserve=1),
     _part("incremental-10-lineage", 10, f"{_SCATTERED} --variants v3-mor", "incremental-10", reserve=4),
     _part("incremental-10-clustered", 7, f"{_DAY} --variants v3-mor", "incremental-10", reserve=2),
-    _part("incremental-10-copied", 10, f"{_SCATTERED} --variants v3-cow", "incremental-10", reserve=4),
+    _part("incremental-10-copied", 20, f"{_SCATTERED} --variants v3-cow", "incremental-10", reserve=4),
 )
 
 
