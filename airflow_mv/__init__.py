@@ -7,9 +7,9 @@ driver that has only PySpark.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_mv.lazy import on_first_use
 from airflow_mv.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -18,16 +18,11 @@ if TYPE_CHECKING:
     from airflow_mv.refresh.changes import changes as changes
     from airflow_mv.refresh.read import read as read
 
-_NAMES = {
+_MODULES = {
     "MaterializedViewCatalog": "airflow_mv.catalog",
     "MaterializedViewError": "airflow_mv.errors",
     "changes": "airflow_mv.refresh.changes",
     "read": "airflow_mv.refresh.read",
 }
 __all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "changes", "read"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'airflow_mv' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _MODULES)

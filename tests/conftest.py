@@ -238,6 +238,16 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
 
 
 @pytest.fixture(scope="session")
+def tpcds_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TPC-DS's tables without rows, and its queries."""
+    from tests.incremental import tpcds
+
+    folder = tmp_path_factory.mktemp("tpcds")
+    tpcds.generate(folder, scale=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The address of an S3 server on the loopback, without any bucket."""
     from moto.server import ThreadedMotoServer

@@ -4,8 +4,9 @@
 Names are imported on first use: a look at pointers needs nothing of pyiceberg, whose import takes most of a second.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
@@ -18,20 +19,15 @@ if TYPE_CHECKING:
     from airflow_mv.catalog.loaded import Located as Located
     from airflow_mv.catalog.tables import TableChange as TableChange
 
-_NAMES = {
-    "MaterializedViewCatalog": "catalog",
-    "Layout": "layout",
-    "StoredLayout": "layout",
-    "STORED_LAYOUTS": "layouts",
-    "stored_layout": "layouts",
-    "LoadedStorage": "loaded",
-    "LoadedView": "loaded",
-    "Located": "loaded",
-    "TableChange": "tables",
+_MODULES = {
+    "MaterializedViewCatalog": "airflow_mv.catalog.catalog",
+    "Layout": "airflow_mv.catalog.layout",
+    "StoredLayout": "airflow_mv.catalog.layout",
+    "STORED_LAYOUTS": "airflow_mv.catalog.layouts",
+    "stored_layout": "airflow_mv.catalog.layouts",
+    "LoadedStorage": "airflow_mv.catalog.loaded",
+    "LoadedView": "airflow_mv.catalog.loaded",
+    "Located": "airflow_mv.catalog.loaded",
+    "TableChange": "airflow_mv.catalog.tables",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"airflow_mv.catalog.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'airflow_mv.catalog' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _MODULES)

@@ -93,8 +93,7 @@ class MetadataFiles:
 
         def content(io: FileIO) -> bytes:
             file = io.new_input(location)
-            if _size(file, location) > MAX_BYTES:
-                raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
+            _require_size(_size(file, location), location, what)
             with file.open() as stream:
                 return stream.read()
 
@@ -124,8 +123,7 @@ class MetadataFiles:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise FileNotFoundError(f"{location} is not a file")
-        if found.st_size > MAX_BYTES:
-            raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
+        _require_size(found.st_size, location, what)
         return path.read_bytes()
 
     def read_text(self, location: str) -> str | None:
@@ -278,6 +276,11 @@ class MetadataFiles:
             return act(self._opened_with(self._vended_at(location), location))
         except OSError as error:
             raise (_refused(vended, error) if is_refusal(error) else error) from None
+
+
+def _require_size(size: int, location: str, what: str) -> None:
+    if size > MAX_BYTES:
+        raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
 
 
 def _delete(io: FileIO, location: str) -> None:

@@ -4,8 +4,9 @@
 Names are imported on first use: a DAG file imports only the operators of its own DAGs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.dags.alerts import freshness_alerts_dag as freshness_alerts_dag
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from airflow_mv.dags.group import materialized_views_group as materialized_views_group
     from airflow_mv.dags.maintenance import maintenance_dag as maintenance_dag
 
-_NAMES = {
-    "freshness_alerts_dag": "dags.alerts",
-    "ChainedView": "dags.chain",
-    "materialized_views_dag": "dags.factory",
-    "materialized_views_dags": "dags.factory",
-    "materialized_views_group": "dags.group",
-    "maintenance_dag": "dags.maintenance",
+_MODULES = {
+    "freshness_alerts_dag": "airflow_mv.dags.alerts",
+    "ChainedView": "airflow_mv.dags.chain",
+    "materialized_views_dag": "airflow_mv.dags.factory",
+    "materialized_views_dags": "airflow_mv.dags.factory",
+    "materialized_views_group": "airflow_mv.dags.group",
+    "maintenance_dag": "airflow_mv.dags.maintenance",
 }
 __all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
     "ChainedView",
@@ -31,9 +32,4 @@ __all__ = [  # for ``import *``, which knows nothing of names that are imported 
     "materialized_views_dags",
     "materialized_views_group",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"airflow_mv.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'airflow_mv.dags' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _MODULES)

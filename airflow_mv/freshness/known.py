@@ -215,6 +215,22 @@ def decoded(data: bytes | None, decoder: msgspec.json.Decoder[S]) -> S | None:
         return None
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Let Python search for no garbage. Where many objects are made that all stay, the searches take half of the time.
+
+    Two threads may overlap: the searches begin again when the first of them ends.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@without_collections()
 def look_at(
     name: str,
     properties: Mapping[str, Any],
@@ -236,19 +252,6 @@ def look_at(
         decoder: Decodes what is needed of a summary.
         wanted: Only these views.
     """
-    with without_collections():
-        return _looked_at(name, properties, namespace, cache, properties_of, decoder, wanted)
-
-
-def _looked_at(
-    name: str,
-    properties: Mapping[str, Any],
-    namespace: tuple[str, ...] | None,
-    cache: FactCache,
-    properties_of: PropertiesOf,
-    decoder: msgspec.json.Decoder[S],
-    wanted: Collection[Key] | None,
-) -> Look[S]:
     pointers = list_pointers(name, properties) if cache.path is not None else None
     if pointers is None:
         return Look()
@@ -261,18 +264,3 @@ def _looked_at(
     present = {key_text(key) for key in (*pointers.views, *pointers.tables)}
     known = known_views(name, pointers, kept, namespace, properties_of, decoder)
     return Look(kind, known, tuple(kept.keys() - present), whole=True)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Let Python search for no garbage. Where many objects are made that all stay, the searches take half of the time.
-
-    Two threads may overlap: the searches begin again when the first of them ends.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -140,7 +140,7 @@ class _Keys:
             columns: The columns that are wanted of them.
         """
         if self.step.how == "positions":
-            rows = self._stored((*columns, *PLACE))
+            rows = self._select_stored((*columns, *PLACE))
             self._located = locate(self.context, self.step.table, columns, rows)
             self.context.written_by = "delete" if self._located is None else "positions"
 
@@ -148,7 +148,7 @@ class _Keys:
     def stored(self) -> str:
         """The SELECT of the stored rows of the keys."""
         found = self._located
-        return f"SELECT * FROM {found.view}" if found else self._stored()
+        return f"SELECT * FROM {found.view}" if found else self._select_stored()
 
     @cached_property
     def filters(self) -> KeyFilters:
@@ -166,12 +166,12 @@ class _Keys:
         single = [(key, self._sign(key)) for key in self.step.keys if key not in self.filters.predicates]
         return self._having_keys(f"{alias}.*", relation, alias, single, self.filters.predicates)
 
-    def _stored(self, columns: Sequence[str] = ()) -> str:
+    def _select_stored(self, columns: Sequence[str] = ()) -> str:
         """Return the SELECT of the stored rows that have an affected key."""
         first = self.filters.first
         single = [] if first is None else [(first, "=")]
         selected = ", ".join(f"`__old`.{quote(column)}" for column in columns) or "`__old`.*"
-        return self._having_keys(selected, f"{self.step.table} AS `__old`", "`__old`", single, self._of_files)
+        return self._having_keys(selected, f"{self.step.table} AS `__old`", "`__old`", single, self._stored_predicates)
 
     def _having_keys(
         self,
@@ -199,7 +199,7 @@ class _Keys:
         ]
         joins.append(f"LEFT SEMI JOIN {self.view} AS `__d` ON {self._equal(alias, '`__d`', self.step.keys)}")
         hints = ", ".join([*(f"`__k{number}`" for number in range(len(single))), "`__d`"])
-        where = _all(predicates, alias)
+        where = _condition(predicates, alias)
         return (
             f"SELECT /*+ BROADCAST({hints}) */ {selected} FROM {relation}\n"
             + "\n".join(joins)
@@ -231,7 +231,7 @@ class _Keys:
     def _delete(self, new: str) -> None:
         table = self.step.table
         equal = self._equal("`__old`", "`__d`", self.step.keys)
-        pruning = _all(self._of_files, "`__old`")
+        pruning = _condition(self._stored_predicates, "`__old`")
         if self._located is not None:
             self._located.delete(self.context)
         else:
@@ -246,7 +246,7 @@ class _Keys:
         removed = ", ".join(quote(name) if name in self.step.keys else f"NULL AS {quote(name)}" for name in columns)
         added = ", ".join(f"`__u`.{quote(name)}" for name in columns)
         equal = self._equal("`__old`", "`__u`", self.step.keys)
-        pruning = _all(self._of_files, "`__old`")
+        pruning = _condition(self._stored_predicates, "`__old`")
         self.context.write(
             f"MERGE INTO {table} AS `__old` USING (\nSELECT true AS `__removed`, {removed} FROM {self.view}\n"
             f"UNION ALL\nSELECT false AS `__removed`, * FROM (\n{new}\n)\n) AS `__u`\n"
@@ -262,12 +262,13 @@ class _Keys:
         return "=" if key in self.step.not_null else "<=>"
 
     @cached_property
-    def _of_files(self) -> Mapping[str, str]:
+    def _stored_predicates(self) -> Mapping[str, str]:
         """The predicates for the storage table."""
-        return self.filters.of_files(self._types, self.context.clustered_by(self.step.table))
+        filters = self.filters
+        return filters.of_files(self._types, self.context.clustered_by(self.step.table)) if filters.predicates else {}
 
 
-def _all(predicates: Mapping[str, str], alias: str) -> str:
+def _condition(predicates: Mapping[str, str], alias: str) -> str:
     """Return the condition that all predicates hold."""
     return " AND ".join(text.replace("?", f"{alias}.{quote(key)}") for key, text in predicates.items())
 

@@ -21,6 +21,7 @@ _SHIPPED = (
     "application.py",
     "documents.py",
     "errors.py",
+    "lazy.py",
     "quoting.py",
     "redaction.py",
     "script.py",

@@ -4,8 +4,9 @@
 Names are imported on first use: a DAG file of alerts needs nothing of the Spark provider.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.hooks.dag_run import refresh_params as refresh_params
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
     from airflow_mv.operators.steps import CommitRefreshOperator as CommitRefreshOperator
     from airflow_mv.operators.steps import PlanRefreshOperator as PlanRefreshOperator
 
-_NAMES = {
-    "refresh_params": "hooks.dag_run",
-    "FreshnessAlertOperator": "operators.alert",
-    "SharedSparkApplicationOperator": "operators.application",
-    "share_spark_application": "operators.application",
-    "CreateMaterializedViewOperator": "operators.create",
-    "ConvertMaterializedViewOperator": "operators.maintenance",
-    "DropMaterializedViewOperator": "operators.maintenance",
-    "MaintainMaterializedViewOperator": "operators.maintenance",
-    "RollbackMaterializedViewOperator": "operators.maintenance",
-    "VerifyMaterializedViewOperator": "operators.maintenance",
-    "PinBaseTablesOperator": "operators.pin",
-    "RefreshMaterializedViewOperator": "operators.refresh",
-    "SyncRegistryOperator": "operators.registry",
-    "CommitRefreshOperator": "operators.steps",
-    "PlanRefreshOperator": "operators.steps",
+_MODULES = {
+    "refresh_params": "airflow_mv.hooks.dag_run",
+    "FreshnessAlertOperator": "airflow_mv.operators.alert",
+    "SharedSparkApplicationOperator": "airflow_mv.operators.application",
+    "share_spark_application": "airflow_mv.operators.application",
+    "CreateMaterializedViewOperator": "airflow_mv.operators.create",
+    "ConvertMaterializedViewOperator": "airflow_mv.operators.maintenance",
+    "DropMaterializedViewOperator": "airflow_mv.operators.maintenance",
+    "MaintainMaterializedViewOperator": "airflow_mv.operators.maintenance",
+    "RollbackMaterializedViewOperator": "airflow_mv.operators.maintenance",
+    "VerifyMaterializedViewOperator": "airflow_mv.operators.maintenance",
+    "PinBaseTablesOperator": "airflow_mv.operators.pin",
+    "RefreshMaterializedViewOperator": "airflow_mv.operators.refresh",
+    "SyncRegistryOperator": "airflow_mv.operators.registry",
+    "CommitRefreshOperator": "airflow_mv.operators.steps",
+    "PlanRefreshOperator": "airflow_mv.operators.steps",
 }
 __all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
     "CommitRefreshOperator",
@@ -58,9 +59,4 @@ __all__ = [  # for ``import *``, which knows nothing of names that are imported 
     "refresh_params",
     "share_spark_application",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"airflow_mv.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'airflow_mv.operators' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _MODULES)

@@ -184,14 +184,17 @@ async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
 
 
 def _facts_of(asked: ListQuery, reader: Reader, session: Session) -> AirflowFacts:
-    groups_of: listing.GroupsOf | None = None
-    if asked.group == "namespace":
-        groups_of = lambda row: [listing.namespace_of(row.view)]  # noqa: E731
-    elif asked.group == "dag":
-        dags = runs.dags_of_views(reader, session)
-        groups_of = lambda row: dags.get(str(row.view), {listing.NO_DAG})  # noqa: E731
     running, failed = runs.at_work(reader, session), runs.failed(reader, session)
-    return AirflowFacts(reader, frozenset(running), frozenset(failed), groups_of)
+    return AirflowFacts(reader, frozenset(running), frozenset(failed), _groups_of(asked, reader, session))
+
+
+def _groups_of(asked: ListQuery, reader: Reader, session: Session) -> listing.GroupsOf | None:
+    if asked.group == "namespace":
+        return lambda row: [listing.namespace_of(row.view)]
+    if asked.group == "dag":
+        dags = runs.dags_of_views(reader, session)
+        return lambda row: dags.get(str(row.view), {listing.NO_DAG})
+    return None
 
 
 def _views_of(dag_id: str | None, reader: Reader, session: Session) -> frozenset[str] | None:

@@ -4,8 +4,9 @@
 Names are imported on first use: a triggerer imports only what its triggers need.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.triggers.application import SharedApplicationTrigger as SharedApplicationTrigger
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
     from airflow_mv.triggers.outcome import JobOutcomeTrigger as JobOutcomeTrigger
     from airflow_mv.triggers.views import read_view as read_view
 
-_NAMES = {
-    "SharedApplicationTrigger": "triggers.application",
-    "BaseTablesChangedOnceTrigger": "triggers.base_tables",
-    "BaseTablesChangedTrigger": "triggers.base_tables",
-    "PendingReport": "triggers.base_tables",
-    "find_pending": "triggers.base_tables",
-    "FreshnessPoll": "triggers.freshness",
-    "MaterializedViewFreshTrigger": "triggers.freshness",
-    "judge": "triggers.freshness",
-    "span_of": "triggers.freshness",
-    "JobOutcomeTrigger": "triggers.outcome",
-    "read_view": "triggers.views",
+_MODULES = {
+    "SharedApplicationTrigger": "airflow_mv.triggers.application",
+    "BaseTablesChangedOnceTrigger": "airflow_mv.triggers.base_tables",
+    "BaseTablesChangedTrigger": "airflow_mv.triggers.base_tables",
+    "PendingReport": "airflow_mv.triggers.base_tables",
+    "find_pending": "airflow_mv.triggers.base_tables",
+    "FreshnessPoll": "airflow_mv.triggers.freshness",
+    "MaterializedViewFreshTrigger": "airflow_mv.triggers.freshness",
+    "judge": "airflow_mv.triggers.freshness",
+    "span_of": "airflow_mv.triggers.freshness",
+    "JobOutcomeTrigger": "airflow_mv.triggers.outcome",
+    "read_view": "airflow_mv.triggers.views",
 }
 __all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
     "BaseTablesChangedOnceTrigger",
@@ -46,9 +47,4 @@ __all__ = [  # for ``import *``, which knows nothing of names that are imported 
     "read_view",
     "span_of",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"airflow_mv.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'airflow_mv.triggers' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _MODULES)

@@ -219,12 +219,10 @@ def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: Fac
     by_catalog = _by_catalog(hook, [item for item in wanted if item[1] is None])
 
     def recalled(name: str) -> dict[Wanted, ViewFreshness]:
-        keys, properties_of = (
-            {item: key_of(view) for item, view in by_catalog[name].items()},
-            hook.properties_from(name),
-        )
-        properties, named = properties_of(name) or {}, set(keys.values())
-        known = look_at(name, properties, None, cache, properties_of, SUMMARY, wanted=named).known.views
+        keys = {item: key_of(view) for item, view in by_catalog[name].items()}
+        properties_of = hook.properties_from(name)
+        look = look_at(name, properties_of(name) or {}, None, cache, properties_of, SUMMARY, wanted=set(keys.values()))
+        known = look.known.views
         return {
             item: ViewFreshness(known[key])
             for item, key in keys.items()

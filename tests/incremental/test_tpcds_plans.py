@@ -9,17 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tpcds_modes import CHANGES, document, plans
-from tests.incremental import tpcds
 
 _PAGE = Path(__file__).parents[2] / "docs" / "incremental-tpcds.md"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tables without rows."""
-    made = tmp_path_factory.mktemp("tpcds")
-    tpcds.generate(made, scale=0)
-    return made
 
 
 def _column(change: str) -> dict[int, str]:
@@ -29,16 +20,16 @@ def _column(change: str) -> dict[int, str]:
     return {number: mode for number, mode in found.items() if mode}
 
 
-def test_at_least_ninety_queries_are_incremental_after_appends(folder: Path) -> None:
+def test_at_least_ninety_queries_are_incremental_after_appends(tpcds_folder: Path) -> None:
     """The planned modes agree with the page: here for each sixth query, below for all."""
     promised = _column("facts appended")
     assert sum(mode != "full" for mode in promised.values()) >= 90
     numbers = range(2, 100, 6)
-    found = {row.query: row.mode for row in plans(folder, ["facts appended"], numbers)}
+    found = {row.query: row.mode for row in plans(tpcds_folder, ["facts appended"], numbers)}
     assert found == {number: mode for number, mode in promised.items() if number in numbers}
 
 
 @pytest.mark.slow
-def test_the_page_is_the_output_of_its_command(folder: Path) -> None:
+def test_the_page_is_the_output_of_its_command(tpcds_folder: Path) -> None:
     """The reasons agree, too."""
-    assert document(plans(folder)) == _PAGE.read_text()
+    assert document(plans(tpcds_folder)) == _PAGE.read_text()

@@ -92,14 +92,6 @@ def _comparing(spark: SparkSession, tables: Mapping[str, str]) -> Iterator[Diffe
             spark.catalog.dropTempView(name)
 
 
-@pytest.fixture(scope="module")
-def tpcds_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """TPC-DS's tables without rows."""
-    made = tmp_path_factory.mktemp("tpcds")
-    tpcds.generate(made, scale=0)
-    return made
-
-
 def _tpcds(folder: Path) -> dict[str, str]:
     lab = Lab([])
     tpcds.load(lab.connection, folder)

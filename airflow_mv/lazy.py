@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public names of a package that are imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package. Source: PEP 562.
+
+    Args:
+        package: The package.
+        modules: The module of each name.
+    """
+
+    def imported(name: str) -> Any:
+        if name in modules:
+            return getattr(import_module(modules[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return imported
