@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import sys
 from pathlib import Path
 
+import airflow_mv
 from benchmarks import (
     connect,
     demo,
@@ -67,6 +69,8 @@ def main(arguments: list[str]) -> None:
     for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
         del os.environ[name]
     options = options_of(arguments)
+    # As pip does. Where PYTHONDONTWRITEBYTECODE is set, each new process would compile a checkout again.
+    compileall.compile_dir(Path(airflow_mv.__file__).parent, quiet=1)
     document = _COMMANDS[options.command].run(options)
     report.keep(options.out, document)
 

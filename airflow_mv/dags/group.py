@@ -19,7 +19,7 @@ from airflow_mv.operators import (
     share_spark_application,
 )
 from airflow_mv.operators.pin import ReadyViewsOperator
-from airflow_mv.operators.spark_provider import SPARK_ARGUMENTS
+from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS
 from airflow_mv.scope import ScopeName
 from airflow_mv.spec.identifiers import Identifier, split_namespace
 

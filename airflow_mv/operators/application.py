@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Context
 
+from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.application import BEAT_SECONDS
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
@@ -112,7 +113,8 @@ class SharedSparkApplicationOperator(SparkJobOperator):
             return found.folder
         copy = self.prepare_for_execution()
         copy.render_template_fields(context)
-        copy.durable = False  # nothing resumes it
+        if not IS_AIRFLOW_3_2:  # which would warn that this has no effect
+            copy.durable = False  # nothing resumes it
         target = spark_target(copy.spark_conn_id)
         if target.remote is not None:
             return None

@@ -128,7 +128,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.adopt = adopt
         self.require = list(require)
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:
         """Create the view if needed.
 
         Raises:

@@ -101,7 +101,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         mapped: OperatorPartial = super().partial(**kwargs)
         return mapped
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:
         """Refresh the view.
 
         Raises:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
@@ -24,14 +23,17 @@ from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.sharing import SharedApplication
-from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
-from airflow_mv.operators.submission import SubmitOptions, submission
+from airflow_mv.operators.spark_arguments import SparkArgumentsOperator
+from airflow_mv.operators.submission import SubmitOptions, submit_options
 from airflow_mv.operators.submission_files import handed_over, job_arguments, write_script
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import RetriedOperator
 
 if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
     from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.operators.spark_provider import SparkSubmission
     from airflow_mv.refresh.stagers import InProcessStager
     from airflow_mv.script import Outcome, Script
 
@@ -61,10 +63,10 @@ class Submission:
     confs: Mapping[str, str] = field(default_factory=dict)
 
 
-class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
-    """A ``SparkSubmitOperator`` whose application is this package's job.
+class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator):
+    """An operator whose work is this package's job, submitted by the provider's ``SparkSubmitOperator``.
 
-    All its options are kept; what the job needs (job package, Maven packages, catalog settings) is added. Settings
+    It takes all options of that; what the job needs (job package, Maven packages, catalog settings) is added. Settings
     go to Spark in a file that only the worker's user can read, so no credential is a process argument.
 
     Args:
@@ -75,7 +77,7 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
     """
 
     template_fields: Sequence[str] = (
-        *(name for name in SubmittingOperator.template_fields if name not in _OWN),
+        *SparkArgumentsOperator.template_fields,
         "iceberg_conn_id",
         "spark_conn_id",
     )
@@ -94,10 +96,10 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
             if key in kwargs:
                 advice = "use spark_conn_id" if key == "conn_id" else "the operator sets it itself"
                 raise ConfigurationError(f"{type(self).__name__} has no argument {key!r}: {advice}")
-        super().__init__(conn_id=spark_conn_id, **kwargs)
+        super().__init__(**kwargs)
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
-        self._submission: Submission | None = None
+        self._submission: SparkSubmission | None = None
         self._scratch: Path | None = None
 
     @contextmanager
@@ -115,7 +117,7 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
         Args:
             context: The task's context.
             submission: What to submit.
-            identity: See :meth:`~airflow_mv.operators.spark_provider.SubmittingOperator.submit`.
+            identity: Key: equal for submissions of which one is enough.
             what: Names the job, for the message.
 
         Raises:
@@ -123,12 +125,15 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
             ConfigurationError: The provider does not accept the arguments together.
         """
         from airflow_mv.job.submit import main_file
+        from airflow_mv.operators.spark_provider import SparkSubmission
 
-        self._submission = submission
+        arguments = {**self.spark_arguments(), "application": str(main_file()), "conn_id": self.spark_conn_id}
+        hook = functools.partial(self._hook_of, submission)
         self.log.info("::group::Spark's own log, on master %s", submission.target.master)
         try:
             with _no_connect_variables():
-                self.submit(context, str(main_file()), identity)
+                self._submission = SparkSubmission(task_id=self.task_id, identity=identity, new_hook=hook, **arguments)
+                self._submission.submit(context)
         except (AirflowException, RuntimeError, OSError) as error:
             raise JobError(f"{what}: spark-submit failed: {_tail(error)}") from None
         except ValueError as error:  # the provider does not accept the arguments together
@@ -136,27 +141,30 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
         finally:
             self.log.info("::endgroup::")
 
-    def new_hook(self) -> SparkSubmitHook:
-        """Return the hook of the next submission, with the user's options and those that the job needs."""
+    @property
+    def hook(self) -> SparkSubmitHook | None:
+        """The hook of the current or last submission."""
+        return None if self._submission is None else self._submission.hook
+
+    def _hook_of(self, submission: Submission, conf: Mapping[Any, Any]) -> SparkSubmitHook:
+        """Make the hook of a submission, with the user's options and those that the job needs."""
+        from airflow_mv.operators.spark_provider import submit_hook
         from airflow_mv.refresh.stagers import settings_of
 
-        if self._submission is None:
-            raise ConfigurationError(f"{type(self).__name__} submits nothing but this package's job")
-        target, options = self._submission.target, self.options()
+        target = submission.target
         given = SubmitOptions(
-            conf={**self._submission.confs, **{str(key): str(value) for key, value in (self.conf or {}).items()}},
+            conf={**submission.confs, **{str(key): str(value) for key, value in conf.items()}},
             packages=self.packages,
             jars=self.jars,
             py_files=self.py_files,
             properties_file=self.properties_file,
             environment={**os.environ, **{str(key): str(value) for key, value in (self.env_vars or {}).items()}},
-            spark_binary=options["spark_binary"],
-            cluster=(options["deploy_mode"] or target.deploy_mode) == "cluster",
+            spark_binary=self.spark_binary,
+            cluster=(self.deploy_mode or target.deploy_mode) == "cluster",
         )
-        needed = submission(given, settings_of(self._submission.catalog), target, self._scratch or Path())
-        own = {"application_args": self._submission.arguments, "conn_id": self.spark_conn_id}
-        kind = LocalSparkSubmitHook if target.missing else SparkSubmitHook
-        return kind(**{**options, **needed, **own})
+        needed = submit_options(given, settings_of(submission.catalog), target, self._scratch or Path())
+        own = {"application_args": submission.arguments, "conn_id": self.spark_conn_id}
+        return submit_hook({**self.spark_arguments(), **needed, **own}, local=target.missing)
 
     def mask_fields(self) -> None:
         """Mask the secrets among the settings."""
@@ -166,7 +174,8 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SubmittingOperator):
 
     def on_kill(self) -> None:
         """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
-        super().on_kill()
+        if self._submission is not None:
+            self._submission.on_kill()
         if self._scratch is not None:  # it holds credentials, and no later code deletes it
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -321,7 +330,8 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         outcome = read_outcome(catalog, script)
         if outcome is None:
             # A job id that Airflow kept for a reattach would be reported as "already succeeded" again.
-            self.forget(context)
+            if self._submission is not None:
+                self._submission.forget(context)
             raise JobError(
                 f"view {script.view}: the Spark job succeeded, but there is no outcome at {script.outcome_location}; "
                 "the driver must be able to write there"

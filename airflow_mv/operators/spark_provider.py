@@ -1,66 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names of the Spark provider that this package uses, in one place.
+"""Private names of the Spark provider that this package uses, in one place. Only a task that submits imports it.
 
 The provider's operator tracks a driver in a cluster, resumes it after a worker has died, and kills it, all through its
-:class:`SparkSubmitHook`. Here a hook with its own arguments is made for each submission. No option of the operator is
-overwritten.
+:class:`SparkSubmitHook`. Here one is made for each submission, with a hook of that submission's own arguments.
 """
 
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection, Context
 
-#: The arguments of a ``SparkSubmitOperator`` that say how Spark runs.
-SPARK_ARGUMENTS = frozenset(
-    name
-    for name, parameter in inspect.signature(SparkSubmitOperator.__init__).parameters.items()
-    if name != "self" and parameter.kind is inspect.Parameter.KEYWORD_ONLY
-)
 
+class SparkSubmission(SparkSubmitOperator):
+    """One submission of an application by a task. No DAG has this operator.
 
-class SubmittingOperator(SparkSubmitOperator):
-    """A ``SparkSubmitOperator`` that makes a new hook for each submission."""
+    Args:
+        identity: Key: equal for submissions of which one is enough.
+        new_hook: Makes the hook, from the Spark settings with those that the provider adds for OpenLineage.
+        **arguments: The task's id, and what a ``SparkSubmitOperator`` takes.
+    """
+
+    def __init__(
+        self, *, identity: str, new_hook: Callable[[Mapping[Any, Any]], SparkSubmitHook], **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        self.external_id_key = f"spark_job_id:{identity}"
+        self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{identity}"
+        self._new_hook = new_hook
 
     @property
     def hook(self) -> SparkSubmitHook | None:
-        """The hook of the current or last submission."""
+        """The hook, once there is one."""
         return self._hook
 
-    @abstractmethod
-    def new_hook(self) -> SparkSubmitHook:
-        """Return the hook of the next submission."""
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments of a :class:`SparkSubmitHook` as the user set them, with templates rendered."""
-        names = [name for name in inspect.signature(SparkSubmitHook.__init__).parameters if name != "self"]
-        return {name: getattr(self, name) if hasattr(self, name) else getattr(self, f"_{name}") for name in names}
-
-    def submit(self, context: Context, application: str, identity: str) -> None:
-        """Submit an application and wait for its end, or reattach to the one that an earlier try submitted.
+    def submit(self, context: Context) -> None:
+        """Submit the application and wait for its end, or reattach to the one that an earlier try submitted.
 
         Args:
             context: The task's context.
-            application: The file to submit.
-            identity: Key: equal for submissions of which one is enough.
         """
-        conf = self.conf
-        self._hook = None
-        self.application = application
-        self.external_id_key = f"spark_job_id:{identity}"
-        self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{identity}"
-        try:
-            SparkSubmitOperator.execute(self, context)
-        finally:
-            self.conf = conf  # the provider adds OpenLineage's settings
+        # Unwrapped: Airflow warns of an operator that another operator executes.
+        inspect.unwrap(SparkSubmitOperator.execute)(self, context)
 
     def forget(self, context: Context) -> None:
-        """Make the next :meth:`submit` submit again."""
+        """Make the next submission with this identity submit again."""
         if (store := context.get("task_state_store")) is not None:
             store.delete(self.external_id_key)
 
@@ -70,7 +58,7 @@ class SubmittingOperator(SparkSubmitOperator):
             super().on_kill()
 
     def _get_hook(self) -> SparkSubmitHook:
-        return self.new_hook()
+        return self._new_hook(self.conf or {})
 
 
 class LocalSparkSubmitHook(SparkSubmitHook):
@@ -80,3 +68,15 @@ class LocalSparkSubmitHook(SparkSubmitHook):
     def get_connection(cls, conn_id: str) -> Connection:
         """Return a connection to this host."""
         return Connection(conn_id=conn_id, conn_type="spark", host="local[*]")
+
+
+def submit_hook(arguments: Mapping[str, Any], *, local: bool) -> SparkSubmitHook:
+    """Make a hook.
+
+    Args:
+        arguments: Arguments of a ``SparkSubmitOperator``: those that its hook does not take are left out.
+        local: Whether there is no connection, and Spark runs on this host.
+    """
+    taken = inspect.signature(SparkSubmitHook.__init__).parameters
+    kind = LocalSparkSubmitHook if local else SparkSubmitHook
+    return kind(**{name: value for name, value in arguments.items() if name in taken})

@@ -50,7 +50,7 @@ class SubmitOptions:
     cluster: bool
 
 
-def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
+def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
     """Return the arguments of a ``SparkSubmitHook`` for one submission: the view's, merged with the user's.
 
     Args:

@@ -12,7 +12,6 @@ from airflow.sdk import Asset, AssetAlias, Context
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
-from airflow_mv.registry.model import Requester
 from airflow_mv.spec.reasons import FOUND_BY_JOB, fallback
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.registry.model import Requester
     from airflow_mv.script import CheckResult
 
 #: Reasons, and characters of each, that an asset event carries.
@@ -144,6 +144,8 @@ def _cut(text: str) -> str:
 
 def requester(context: Context) -> Requester:
     """Return who requests a refresh: the DAG, its run, the task, and the user who triggered the run."""
+    from airflow_mv.registry.model import Requester
+
     ti, user = context.get("ti"), getattr(context.get("dag_run"), "triggering_user_name", None)
     if ti is None:  # outside of Airflow's task runner
         return Requester(user=user)

@@ -68,13 +68,16 @@ def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_submitted(
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
         airflow.connect("spark_default", conn_type="spark", host="yarn", extra=extra)
         run = airflow.run(f"""
-            class Dies(RefreshMaterializedViewOperator):
-                def poll_until_complete(self, external_id, context):
-                    if context["ti"].try_number == 1:
-                        raise RuntimeError("the worker dies")
-                    return super().poll_until_complete(external_id, context)
-            Dies(task_id="refresh", view="{VIEW}", spark_binary="{program}", yarn_track_via_rm_api=True, retries=1,
-                 retry_delay=timedelta(0))
+            from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+            poll = SparkSubmitOperator.poll_until_complete
+            def die(self, external_id, context):
+                if context["ti"].try_number == 1:
+                    raise RuntimeError("the worker dies")
+                return poll(self, external_id, context)
+            SparkSubmitOperator.poll_until_complete = die
+            RefreshMaterializedViewOperator(
+                task_id="refresh", view="{VIEW}", spark_binary="{program}", yarn_track_via_rm_api=True, retries=1,
+                retry_delay=timedelta(0))
         """)
 
     assert run.state == "success", run.log
@@ -109,7 +112,7 @@ def test_after_a_clear_a_finished_earlier_driver_is_ignored(airflow: Airflow, sa
         run = SimpleNamespace(clear_number=1, conf={}, run_after=now, data_interval_start=None, data_interval_end=None)
         events = defaultdict(SimpleNamespace)
         result = operator.execute({"dag": dag, "dag_run": run, "task_state_store": state, "outlet_events": events})
-        operator._hook._submit_sp.stdout.close()  # the provider does not close it
+        operator.hook._submit_sp.stdout.close()  # the provider does not close it
 
     assert (tmp_path / "submitted").read_text() == "again\n"
     assert result["outcome"] == "refreshed"

@@ -409,7 +409,7 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     process = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
-    operator._hook._submit_sp.stdout.close()  # the provider does not close it
+    operator.hook._submit_sp.stdout.close()  # the provider does not close it
 
 
 def test_an_argument_that_the_operator_sets_itself_is_refused_when_the_dag_is_parsed() -> None:

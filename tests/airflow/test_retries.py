@@ -118,16 +118,20 @@ def stored(dag: DAG) -> Any:
     return DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
 
-def test_a_task_that_is_stopped_says_so_and_not_that_spark_failed(airflow: Airflow, sales: Lake) -> None:
+def test_a_task_that_is_stopped_says_so_and_not_that_spark_failed(
+    airflow: Airflow, sales: Lake, tmp_path: Path
+) -> None:
     """*Mark as failed* ends spark-submit, whose own error is that it has ended."""
+    program = tmp_path / "ended-spark-submit"
+    program.write_text("#!/bin/sh\nexit 143\n")
+    program.chmod(0o755)
     sales.view()
     run = airflow.run(f"""
-        from airflow.sdk.exceptions import AirflowException
         class Stopped(RefreshMaterializedViewOperator):
-            def submit(self, *args):
+            def run_job(self, *args, **kwargs):
                 self.on_kill()
-                raise AirflowException("Cannot execute: spark-submit. Error code is: 143.")
-        Stopped(task_id="refresh", view="{VIEW}")
+                super().run_job(*args, **kwargs)
+        Stopped(task_id="refresh", view="{VIEW}", spark_binary="{program}")
     """)
     assert run.states == {"refresh": "failed"}, run.log
     assert f"StoppedError: view {VIEW}: its Spark job was stopped from outside" in run.log
