@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select, true, update
+from sqlalchemy import ColumnElement, Table, and_, delete, insert, inspect, or_, select, true, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -32,6 +33,9 @@ from airflow_mv.spec.identifiers import MAX_PART_LENGTH, Identifier
 VIEW = "VIEW"
 TABLE = "TABLE"
 _MAX_LOCATION = 1000
+#: Not the mapped class: its first use makes SQLAlchemy configure all mapped classes of the process, and Airflow import
+#: all of its own for that, half a second.
+_ROWS = cast(Table, IcebergTables.__table__)
 _BATCH = 400
 #: From so many names on, all rows of their namespaces are read in one query. That takes less than to ask for each name.
 _MANY = 2_000
@@ -98,23 +102,23 @@ class SqlPointers:
 
     def get(self, view: Identifier) -> tuple[str | None, str | None]:
         """Return ``(metadata location, iceberg_type)`` of a name; ``(None, None)`` if there is no row."""
-        query = select(IcebergTables.metadata_location, IcebergTables.iceberg_type).where(self._is(view))
+        query = select(_ROWS.c.metadata_location, _ROWS.c.iceberg_type).where(self._is(view))
         with self._session() as session:
             row = session.execute(query).one_or_none()
         return (None, None) if row is None else (row[0], row[1])
 
     def previous(self, view: Identifier) -> str | None:
         """Return the previous metadata location in the row of a view."""
-        query = select(IcebergTables.previous_metadata_location).where(self._is(view))
+        query = select(_ROWS.c.previous_metadata_location).where(self._is(view))
         with self._session() as session:
             return session.execute(query).scalar_one_or_none()
 
     def row(self, name: Identifier) -> Row | None:
         """Return the row of a table or view; ``None`` if there is none."""
         columns = (
-            IcebergTables.iceberg_type,
-            IcebergTables.metadata_location,
-            IcebergTables.previous_metadata_location,
+            _ROWS.c.iceberg_type,
+            _ROWS.c.metadata_location,
+            _ROWS.c.previous_metadata_location,
         )
         with self._session() as session:
             found = session.execute(select(*columns).where(self._is(name))).one_or_none()
@@ -122,28 +126,28 @@ class SqlPointers:
 
     def locations(self) -> list[tuple[str, str]]:
         """Return ``(name, metadata location)`` of every table and view of the database, whatever its catalog."""
-        parts = (IcebergTables.catalog_name, IcebergTables.table_namespace, IcebergTables.table_name)
+        parts = (_ROWS.c.catalog_name, _ROWS.c.table_namespace, _ROWS.c.table_name)
         with self._session() as session:
-            rows = session.execute(select(*parts, IcebergTables.metadata_location)).all()
+            rows = session.execute(select(*parts, _ROWS.c.metadata_location)).all()
         return [(".".join(name), location) for *name, location in rows if location]
 
     def names(self, namespace: tuple[str, ...] | None) -> list[tuple[tuple[str, ...], str]]:
         """Return ``(namespace, name)`` of every view, of one namespace or of the whole catalog."""
-        query = select(IcebergTables.table_namespace, IcebergTables.table_name).where(
-            IcebergTables.catalog_name == self._catalog, IcebergTables.iceberg_type == VIEW
+        query = select(_ROWS.c.table_namespace, _ROWS.c.table_name).where(
+            _ROWS.c.catalog_name == self._catalog, _ROWS.c.iceberg_type == VIEW
         )
         if namespace is not None:
-            query = query.where(IcebergTables.table_namespace == stored_namespace(namespace))
+            query = query.where(_ROWS.c.table_namespace == stored_namespace(namespace))
         with self._session() as session:
-            rows = session.execute(query.order_by(IcebergTables.table_namespace, IcebergTables.table_name)).all()
+            rows = session.execute(query.order_by(_ROWS.c.table_namespace, _ROWS.c.table_name)).all()
         return [(tuple(space.split(".")), name) for space, name in rows]
 
     def tables(self, namespace: tuple[str, ...] | None) -> list[tuple[tuple[str, ...], str, str]]:
         """Return ``(namespace, name, metadata location)`` of every table, of one namespace or of the whole catalog."""
-        parts = (IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
-        query = select(*parts).where(IcebergTables.catalog_name == self._catalog, _is_of(TABLE))
+        parts = (_ROWS.c.table_namespace, _ROWS.c.table_name, _ROWS.c.metadata_location)
+        query = select(*parts).where(_ROWS.c.catalog_name == self._catalog, _is_of(TABLE))
         if namespace is not None:
-            query = query.where(IcebergTables.table_namespace == stored_namespace(namespace))
+            query = query.where(_ROWS.c.table_namespace == stored_namespace(namespace))
         with self._session() as session:
             rows = session.execute(query.order_by(*parts[:2])).all()
         return [(tuple(space.split(".")), name, location) for space, name, location in rows if location]
@@ -163,17 +167,17 @@ class SqlPointers:
     def _locate(self, session: Session, wanted: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
         by_key = {(stored_namespace(item.namespace), item.name): item for item in wanted}
         names = [
-            and_(IcebergTables.table_namespace == namespace, IcebergTables.table_name == name)
+            and_(_ROWS.c.table_namespace == namespace, _ROWS.c.table_name == name)
             for namespace, name in (by_key if len(by_key) <= _BATCH else ())
         ]
         spaces = {namespace for namespace, _ in by_key}
-        among = or_(*names) if names else IcebergTables.table_namespace.in_(spaces) if len(spaces) <= _BATCH else true()
+        among = or_(*names) if names else _ROWS.c.table_namespace.in_(spaces) if len(spaces) <= _BATCH else true()
         query = select(
-            IcebergTables.table_namespace,
-            IcebergTables.table_name,
-            IcebergTables.metadata_location,
-            IcebergTables.iceberg_type,
-        ).where(IcebergTables.catalog_name == self._catalog, among)
+            _ROWS.c.table_namespace,
+            _ROWS.c.table_name,
+            _ROWS.c.metadata_location,
+            _ROWS.c.iceberg_type,
+        ).where(_ROWS.c.catalog_name == self._catalog, among)
         return {
             by_key[space, name]: (location, kind or "TABLE")
             for space, name, location, kind in session.execute(query)
@@ -197,7 +201,7 @@ class SqlPointers:
         }
         try:
             with Session(self.engine) as session:
-                session.execute(insert(IcebergTables).values(**row))
+                session.execute(insert(_ROWS).values(**row))
                 session.commit()
         except IntegrityError:
             taken, kind = self.get(view)
@@ -230,8 +234,8 @@ class SqlPointers:
             CommitStateUnknownError: The database gave no answer. The swap may be applied, even later.
         """
         statement = (
-            update(IcebergTables)
-            .where(self._is(view), _is_of(kind), IcebergTables.metadata_location == base)
+            update(_ROWS)
+            .where(self._is(view), _is_of(kind), _ROWS.c.metadata_location == base)
             .values(metadata_location=_checked(new), previous_metadata_location=base)
         )
         try:
@@ -271,14 +275,14 @@ class SqlPointers:
         values = {} if after is None else {"iceberg_type": after[0], "metadata_location": _checked(after[1])}
         if swap.before is None:
             key = {"table_namespace": stored_namespace(swap.name.namespace), "table_name": swap.name.name}
-            session.execute(insert(IcebergTables).values(catalog_name=self._catalog, **key, **values))
+            session.execute(insert(_ROWS).values(catalog_name=self._catalog, **key, **values))
             return True
         kind, base = swap.before
-        found = (self._is(swap.name), _is_of(kind), IcebergTables.metadata_location == base)
+        found = (self._is(swap.name), _is_of(kind), _ROWS.c.metadata_location == base)
         statement = (
-            delete(IcebergTables).where(*found)
+            delete(_ROWS).where(*found)
             if after is None
-            else update(IcebergTables).where(*found).values(previous_metadata_location=base, **values)
+            else update(_ROWS).where(*found).values(previous_metadata_location=base, **values)
         )
         return int(session.execute(statement).rowcount) == 1  # type: ignore[attr-defined]
 
@@ -293,9 +297,9 @@ class SqlPointers:
         Raises:
             CommitStateUnknownError: The database gave no answer. The row may be removed, even later.
         """
-        statement = delete(IcebergTables).where(self._is(view), _is_of(kind))
+        statement = delete(_ROWS).where(self._is(view), _is_of(kind))
         if base is not None:
-            statement = statement.where(IcebergTables.metadata_location == base)
+            statement = statement.where(_ROWS.c.metadata_location == base)
         try:
             with Session(self.engine) as session:
                 matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
@@ -328,16 +332,16 @@ class SqlPointers:
 
     def _is(self, view: Identifier) -> ColumnElement[bool]:
         return and_(
-            IcebergTables.catalog_name == self._catalog,
-            IcebergTables.table_namespace == stored_namespace(view.namespace),
-            IcebergTables.table_name == view.name,
+            _ROWS.c.catalog_name == self._catalog,
+            _ROWS.c.table_namespace == stored_namespace(view.namespace),
+            _ROWS.c.table_name == view.name,
         )
 
 
 def _is_of(kind: str) -> ColumnElement[bool]:
     # Catalogs from before views were supported have no kind in the rows of their tables.
-    same = IcebergTables.iceberg_type == kind
-    return same if kind == VIEW else or_(same, IcebergTables.iceberg_type.is_(None))
+    same = _ROWS.c.iceberg_type == kind
+    return same if kind == VIEW else or_(same, _ROWS.c.iceberg_type.is_(None))
 
 
 def stored_namespace(namespace: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ no run that could fail.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -17,7 +17,7 @@ from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.each import ItemResult
 from airflow_mv.freshness.expiry import warnings
-from airflow_mv.freshness.known import Look, Opener, PropertiesOf, key_of, look_at
+from airflow_mv.freshness.known import Look, Opener, PropertiesOf, key_of, look_at, without_collections
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, Readiness, TableLag, max_staleness_of, readiness
 from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.spec.identifiers import Identifier
@@ -155,23 +155,27 @@ class Watched:
     cache: FactCache = field(default_factory=lambda: FactCache(None))
     properties_of: PropertiesOf = lambda _: None
 
-    def summaries(self) -> Iterator[ItemResult[Identifier, Summary]]:
-        """Yield the summary of each view. What the cache knows at the catalog's present pointers is not read."""
-        namespace, wanted = self.namespace or None, {key_of(view) for view in self.views}
+    def look(self) -> Look[Summary]:
+        """Compare the cache with the catalog's present pointers."""
         properties = self.properties_of(self.catalog)
-        look: Look[Summary] = Look()
-        if properties is not None:
-            named = wanted if self.namespace is None else None
-            look = look_at(self.catalog, properties, namespace, self.cache, self.properties_of, SUMMARY, wanted=named)
-        known = look.known.views
-        if self.namespace is not None and look.is_complete(namespace):
-            yield from (ItemResult(summary.view, summary) for summary in look.known.materialized())
-        elif self.views and all(key in known and known[key].status is not None for key in wanted):
-            yield from (ItemResult(view, known[key_of(view)]) for view in self.views)
-        else:
-            yield from self._observed(look)
+        if properties is None:
+            return Look()
+        wanted = {key_of(view) for view in self.views} if self.namespace is None else None
+        return look_at(
+            self.catalog, properties, self.namespace or None, self.cache, self.properties_of, SUMMARY, wanted=wanted
+        )
 
-    def _observed(self, look: Look[Summary]) -> Iterator[ItemResult[Identifier, Summary]]:
+    def known(self, look: Look[Summary]) -> list[ItemResult[Identifier, Summary]] | None:
+        """Return the summaries of all views, if the cache knows them all; else ``None``."""
+        known = look.known.views
+        if self.namespace is not None and look.is_complete(self.namespace or None):
+            return [ItemResult(summary.view, summary) for summary in look.known.materialized()]
+        found = [(view, known.get(key_of(view))) for view in self.views]
+        results = [ItemResult(view, kept) for view, kept in found if kept is not None and kept.status is not None]
+        return results if results and len(results) == len(found) else None
+
+    def observed(self, look: Look[Summary]) -> Iterator[ItemResult[Identifier, Summary]]:
+        """Yield the summary of each view. What the cache knows is not read."""
         from airflow_mv.freshness.summaries import note_ordinary, summaries
 
         catalog = self.opener()
@@ -197,8 +201,22 @@ def freshness_slos(
     Raises:
         MaterializedViewError: A catalog does not respond. Raised after all readable views.
     """
+    moment = now or datetime.now(UTC)
+    with without_collections():
+        look = watched.look()
+        known = watched.known(look)
+        found = None if known is None else list(_slos_of(known, watched, max_staleness, moment))
+    yield from _slos_of(watched.observed(look), watched, max_staleness, now) if found is None else found
+
+
+def _slos_of(
+    results: Iterable[ItemResult[Identifier, Summary]],
+    watched: Watched,
+    max_staleness: timedelta | None,
+    now: datetime | None,
+) -> Iterator[FreshnessSlo]:
     unanswered = None
-    for result in watched.summaries():
+    for result in results:
         error = result.error
         if error is not None and error.retryable:
             unanswered = unanswered or error

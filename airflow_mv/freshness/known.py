@@ -179,20 +179,22 @@ def known_views(
     """
     lists: dict[str, PointerList | None] = {name: pointers}
 
-    def location(catalog: str, key: Key) -> str | None:
+    def is_current(pointer: Pointer) -> bool:
+        catalog, *key, location = pointer
         if catalog not in lists:
             lists[catalog] = list_pointers(catalog, properties_of(catalog) or {})
         listed = lists[catalog]
-        return listed.location(key) if listed else None
+        return listed is not None and listed.location((key[0], key[1])) == location
 
     space = None if namespace is None else ".".join(namespace)
+    own = {(name, *key, at) for listed in (pointers.views, pointers.tables) for key, at in listed.items()}
     found: Known[S] = Known()
     for key in (*pointers.views, *pointers.tables) if wanted is None else wanted:
         if space is not None and key[0] != space:
             continue
         summary = decoded(kept.get(key_text(key)), decoder)
         pointed = summary.pointers if summary is not None else None
-        if summary is None or not pointed or any(location(item[0], item[1:3]) != item[3] for item in pointed):
+        if summary is None or not pointed or not (own.issuperset(pointed) or all(map(is_current, pointed))):
             found.left.add(key)
         elif summary.status is not None or key in pointers.views:
             found.views[key] = summary

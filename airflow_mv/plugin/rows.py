@@ -49,7 +49,7 @@ class ViewRow:
         mode: Its mode.
         rows_written: Rows that it wrote.
         rows: Rows that the view has; ``None`` if its storage table's metadata does not say.
-        last: The reasons, interval and checks of the refresh, see :func:`airflow_mv.plugin.messages.said`.
+        recorded: The recorded refresh, see :class:`airflow_mv.freshness.summary.Summary`. Its texts may hold secrets.
         strategy: ``full`` or ``incremental``.
         interval_column: The column of its intervals, if it has one.
         tables: Its base tables, each with whether rows of it have changed since.
@@ -65,7 +65,7 @@ class ViewRow:
     mode: str | None = None
     rows_written: int | None = None
     rows: int | None = None
-    last: Mapping[str, Any] | None = None
+    recorded: Mapping[str, Any] | None = None
     strategy: str | None = None
     interval_column: str | None = None
     tables: tuple[tuple[str, bool], ...] = ()
@@ -75,6 +75,11 @@ class ViewRow:
     def pointers(self) -> Mapping[Identifier, str] | None:
         """The pointers by name. The first look of a process does not need them."""
         return None if self.pointed is None else by_name(self.pointed)
+
+    @cached_property
+    def last(self) -> Mapping[str, Any] | None:
+        """The reasons, interval and checks of the refresh. Few of the rows of a catalog are shown at a time."""
+        return said(self.recorded) if self.recorded else None
 
     def lag(self, now: datetime) -> dict[str, Any]:
         """Return the lag as of a time: it grows while the row stays the same."""
@@ -135,7 +140,7 @@ def row_of(summary: Summary) -> ViewRow:
         mode=recorded.get("mode"),
         rows_written=recorded.get("rows_written"),
         rows=recorded.get("rows"),
-        last=said(recorded) if recorded else None,
+        recorded=summary.recorded,
         strategy=summary.strategy,
         interval_column=summary.interval_column,
         tables=tuple((change["identifier"], change["changed"]) for change in document["base_tables"]),

@@ -105,8 +105,9 @@ class Survey:
     def _look(self) -> None:
         trouble: dict[str, Any] | None = None
         try:
-            if self._rows or not self._recalled_all():
-                self._go_through(self.open())
+            first = not self._rows
+            if not (first and self._recalled_all()):
+                self._go_through(self.open(), first=first)
         except MaterializedViewError as error:
             trouble = problem(error)
         except Exception as error:
@@ -119,7 +120,7 @@ class Survey:
             self._ended = time.monotonic()
             self._took = self._ended - self._started
 
-    def _go_through(self, catalog: MaterializedViewCatalog) -> None:
+    def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> None:
         from airflow_mv.freshness.observe import moved
         from airflow_mv.freshness.summaries import note_ordinary, summaries
 
@@ -128,8 +129,11 @@ class Survey:
         views = catalog.list()
         with self._lock:
             self._rows = {view: known.get(view, ViewRow(view, PENDING)) for view in views}
-        pointers = {view: row.pointers for view, row in self._rows.items() if row.pointers}
-        outdated = [view for view in views if view not in pointers] + moved(catalog, pointers)
+        if first:  # what was recalled was true a moment ago
+            outdated = [view for view in views if view not in known]
+        else:
+            pointers = {view: row.pointers for view, row in self._rows.items() if row.pointers}
+            outdated = [view for view in views if view not in pointers] + moved(catalog, pointers)
         for result in summaries(catalog, outdated, self._kept, self.cache):
             row = row_of_result(result)
             with self._lock:

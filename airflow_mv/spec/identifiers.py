@@ -21,7 +21,6 @@ MAX_LENGTH = 64 * MAX_PART_LENGTH
 MAX_PATH_LENGTH = 1200
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([\w-]+)")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
@@ -134,7 +133,12 @@ class Identifier:
 
 
 def _written(parts: tuple[str, ...]) -> str:
-    return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in parts)
+    return ".".join([part if _is_plain(part) else quote(part) for part in parts])
+
+
+def _is_plain(part: str) -> bool:
+    """Whether a part has ASCII letters, digits and ``_`` only, and does not begin with a digit."""
+    return part.isascii() and part.isidentifier()
 
 
 #: Where a storage table is: its name in the catalog or, if it is in none, its metadata file.

@@ -177,12 +177,12 @@ def read_views(
         cache: What another process has found; by default this user's cache.
     """
     from airflow_mv.freshness.each import for_each
+    from airflow_mv.freshness.known import without_collections
 
     kept, pins = cache or FactCache.of_user(), Pins()
-    results: Results = {
-        **_remembered(hook, [item for item in last if last[item] is None], kept),
-        **_unmoved(hook, last),
-    }
+    with without_collections():
+        remembered = _remembered(hook, [item for item in last if last[item] is None], kept)
+    results: Results = {**remembered, **_unmoved(hook, last)}
     new: Results = {}
     for result in for_each([item for item in last if item not in results], lambda item: _read(hook, item, pins)):
         new[result.item] = result.error or result.get()

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from airflow_mv.catalog import MaterializedViewCatalog, databases
 from airflow_mv.errors import ConfigurationError
-from tests.builders import open_catalog
+from tests.builders import lake, open_catalog
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -55,3 +57,25 @@ def test_sqlite_on_a_local_file_system_is_accepted(kind: str, monkeypatch: pytes
     mounts.write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
     monkeypatch.setattr(databases, "_MOUNTS", mounts)
     assert databases.remote_kind(str(tmp_path)) is None
+
+
+def test_a_catalog_does_not_make_sqlalchemy_configure_mapped_classes(sqlite_uri: str, warehouse: Path) -> None:
+    """At the first use of a mapped class, of pyiceberg's too, Airflow imports all of its own: half a second."""
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.view()
+        found.refresh()
+    code = """
+import sys
+from sqlalchemy import event
+from sqlalchemy.orm import Mapper
+event.listen(Mapper, "before_configured", lambda: print("configured"))
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.freshness.status import status
+from tests.builders import open_catalog
+catalog = MaterializedViewCatalog(open_catalog(sys.argv[1], sys.argv[2]))
+print(*catalog.list(), status(catalog, "sales.daily").state)
+"""
+    command = [sys.executable, "-c", code, sqlite_uri, str(warehouse)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "lake.sales.daily fresh\n"

@@ -99,6 +99,27 @@ def test_the_first_survey_of_a_process_opens_no_file_of_what_an_earlier_one_has_
     assert states(surveyed(again)) == {"daily": "fresh", "late": "fresh"}
 
 
+def test_the_first_survey_of_a_process_reads_only_what_is_not_known(
+    sales: Lake, tmp_path: Path, reads: list[str]
+) -> None:
+    """A table has moved, and another process, a sensor's, has kept the state of the views that read it."""
+    sales.table("other")
+    cache, properties_of = FactCache(tmp_path / "cache"), {"lake": sales.catalog.properties}.get
+
+    def started() -> Survey:
+        catalog = MaterializedViewCatalog(sales.iceberg)
+        return Survey("lake", lambda: catalog, 0, rest=0, cache=cache, properties_of=properties_of)
+
+    first = started().found(wait=60)
+    sales.append(name="other")
+    reads.clear()
+    again = started()
+    assert again.found(wait=60).rows == first.rows
+    assert reads == [sales.load("other").metadata_location]
+    sales.append()
+    assert states(surveyed(again)) == {"daily": "stale"}
+
+
 def test_a_view_of_a_view_is_read_again(sales: Lake) -> None:
     """Its pointer and those of its base tables are not sufficient: the view that it reads has a storage table."""
     sales.view("top", "SELECT region, orders FROM lake.sales.daily")
