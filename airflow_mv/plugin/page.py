@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
@@ -47,13 +49,13 @@ class AirflowFacts:
     Args:
         reader: The user.
         running: The views that are refreshed now.
-        failed: The views of which the last refresh has failed.
+        failed: The views of which the last refresh has failed, each with its task instance.
         groups_of: Returns the groups of a view; ``None``: the user wants no groups.
     """
 
     reader: Reader
     running: frozenset[str]
-    failed: frozenset[str]
+    failed: Mapping[str, UUID]
     groups_of: GroupsOf | None = None
 
     @property
@@ -101,7 +103,7 @@ class Page:
             shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.marks)
         names = [str(row.view) for row in shown]
         last = runs.last_refreshes(names, airflow.reader, session)
-        failed = runs.failures(airflow.failed.intersection(names), airflow.reader, session)
+        failed = runs.failures({name: airflow.failed[name] for name in names if name in airflow.failed}, session)
         sources, _ = self.sources.all(catalogs)
         counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
@@ -175,6 +177,7 @@ def _state(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
         "views": len(found.rows),
         "looking": None if found.looking is None else round(found.looking, 1),
         "looked_at": found.looked_at.isoformat() if found.looked_at else None,
+        "pause": math.ceil(found.pause),
         "problem": found.problem,
     }
 

@@ -185,7 +185,7 @@ async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
 
 def _facts_of(asked: ListQuery, reader: Reader, session: Session) -> AirflowFacts:
     running, failed = runs.at_work(reader, session), runs.failed(reader, session)
-    return AirflowFacts(reader, frozenset(running), frozenset(failed), _groups_of(asked, reader, session))
+    return AirflowFacts(reader, frozenset(running), failed, _groups_of(asked, reader, session))
 
 
 def _groups_of(asked: ListQuery, reader: Reader, session: Session) -> listing.GroupsOf | None:

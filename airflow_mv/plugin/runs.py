@@ -184,61 +184,65 @@ def at_work(reader: Reader, session: Session) -> set[str]:
     return {row.name for row in rows if row.dag_id in allowed}
 
 
-def failed(reader: Reader, session: Session) -> set[str]:
-    """Return the views of which the last ended try has failed."""
-    tries = _last_failures().subquery()
-    rows = session.execute(select(tries.c.name, tries.c.dag_id)).all()
+def failed(reader: Reader, session: Session) -> dict[str, UUID]:
+    """Return the views of which the last ended try has failed, each with its task instance."""
+    rows = session.execute(_last_failures()).all()
     allowed = reader.readable({row.dag_id for row in rows}, session)
-    return {row.name for row in rows if row.dag_id in allowed}
+    return {row.name: row.id for row in rows if row.dag_id in allowed}
 
 
-def failures(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
-    """Return the last ended try of each of these views, if it has failed."""
-    if not (uris := [_uri(view) for view in views]):
-        return {}
-    tries = _last_failures().where(AssetModel.uri.in_(uris)).subquery()
+def failures(tries: Mapping[str, UUID], session: Session) -> dict[str, dict[str, Any]]:
+    """Return the failed tries of views.
+
+    Args:
+        tries: Some of what :func:`failed` has returned.
+        session: Of Airflow's database.
+    """
     query = (
-        select(tries.c.name, TaskInstance, DagRun)
-        .join(tries, tries.c.id == TaskInstance.id)
+        select(TaskInstance, DagRun)
         .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
+        .where(TaskInstance.id.in_(tries.values()))
     )
-    rows = session.execute(query).all()
-    allowed = reader.readable({row.TaskInstance.dag_id for row in rows}, session)
+    found = {row.TaskInstance.id: row for row in session.execute(query)} if tries else {}
     known = Runs(session)
-    return {row.name: _task(row, known, None) for row in rows if row.TaskInstance.dag_id in allowed}
+    return {view: _task(found[task], known, None) for view, task in tries.items() if task in found}
 
 
 def _last_failures() -> Select[str, UUID, str]:
     """Select the failed tries after which no other try of the same view has ended.
 
-    Of a view's failures only the last one is compared with its other tries, which are many.
+    The failed tries of all views are read once. Only the last one of each view is compared with the view's other tries,
+    which are many.
     """
     reference = TaskOutletAssetReference
     of_task = and_(TaskInstance.dag_id == reference.dag_id, TaskInstance.task_id == reference.task_id)
-    failed = (TaskInstance.state.in_(_FAILED), TaskInstance.end_date > datetime.now(UTC) - _RECENTLY)
-    newest = (
-        select(reference.asset_id, func.max(TaskInstance.end_date).label("end_date"))
-        .join(TaskInstance, of_task)
-        .where(*failed)
-        .group_by(reference.asset_id)
+    of_views = select(reference.dag_id).join(AssetModel, AssetModel.id == reference.asset_id).where(_IS_VIEW)
+    failed = (
+        select(TaskInstance.id, TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.end_date)
+        .where(TaskInstance.state.in_(_FAILED), TaskInstance.end_date > datetime.now(UTC) - _RECENTLY)
+        .where(TaskInstance.dag_id.in_(of_views))
         .cte()
+        # Otherwise PostgreSQL may search them again for each view.
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+    place = func.row_number().over(partition_by=reference.asset_id, order_by=failed.c.end_date.desc())
+    tries = (
+        select(AssetModel.name, reference.asset_id, failed, place.label("place"))
+        .join(reference, reference.asset_id == AssetModel.id)
+        .join(failed, and_(failed.c.dag_id == reference.dag_id, failed.c.task_id == reference.task_id))
+        .where(_IS_VIEW)
+        .subquery()
     )
     # In a function, so that the few instances of the task are searched, and not the many of the DAG in these states.
     state = func.coalesce(TaskInstance.state, "")
     ended_later = (
         select(TaskInstance.id)
         .join(reference, of_task)
-        .where(reference.asset_id == newest.c.asset_id, TaskInstance.end_date > newest.c.end_date)
+        .where(reference.asset_id == tries.c.asset_id, TaskInstance.end_date > tries.c.end_date)
         .where(state.in_((*_FAILED, "success")))
-        .correlate(newest)
+        .correlate(tries)
     )
-    return (
-        select(AssetModel.name, TaskInstance.id, TaskInstance.dag_id)
-        .join(newest, newest.c.asset_id == AssetModel.id)
-        .join(reference, reference.asset_id == AssetModel.id)
-        .join(TaskInstance, and_(of_task, TaskInstance.end_date == newest.c.end_date))
-        .where(_IS_VIEW, *failed, ~ended_later.exists())
-    )
+    return select(tries.c.name, tries.c.id, tries.c.dag_id).where(tries.c.place == 1, ~ended_later.exists())
 
 
 def dags_of_views(reader: Reader, session: Session) -> dict[str, set[str]]:

@@ -34,12 +34,14 @@ class Found:
         rows: The materialized views; those that were not read yet are ``pending``.
         looked_at: When the last complete survey ended.
         looking: For how many seconds a survey has been running; ``None`` if none is.
+        pause: After how many seconds a request starts the next survey.
         problem: Why the last survey failed.
     """
 
     rows: tuple[ViewRow, ...] = ()
     looked_at: datetime | None = None
     looking: float | None = None
+    pause: float = 0.0
     problem: dict[str, Any] | None = None
 
 
@@ -55,7 +57,8 @@ class Survey:
         name: The catalog.
         open: Opens it. Called for each survey that has to read a view, so it should cache.
         seconds: Age of the rows after which a new survey starts.
-        rest: Minimum pause, as a multiple of a survey's duration, so that a slow survey is not repeated constantly.
+        rest: Minimum pause, as a multiple of the shorter one of the last two surveys, so that slow surveys are not
+            repeated constantly. What takes time once does not count: imports, an opened catalog, new views.
         cache: What metadata files say; the first survey takes from it what is still true.
         properties_of: The properties of catalogs by name, to look at their pointers without opening them.
     """
@@ -70,7 +73,7 @@ class Survey:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _started: float = 0.0
-    _took: float = 0.0
+    _took: tuple[float, float] = (0.0, 0.0)
     _ended: float | None = None
     _looked_at: datetime | None = None
     _problem: dict[str, Any] | None = None
@@ -88,19 +91,23 @@ class Survey:
         with self._lock:
             rows = tuple(row for row in self._rows.values() if row.state != PLAIN)
             looking = time.monotonic() - self._started if thread is not None and thread.is_alive() else None
-            return Found(rows, self._looked_at, looking, self._problem)
+            return Found(rows, self._looked_at, looking, self._pause(), self._problem)
 
     def _start(self) -> threading.Thread | None:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return self._thread
-            age = None if self._ended is None else time.monotonic() - self._ended
-            if age is not None and age < max(self.seconds, self.rest * self._took):
+            if self._pause() > 0:
                 return None
             self._started = time.monotonic()
             self._thread = threading.Thread(target=self._look, name="airflow-mv-survey", daemon=True)
             self._thread.start()
             return self._thread
+
+    def _pause(self) -> float:
+        if self._ended is None:
+            return 0.0
+        return max(0.0, self._ended + max(self.seconds, self.rest * min(self._took)) - time.monotonic())
 
     def _look(self) -> None:
         trouble: dict[str, Any] | None = None
@@ -118,7 +125,7 @@ class Survey:
             self._problem = trouble
             self._looked_at = self._looked_at if trouble else datetime.now(UTC)
             self._ended = time.monotonic()
-            self._took = self._ended - self._started
+            self._took = (self._took[1], self._ended - self._started)
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> None:
         from airflow_mv.freshness.observe import moved

@@ -15,7 +15,11 @@ from typing import Any, cast
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
+from sqlalchemy import event, update
+from sqlalchemy.engine import Engine
 
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.summaries import summary_of
@@ -116,6 +120,46 @@ def test_views_are_grouped_by_the_dags_that_the_user_may_read(server: Server, mo
     assert (only["name"], only["total"]) == ("pages.sales", 5)
     assert server.get("api/views", namespace="pages.other")["total"] == 0
     assert server.get("api/views", state="running")["total"] == 0
+
+
+def test_a_view_of_which_the_last_try_has_failed_is_marked(server: Server) -> None:
+    """Until a later try succeeds, or another one fails later. A request searches Airflow's database for them once."""
+    ended, searches, url = datetime.now(UTC), [0], "/api/v2/dags/refresh_sales/dagRuns"
+
+    def tries(run_id: str, minutes: int, **states: str) -> None:
+        body = {"logical_date": None, "dag_run_id": run_id}
+        made = server.client("admin").post(url, json=body)
+        assert made.status_code == 200, made.text
+        end = {"end_date": ended + timedelta(minutes=minutes)}
+        with create_session() as session:
+            for task_id, state in states.items():
+                of_task = (TaskInstance.run_id == run_id, TaskInstance.task_id == task_id)
+                session.execute(update(TaskInstance).where(*of_task).values(state=state, **end))
+
+    def failed() -> dict[str, str]:
+        searches[0] = 0
+        found = server.get("api/views", state="failed")
+        assert found["counts"].get("failed", 0) == found["total"]
+        assert searches == [1]
+        return {view["name"]: view["failed"]["run_id"] for view in found["views"]}
+
+    def count(_: object, __: object, statement: str, *others: object) -> None:
+        searches[0] += "row_number()" in statement
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        tries("first", 1, daily="failed", by_region="up_for_retry")
+        assert failed() == {"daily": "first", "by_region": "first"}
+        tries("late", 3, daily="failed", by_region="success")
+        assert failed() == {"daily": "late"}
+        tries("between", 2, daily="success")
+        assert failed() == {"daily": "late"}
+        tries("last", 4, daily="success")
+        assert failed() == {}
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+        for run_id in ("first", "late", "between", "last"):
+            server.client("admin").delete(f"{url}/{run_id}")
 
 
 def test_a_dag_has_the_views_that_it_refreshes(server: Server) -> None:

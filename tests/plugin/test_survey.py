@@ -183,6 +183,35 @@ def test_rows_are_cached_for_the_configured_time(sales: Lake) -> None:
     assert len(opened) == 1
 
 
+def test_what_takes_time_once_does_not_delay_the_next_survey(sales: Lake) -> None:
+    """The first survey imports libraries and opens the catalog. A new view is found as soon as the rows may be old."""
+    waits = iter((0.5, 0.0))
+
+    def opens() -> MaterializedViewCatalog:
+        time.sleep(next(waits))
+        return sales.catalog
+
+    survey = Survey("lake", opens, 0, rest=1000)
+    assert states(survey.found(wait=60)) == {"daily": "fresh"}
+    sales.view("second")
+    assert survey.found().pause == 0
+    assert states(survey.found(wait=60)) == {"daily": "fresh", "second": "never-refreshed"}
+
+
+def test_a_catalog_that_is_slow_each_time_is_left_in_peace(sales: Lake) -> None:
+    """The reader learns when its views are read again."""
+    opened = []
+
+    def opens() -> MaterializedViewCatalog:
+        opened.append(time.sleep(0.2))
+        return sales.catalog
+
+    survey = Survey("lake", opens, 0, rest=1000)
+    found = [survey.found(wait=60) for _ in range(5)]
+    assert len(opened) == 2
+    assert 100 < found[-1].pause <= 1000 * 60
+
+
 def test_a_page_of_five_thousand_rows_is_computed_at_once() -> None:
     """Filter, sort, count and page; the size of the complete graph is bounded."""
     row = ViewRow(Identifier("lake", ("sales",), "v"), "stale", tables=(("lake.sales.orders", True),))

@@ -39,6 +39,7 @@ class List {
     this.page = page;
     this.asked = asked;
     this.timer = 0;
+    this.renewed = null; // from then on no row is shown that was read before the page was opened
     this.turn = 0;
     this.search = h("input", {
       type: "search",
@@ -105,6 +106,8 @@ class List {
       this.draw(found, drawn);
       if (found.sources.some((source) => source.looking !== null)) again = found.sources.some(isFirst) ? LOOKING_MS : AGAIN_MS;
       else if (found.counting) again = AGAIN_MS;
+      this.renewed ??= Date.now() + 1000 * Math.max(0, ...found.sources.map((source) => source.pause));
+      if (this.renewed > Date.now()) again = Math.min(again, this.renewed - Date.now());
     } catch (error) {
       if (turn !== this.turn) return;
       if (!(error instanceof Problem)) throw error;
