@@ -17,7 +17,7 @@ from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.each import ItemResult
 from airflow_mv.freshness.expiry import warnings
-from airflow_mv.freshness.known import Look, Opener, PropertiesOf, key_of, look_at, without_collections
+from airflow_mv.freshness.known import CacheLookup, Opener, PropertiesOf, key_of, look_up, without_collections
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, Readiness, TableLag, max_staleness_of, readiness
 from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.spec.identifiers import Identifier
@@ -155,33 +155,33 @@ class Watched:
     cache: FactCache = field(default_factory=lambda: FactCache(None))
     properties_of: PropertiesOf = lambda _: None
 
-    def look(self) -> Look[Summary]:
+    def lookup(self) -> CacheLookup[Summary]:
         """Compare the cache with the catalog's present pointers."""
         properties = self.properties_of(self.catalog)
         if properties is None:
-            return Look()
+            return CacheLookup()
         wanted = {key_of(view) for view in self.views} if self.namespace is None else None
-        return look_at(
+        return look_up(
             self.catalog, properties, self.namespace or None, self.cache, self.properties_of, SUMMARY, wanted=wanted
         )
 
-    def known(self, look: Look[Summary]) -> list[ItemResult[Identifier, Summary]] | None:
+    def known(self, lookup: CacheLookup[Summary]) -> list[ItemResult[Identifier, Summary]] | None:
         """Return the summaries of all views, if the cache knows them all; else ``None``."""
-        known = look.known.views
-        if self.namespace is not None and look.is_complete(self.namespace or None):
-            return [ItemResult(summary.view, summary) for summary in look.known.materialized()]
+        known = lookup.known.views
+        if self.namespace is not None and lookup.is_complete(self.namespace or None):
+            return [ItemResult(summary.view, summary) for summary in lookup.known.materialized()]
         found = [(view, known.get(key_of(view))) for view in self.views]
         results = [ItemResult(view, kept) for view, kept in found if kept is not None and kept.status is not None]
         return results if results and len(results) == len(found) else None
 
-    def observed(self, look: Look[Summary]) -> Iterator[ItemResult[Identifier, Summary]]:
+    def observed(self, lookup: CacheLookup[Summary]) -> Iterator[ItemResult[Identifier, Summary]]:
         """Yield the summary of each view. What the cache knows is not read."""
         from airflow_mv.freshness.summaries import note_ordinary, summaries
 
         catalog = self.opener()
-        note_ordinary(catalog, look)
+        note_ordinary(catalog, lookup)
         views = self.views if self.namespace is None else catalog.list(self.namespace or None)
-        for result in summaries(catalog, views, look, self.cache, named=self.namespace is None):
+        for result in summaries(catalog, views, lookup, self.cache, named=self.namespace is None):
             if result.value is None or result.value.status is not None:
                 yield result
 
@@ -203,10 +203,10 @@ def freshness_slos(
     """
     moment = now or datetime.now(UTC)
     with without_collections():
-        look = watched.look()
-        known = watched.known(look)
+        lookup = watched.lookup()
+        known = watched.known(lookup)
         found = None if known is None else list(_slos_of(known, watched, max_staleness, moment))
-    yield from _slos_of(watched.observed(look), watched, max_staleness, now) if found is None else found
+    yield from _slos_of(watched.observed(lookup), watched, max_staleness, now) if found is None else found
 
 
 def _slos_of(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.freshness.known import (
     STATUS,
+    CacheLookup,
     CatalogStatuses,
     KeptStatus,
-    Look,
     Opener,
     PropertiesOf,
     key_of,
-    look_at,
+    look_up,
     with_count,
 )
 from airflow_mv.spec.identifiers import Identifier
@@ -48,19 +48,19 @@ def statuses_of_catalogs(
         MaterializedViewError: There is one catalog only, and it cannot be read.
     """
     kept = cache or FactCache(None)
-    looks = {
-        name: look_at(name, properties, namespace, kept, properties_of, STATUS)
+    lookups = {
+        name: look_up(name, properties, namespace, kept, properties_of, STATUS)
         for name in catalogs
         if (properties := properties_of(name)) is not None
     }
     found = CatalogStatuses()
-    if len(looks) == len(catalogs) and all(look.is_complete(namespace) for look in looks.values()):
-        for look in looks.values():
-            found.documents.extend(kept.status for kept in look.known.materialized() if kept.status is not None)
+    if len(lookups) == len(catalogs) and all(lookup.is_complete(namespace) for lookup in lookups.values()):
+        for lookup in lookups.values():
+            found.documents.extend(kept.status for kept in lookup.known.materialized() if kept.status is not None)
         return found
     from airflow_mv.freshness.summaries import observe_catalogs
 
-    observe_catalogs(found, catalogs, namespace, looks, kept)
+    observe_catalogs(found, catalogs, namespace, lookups, kept)
     return found
 
 
@@ -88,10 +88,10 @@ def statuses_of_views(
     """
     name, wanted = views[0].catalog, [key_of(view) for view in views]
     properties = properties_of(name)
-    look: Look[KeptStatus] = Look()
+    lookup: CacheLookup[KeptStatus] = CacheLookup()
     if properties is not None:
-        look = look_at(name, properties, None, cache, properties_of, STATUS, wanted=wanted)
-    known = look.known.views
+        lookup = look_up(name, properties, None, cache, properties_of, STATUS, wanted=wanted)
+    known = lookup.known.views
     for key in [key for key, kept in known.items() if not _is_whole(kept)]:
         del known[key]
     if all(key in known for key in wanted):
@@ -99,7 +99,7 @@ def statuses_of_views(
     from airflow_mv.freshness.summaries import observe_named
 
     catalog, _ = opener()
-    return observe_named(catalog, views, look, cache, count)
+    return observe_named(catalog, views, lookup, cache, count)
 
 
 def _is_whole(kept: KeptStatus) -> bool:

@@ -48,7 +48,7 @@ class KeptStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     counted: dict[str, Any] | None = None
 
 
-#: The part of a summary that a look decodes.
+#: The part of a summary that a lookup decodes.
 S = TypeVar("S", bound=KeptStatus)
 
 STATUS = msgspec.json.Decoder(KeptStatus)
@@ -106,8 +106,8 @@ class CatalogStatuses:
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Generic[S]):
-    """The comparison of the cache with a catalog's pointers.
+class CacheLookup(Generic[S]):
+    """What the cache has of a catalog's views, compared with the catalog's present pointers.
 
     Args:
         kind: The kind of the catalog's summaries in the cache; empty if they are not kept.
@@ -233,7 +233,7 @@ def without_collections() -> Iterator[None]:
 
 
 @without_collections()
-def look_at(
+def look_up(
     name: str,
     properties: Mapping[str, Any],
     namespace: tuple[str, ...] | None,
@@ -242,7 +242,7 @@ def look_at(
     decoder: msgspec.json.Decoder[S],
     *,
     wanted: Collection[Key] | None = None,
-) -> Look[S]:
+) -> CacheLookup[S]:
     """Compare the cache with a catalog's pointers. For a catalog without a list of pointers nothing is known.
 
     Args:
@@ -256,13 +256,15 @@ def look_at(
     """
     pointers = list_pointers(name, properties) if cache.path is not None else None
     if pointers is None:
-        return Look()
+        return CacheLookup()
     kind = kind_of(name, properties)
     if wanted is not None:
         kept = cache.get(kind, map(key_text, wanted))
-        return Look(kind, known_views(name, pointers, kept, namespace, properties_of, decoder, wanted), whole=True)
+        return CacheLookup(
+            kind, known_views(name, pointers, kept, namespace, properties_of, decoder, wanted), whole=True
+        )
     kept = cache.all(kind)
     cache.used(kind)
     present = {key_text(key) for key in (*pointers.views, *pointers.tables)}
     known = known_views(name, pointers, kept, namespace, properties_of, decoder)
-    return Look(kind, known, tuple(kept.keys() - present), whole=True)
+    return CacheLookup(kind, known, tuple(kept.keys() - present), whole=True)

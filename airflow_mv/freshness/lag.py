@@ -65,7 +65,7 @@ _WORDS = {str(state): member for state, member in _READINESS.items()} | {
 }
 
 
-class Seen(Protocol):
+class ObservedView(Protocol):
     """The needed part of an observation; :class:`airflow_mv.freshness.observe.Observation` has it."""
 
     @property
@@ -136,16 +136,16 @@ class Lag:
         return round(max(0.0, ((now or datetime.now(UTC)) - since).total_seconds()), 3)
 
 
-def lag(seen: Seen) -> Lag:
+def lag(view: ObservedView) -> Lag:
     """Return the lag of a view.
 
     Args:
-        seen: The observation of the view.
+        view: The observation of the view.
     """
-    freshness = seen.freshness
+    freshness = view.freshness
     if freshness.of_rows != State.STALE:
         return Lag(freshness.of_rows)
-    tables = {table.identifier: table for table in seen.tables}
+    tables = {table.identifier: table for table in view.tables}
     parts = [part for part in freshness.parts if part.part.computed]
     changes = [change for part in parts for change in part.base_tables] if freshness.parts else freshness.base_tables
     found: dict[str, TableLag] = {}

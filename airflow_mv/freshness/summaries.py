@@ -11,16 +11,16 @@ from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.freshness.each import ItemResult, for_each
 from airflow_mv.freshness.known import (
+    CacheLookup,
     CatalogStatuses,
     KeptStatus,
-    Look,
     Opener,
     PropertiesOf,
     S,
     identifier_of,
     key_of,
     key_text,
-    look_at,
+    look_up,
     with_count,
 )
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag
@@ -105,9 +105,9 @@ def properties_through(catalog: MaterializedViewCatalog) -> PropertiesOf:
     return properties_of
 
 
-def look_through(
+def look_up_opened(
     catalog: MaterializedViewCatalog, cache: FactCache, namespace: tuple[str, ...] | None = None
-) -> Look[Summary]:
+) -> CacheLookup[Summary]:
     """Compare the cache with the pointers of an opened catalog. Tables that it knows are not read to list views.
 
     Args:
@@ -115,21 +115,21 @@ def look_through(
         cache: The cache.
         namespace: Only the views of this namespace.
     """
-    look = look_at(catalog.name, catalog.properties, namespace, cache, properties_through(catalog), SUMMARY)
-    note_ordinary(catalog, look)
-    return look
+    lookup = look_up(catalog.name, catalog.properties, namespace, cache, properties_through(catalog), SUMMARY)
+    note_ordinary(catalog, lookup)
+    return lookup
 
 
-def note_ordinary(catalog: MaterializedViewCatalog, look: Look[S]) -> None:
+def note_ordinary(catalog: MaterializedViewCatalog, lookup: CacheLookup[S]) -> None:
     """Do not read the tables to list views that the cache knows as ordinary ones."""
-    known = look.known.ordinary
+    known = lookup.known.ordinary
     catalog.note_ordinary_tables({identifier_of(catalog.name, key): item for key, item in known.items()})
 
 
 def summaries(
     catalog: MaterializedViewCatalog,
     views: Sequence[Identifier],
-    seen: Look[S],
+    seen: CacheLookup[S],
     cache: FactCache,
     *,
     named: bool = False,
@@ -163,7 +163,9 @@ def summaries(
     keep(catalog, seen, new, cache)
 
 
-def keep(catalog: MaterializedViewCatalog, seen: Look[S], new: Mapping[Identifier, Summary], cache: FactCache) -> None:
+def keep(
+    catalog: MaterializedViewCatalog, seen: CacheLookup[S], new: Mapping[Identifier, Summary], cache: FactCache
+) -> None:
     """Keep new summaries, and the tables that a listing has found to be no views.
 
     Args:
@@ -198,7 +200,7 @@ def observe_catalogs(
     found: CatalogStatuses,
     catalogs: Mapping[str, Opener],
     namespace: tuple[str, ...] | None,
-    looks: Mapping[str, Look[KeptStatus]],
+    lookups: Mapping[str, CacheLookup[KeptStatus]],
     cache: FactCache,
 ) -> None:
     """Add the freshness of all views of catalogs, and keep it in the cache.
@@ -207,30 +209,30 @@ def observe_catalogs(
         found: Receives the documents and errors.
         catalogs: Functions that open them, by name. If there are several, those that cannot hold views are left out.
         namespace: Only the views of this namespace.
-        looks: What the cache knows of them, for those that it was compared with.
+        lookups: What the cache knows of them, for those that it was compared with.
         cache: The cache.
 
     Raises:
         MaterializedViewError: There is one catalog only, and it cannot be read.
     """
 
-    def viewed(name: str) -> tuple[MaterializedViewCatalog, Look[Any], list[Identifier]]:
+    def viewed(name: str) -> tuple[MaterializedViewCatalog, CacheLookup[Any], list[Identifier]]:
         catalog = catalogs[name]()
         if not (catalog.holds_views or len(catalogs) == 1):
-            return catalog, Look(), []
-        look: Look[Any] | None = looks.get(name)
-        if look is None:
-            look = look_through(catalog, cache, namespace)
+            return catalog, CacheLookup(), []
+        lookup: CacheLookup[Any] | None = lookups.get(name)
+        if lookup is None:
+            lookup = look_up_opened(catalog, cache, namespace)
         else:
-            note_ordinary(catalog, look)
-        return catalog, look, catalog.list(namespace)
+            note_ordinary(catalog, lookup)
+        return catalog, lookup, catalog.list(namespace)
 
     for result in for_each(catalogs, viewed):
         if result.error is not None and len(catalogs) > 1:
             _note_catalog(found, result.item, result.error)
         else:
-            catalog, look, views = result.get()
-            for each in summaries(catalog, views, look, cache):
+            catalog, lookup, views = result.get()
+            for each in summaries(catalog, views, lookup, cache):
                 if not _add_result(found, catalog, each):
                     break
 
@@ -238,7 +240,7 @@ def observe_catalogs(
 def observe_named(
     catalog: MaterializedViewCatalog,
     views: Sequence[Identifier],
-    seen: Look[KeptStatus],
+    seen: CacheLookup[KeptStatus],
     cache: FactCache,
     count: Count,
 ) -> list[dict[str, Any]]:

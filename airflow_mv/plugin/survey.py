@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.each import ItemResult
-from airflow_mv.freshness.known import Known, Look, PropertiesOf, identifier_of, look_at, without_collections
+from airflow_mv.freshness.known import CacheLookup, Known, PropertiesOf, identifier_of, look_up, without_collections
 from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, row_of_result
@@ -77,7 +77,7 @@ class Survey:
     _ended: float | None = None
     _looked_at: datetime | None = None
     _problem: dict[str, Any] | None = None
-    _kept: Look[Summary] = field(default_factory=Look)
+    _kept: CacheLookup[Summary] = field(default_factory=CacheLookup)
 
     def found(self, *, wait: float = 0.0) -> Found:
         """Return the known rows, and start a survey if they are too old.
@@ -152,10 +152,10 @@ class Survey:
         if properties is None:
             return False
         with without_collections():
-            look = look_at(self.name, properties, None, self.cache, self.properties_of, SUMMARY)
-            results = (ItemResult(identifier_of(self.name, key), item) for key, item in look.known.views.items())
+            lookup = look_up(self.name, properties, None, self.cache, self.properties_of, SUMMARY)
+            results = (ItemResult(identifier_of(self.name, key), item) for key, item in lookup.known.views.items())
             rows = {row.view: row for row in map(row_of_result, results)}
-        self._kept = Look(look.kind, Known(ordinary=look.known.ordinary), look.gone)
+        self._kept = CacheLookup(lookup.kind, Known(ordinary=lookup.known.ordinary), lookup.gone)
         with self._lock:
             self._rows = rows
-        return look.is_complete(None)
+        return lookup.is_complete(None)

@@ -212,7 +212,7 @@ def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[st
 def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: FactCache) -> dict[Wanted, ViewFreshness]:
     """Return what the cache has of views at their present pointers, all rows of each. No catalog is opened."""
     from airflow_mv.freshness.each import for_each
-    from airflow_mv.freshness.known import key_of, look_at
+    from airflow_mv.freshness.known import key_of, look_up
     from airflow_mv.freshness.summary import SUMMARY
 
     found: dict[Wanted, ViewFreshness] = {}
@@ -221,8 +221,10 @@ def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: Fac
     def recalled(name: str) -> dict[Wanted, ViewFreshness]:
         keys = {item: key_of(view) for item, view in by_catalog[name].items()}
         properties_of = hook.properties_from(name)
-        look = look_at(name, properties_of(name) or {}, None, cache, properties_of, SUMMARY, wanted=set(keys.values()))
-        known = look.known.views
+        lookup = look_up(
+            name, properties_of(name) or {}, None, cache, properties_of, SUMMARY, wanted=set(keys.values())
+        )
+        known = lookup.known.views
         return {
             item: ViewFreshness(known[key])
             for item, key in keys.items()
@@ -238,14 +240,14 @@ def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
     found = {item: result for item, result in new.items() if isinstance(result, ViewFreshness)}
     if not found:
         return
-    from airflow_mv.freshness.known import Look, kind_of
+    from airflow_mv.freshness.known import CacheLookup, kind_of
     from airflow_mv.freshness.summaries import keep
 
     for name, items in _by_catalog(hook, found).items():
         catalog = hook.catalog_named(name)
         summaries = {found[item].summary.view: found[item].summary for item in items if item[1] is None}
-        look: Look[Summary] = Look(kind_of(name, catalog.properties))
-        keep(catalog, look, summaries, cache)
+        lookup: CacheLookup[Summary] = CacheLookup(kind_of(name, catalog.properties))
+        keep(catalog, lookup, summaries, cache)
 
 
 def _unmoved(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
