@@ -293,6 +293,8 @@ class DeltaStep:
         uses: How often later statements read it: an append that is read once is not materialized.
         only_added: Whether later statements are correct only if no row was removed.
         joined: Those of ``columns`` that later statements equate with columns of other relations.
+        bounded: Whether these relations are so large that the bounds of ``joined`` are worth a query: with them Spark
+            skips files and row groups there.
         near: Matches of the table's rows with changes of other tables, made by earlier steps: a column, the view of
             the change, its column.
         near_views: Further views to create, as ``new`` or ``old`` and a quoted name: at least all rows of that version
@@ -309,6 +311,7 @@ class DeltaStep:
     uses: int = 1
     only_added: bool = False
     joined: tuple[str, ...] = ()
+    bounded: bool = False
     near: tuple[tuple[str, str, str], ...] = ()
     near_views: tuple[tuple[str, str], ...] = ()
 

@@ -227,8 +227,12 @@ class JobContext:
         local = self.collect_locally(held) if fits else None
         if local is not None:
             return local
-        self._held.append(held)  # Spark frees a checkpoint when its frame is forgotten
-        return held, held.count()
+        return self.held(held), held.count()
+
+    def held(self, frame: DataFrame) -> DataFrame:
+        """Keep a checkpointed frame until the run ends: Spark frees a checkpoint when its frame is forgotten."""
+        self._held.append(frame)
+        return frame
 
     # ------------------------------------------------------------------------------------------ Java
 

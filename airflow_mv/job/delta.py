@@ -20,11 +20,11 @@ from pyspark.sql.types import MapType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.changed_files import changed_files
 from airflow_mv.job.changelog import changelog
-from airflow_mv.job.context import JobContext, cause, incomparable
+from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import PLACE, gathered, newly_deleted
-from airflow_mv.job.pruning import within
+from airflow_mv.job.pruning import bounds_of, within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
@@ -36,6 +36,8 @@ _BLOCK, _BIT = f"({_ROW_ID} DIV 64)", f"shiftleft(1L, CAST({_ROW_ID} % 64 AS INT
 _EQUAL_YET_OTHER = ("float", "double", "map")
 #: How Spark's plans mark a function that is not built in.
 _OWN_FUNCTIONS = ("SQL_SCALAR_FUNCTION", "PYTHON_UDF", "SCALA_UDF")
+#: A change of at most so many bytes is sent to all executors where it is joined. Each value is counted as this many.
+_BROADCAST_BYTES, _VALUE_BYTES = 16 * 2**20, 20
 _NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
 
 
@@ -116,11 +118,27 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
         with _partitions(context, facts):
             frame, rows = context.kept(frame, facts.rows_read)
         facts = replace(facts, rows=rows)
+        frame = _to_join(context, step, frame, rows)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
         raise IncrementalRefusedError("rows-removed", f"{step.table}: rows were removed, but its snapshots record none")
     context.deltas.append(facts)
     context.changes[step.view] = facts.rows
     return frame
+
+
+def _to_join(context: JobContext, step: DeltaStep, frame: DataFrame, rows: int) -> DataFrame:
+    """Return the held rows of a change with what Spark needs to join them with large tables.
+
+    That is their bounds, which Spark applies to the other side of a join too, and that they are few.
+    """
+    all_pass = within(bounds_of(frame, step.joined), frame.schema) if rows and step.bounded else ""
+    if all_pass:
+        if rows <= MAX_LOCAL_ROWS:
+            # Spark would apply a predicate to a local relation at once, and not know of it where it plans the join.
+            frame = context.held(frame.localCheckpoint(eager=False))
+        frame = frame.where(all_pass)
+    # Spark takes the size of the files that were read for the size of the rows that were held.
+    return F.broadcast(frame) if rows * len(step.columns) * _VALUE_BYTES <= _BROADCAST_BYTES else frame
 
 
 def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from airflow_mv.quoting import quote, string_literal
@@ -81,6 +81,25 @@ def key_filters(
         if isinstance(types[key], _WHOLE) and None not in values and len(values) > most:
             most, first = len(values), key
     return KeyFilters(found, first)
+
+
+def bounds_of(frame: DataFrame, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return the bounds of some columns of a frame, for :func:`within`. This runs a query over all its rows.
+
+    Args:
+        frame: The rows.
+        columns: Columns of it. Those of types that Spark compares slowly are left out.
+    """
+    wanted = [name for name in columns if isinstance(frame.schema[name].dataType, _QUICK)]
+    if not wanted:
+        return {}
+    items = []
+    for name in wanted:
+        column, text = quote(name), _text(frame.schema[name].dataType) or "?"
+        items += [text.replace("?", f"{end}({column})") for end in ("min", "max")] + [f"bool_or({column} IS NULL)"]
+    found = frame.selectExpr(*items).collect()[0]
+    bounds = {name: found[3 * number : 3 * number + 3] for number, name in enumerate(wanted)}
+    return {name: bound for name, bound in bounds.items() if bound[0] is not None}
 
 
 def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:

@@ -31,6 +31,8 @@ from airflow_mv.sql.query import NestedView, ParsedQuery
 
 #: A change that is broadcast to all tasks.
 _SMALL_ROWS, _SMALL_BYTES = 200_000, 32 * 1024 * 1024
+#: Reading tables of so many bytes takes longer than a query for the bounds of a change.
+_LARGE_BYTES = 64 * 1024 * 1024
 _KEEPS_ROWS = frozenset({Kind.UNCHANGED, Kind.REPLACED})
 
 
@@ -361,9 +363,18 @@ class _Candidates:
                 where = self.query.conditions.get(base.identifier, "")
                 delta = _delta(relation, base, columns, where, uses)
                 joined = self.query.joined_columns.get(base.identifier, ())
-                near = _near(relation, found)
-                steps.append(replace(delta, only_added=only_added, joined=joined, near=near, near_views=near_views))
+                delta = replace(delta, only_added=only_added, near=_near(relation, found), near_views=near_views)
+                steps.append(replace(delta, joined=joined, bounded=bool(joined) and self._joins_large_tables(base)))
         return tuple(steps)
+
+    def _joins_large_tables(self, base: BaseTableInput) -> bool:
+        """Whether a base table's change may be joined with the whole of large tables.
+
+        Of a table that gathers, only the rows that match changes are read.
+        """
+        others = (item for item in self.question.bases if item is not base)
+        read = [item.total_bytes for item in others if not self.relations[item.identifier].gathers]
+        return (known_sum(read) or 0) >= _LARGE_BYTES
 
 
 def _reasons(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,3 +227,26 @@ def test_columns_that_cannot_be_compared_are_copied(lake: Lake) -> None:
     assert lake.refresh("v", on_fallback="full").mode in ("full", "replace-keys")
     assert stored(lake, "v").num_rows == 2
     check(lake, "v", rows, in_duckdb=False)
+
+
+@pytest.mark.parametrize("rows", [30, 30_000], ids=["held by the driver", "held by executors"])
+def test_files_of_a_large_table_that_no_changed_row_can_match_are_not_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Its file with the other keys is missing while the view is refreshed."""
+    monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 1)
+    table(lake, "r", "k int, n int", "(901, 1)")
+    table(lake, "s", "k int, m int", "(0, 100), (1, 200), (2, 300)")
+    lake.run(
+        f"INSERT INTO {{ns}}.r SELECT CAST(id % 3 AS INT), CAST(id AS INT) FROM range({rows})",
+        "INSERT INTO {ns}.s SELECT /*+ COALESCE(1) */ * FROM VALUES (901, 400), (902, 500)",
+    )
+    sql = "SELECT y.m, count(*) AS c, sum(x.n) AS n FROM r x JOIN s y ON x.k = y.k GROUP BY y.m"
+    view(lake, sql)
+    lake.run("UPDATE {ns}.r SET n = n + 1 WHERE k < 3")
+    (row,) = lake.sql("SELECT file_path FROM {ns}.s.files WHERE readable_metrics.k.lower_bound = 901").collect()
+    file = Path(row[0].removeprefix("file:"))
+    file.rename(file.with_suffix(".away"))
+    assert lake.refresh("v", on_fallback="fail").mode == "merge"
+    file.with_suffix(".away").rename(file)
+    check(lake, "v", sql, in_duckdb=True)

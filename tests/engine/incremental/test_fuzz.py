@@ -30,9 +30,10 @@ _MODES = {"append", "merge", "replace-keys", "full", "fast-forward", "noop"}
 
 
 @pytest.fixture(autouse=True)
-def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a table of a few rows every change is a large share; rows that match it are gathered nevertheless."""
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat tables of a few rows as large ones: rows that match a change are gathered, and its bounds are used."""
     monkeypatch.setattr("airflow_mv.job.gather._ONE_IN", 0)
+    monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 0)
 
 
 def _run(folder: Path, histories: range, *, views: int, steps: int, everything: bool, often: int = 1) -> Tally:

@@ -22,6 +22,7 @@ from tests.engine.support import Lake
 _GROUPS = "SELECT k, max(n) AS m FROM r GROUP BY k"
 _DISTINCT = "SELECT k, count(DISTINCT n) AS m FROM r GROUP BY k"
 _JOINED = "SELECT x.k, x.n, y.n AS m FROM r x LEFT JOIN r y ON x.k = y.k"
+_WITH_ANOTHER = "SELECT x.k, x.n, y.m FROM r x JOIN s y ON x.k = y.k"
 _NULL = "INSERT INTO {ns}.r VALUES (NULL, 9), (1, 9)"
 
 
@@ -62,6 +63,11 @@ def _bounds_without_null(bounds: Mapping[str, Sequence[Any]], schema: Any) -> st
 
 def _bounds_too_narrow(bounds: Mapping[str, Sequence[Any]], schema: Any) -> str:
     return _kept_within({name: (kept[0], kept[1] - 1, kept[2]) for name, kept in bounds.items() if kept}, schema)
+
+
+def _held_bounds_too_narrow(frame: DataFrame, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
+    bounds = pruning.bounds_of(frame, columns)
+    return {name: (kept[0] + 1, *kept[1:]) for name, kept in bounds.items()}
 
 
 def _nothing_deleted(self: delta._Tasks) -> Iterator[DataFrame]:
@@ -110,6 +116,9 @@ MUTANTS = {
     "bounds: the greatest value is beyond": Mutant(
         _replace(delta, "within", _bounds_too_narrow), "INSERT INTO {ns}.r VALUES (1, 9), (2, 9)", _JOINED
     ),
+    "bounds of held rows: the least value is beyond": Mutant(
+        _replace(delta, "bounds_of", _held_bounds_too_narrow), "DELETE FROM {ns}.r WHERE n IN (1, 2)", _WITH_ANOTHER
+    ),
     "delete: the stored rows stay": Mutant(_replace(apply._Keys, "_delete", _insert_only), _NULL, how="delete"),
     "delta: delete files are not read": Mutant(
         _replace(delta._Tasks, "_deleted", _nothing_deleted), "DELETE FROM {ns}.r WHERE k = 1 AND n = 3"
@@ -144,7 +153,9 @@ def _made(folder: Path, mutant: Mutant) -> Lake:
         f"TBLPROPERTIES ('format-version' = '{mutant.version}', {modes})",
         "INSERT INTO {ns}.r SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1), (1, 3), (2, 2), (NULL, 5)",
     )
-    sql = mutant.sql.replace("FROM r ", "FROM {ns}.r ")
+    if " JOIN s " in mutant.sql:
+        lake.run("CREATE TABLE {ns}.s (k int, m int) USING iceberg", "INSERT INTO {ns}.s VALUES (1, 10), (2, 20)")
+    sql = mutant.sql.replace("FROM r ", "FROM {ns}.r ").replace("JOIN s ", "JOIN {ns}.s ")
     lake.create("v", sql, refresh_strategy="incremental", properties=ALWAYS)
     lake.refresh("v")
     return lake
@@ -163,6 +174,7 @@ def _refreshed(lake: Lake, mutant: Mutant) -> None:
 def test_a_broken_rule_of_the_job_is_detected(lake_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view is correct with the rule and wrong without it."""
     mutant = MUTANTS[name]
+    monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 0)  # the bounds of each change are used
     whole, broken = _made(lake_folder, mutant), _made(lake_folder, mutant)
     _refreshed(whole, mutant)
     mutant.break_rule(monkeypatch)
