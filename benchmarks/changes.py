@@ -28,8 +28,6 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
 }
 #: Order keys of TPC-H leave gaps and end below this times the scale factor.
 _KEYS = 6_000_000
-#: From this scale factor on, the files of the original are not copied.
-_LARGE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +54,15 @@ class Tables:
         return f"{CATALOG}.{self.namespace}.{table}"
 
     def copy(self, spark: SparkSession, catalog: SqlCatalog) -> None:
-        """Make the copies anew; large ones share the files of the original, and write their own elsewhere."""
-        shared = self.scale >= _LARGE and VARIANTS[self.variant]["format-version"] == "2"
+        """Make the copies anew. They share the files of tables that are made once, and write their own elsewhere."""
         for table in TABLES:
-            if shared:
-                self._share(spark, catalog, table)
-            else:
-                self._copy(spark, table)
+            self._share(spark, catalog, table)
 
     def _share(self, spark: SparkSession, catalog: SqlCatalog, table: str) -> None:
         name = (self.namespace, table)
         if catalog.table_exists(name):
             catalog.drop_table(name)
-        original = catalog.load_table((DATA, table))
+        original = catalog.load_table((self._made_once(spark, catalog, table), table))
         catalog.register_table(name, original.metadata_location)
         folder = f"{original.location().rsplit('/', 2)[0]}/{self.namespace}/{table}"
         own = {"write.data.path": f"{folder}/data", "write.metadata.path": f"{folder}/metadata"}
@@ -76,12 +70,19 @@ class Tables:
         spark.sql(f"REFRESH TABLE {self.name(table)}")
         spark.sql(f"ALTER TABLE {self.name(table)} SET TBLPROPERTIES ({properties})")
 
-    def _copy(self, spark: SparkSession, table: str) -> None:
-        properties = _written(VARIANTS[self.variant])
-        spark.sql(
-            f"CREATE OR REPLACE TABLE {self.name(table)} USING iceberg TBLPROPERTIES ({properties}) "
-            f"AS SELECT * FROM {CATALOG}.{DATA}.{table}"
-        )
+    def _made_once(self, spark: SparkSession, catalog: SqlCatalog, table: str) -> str:
+        """Return the namespace of the table in the variant's format. Rows of format 3 have ids from their beginning."""
+        version = VARIANTS[self.variant]["format-version"]
+        if version == "2":
+            return DATA
+        namespace = f"{DATA}_v{version}"
+        catalog.create_namespace_if_not_exists(namespace)
+        if not catalog.table_exists((namespace, table)):
+            spark.sql(
+                f"CREATE TABLE {CATALOG}.{namespace}.{table} USING iceberg "
+                f"TBLPROPERTIES ('format-version' = '{version}') AS SELECT * FROM {CATALOG}.{DATA}.{table}"
+            )
+        return namespace
 
     def sql(self, view: str) -> str:
         """A view's query over the copies."""

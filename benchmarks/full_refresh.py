@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FULL = RefreshOptions(full=True)
+#: Pairs of runs before the first one that counts: Java compiles what runs often.
+_WARM_UP = 2
 
 
 @dataclass(slots=True)
 class Measured:
-    """The runs of one view, seconds; number *i* of ours ran right before number *i* of the bare statement."""
+    """The runs of one view, seconds. Those with the same number ran one right after the other, ours first in half."""
 
     rows: int = 0
     first: dict[str, float] = field(default_factory=dict)
@@ -93,10 +95,15 @@ def _measure(catalog: TimedCatalog, spark: SparkSession, view: str, repeat: int)
         return time.perf_counter() - started
 
     measured.first = {"bare": bare(), "ours": ours()}
+    for _ in range(_WARM_UP):
+        ours()
+        bare()
     for number in range(1, repeat + 1):
-        measured.ours.append(ours())
-        measured.steps.append(dict(catalog.steps.seconds))
-        measured.bare.append(bare())
+        # The second of a pair finds other garbage in the driver's memory than the first one.
+        for run, times in ((ours, measured.ours), (bare, measured.bare))[:: 1 if number % 2 else -1]:
+            times.append(run())
+            if run is ours:
+                measured.steps.append(dict(catalog.steps.seconds))
         print(f"{view} {number}/{repeat}: ours {measured.ours[-1]:.2f} s, bare {measured.bare[-1]:.2f} s", flush=True)
     count = spark.table(bare_name).count()
     if count != measured.rows:

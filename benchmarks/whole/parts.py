@@ -68,6 +68,7 @@ def _part(name: str, minutes: float, words: str, figures: str = "", reserve: flo
 
 
 _INCREMENTAL = "incremental --repeat 1 --minutes {minutes}"
+_MEDIANS = "incremental --repeat 3 --minutes {minutes}"
 _TEN = f"{_INCREMENTAL} --scale 10"
 _SCATTERED = f"{_TEN} --percents 0.1 --changes mixed"
 #: A day of data: one of the 2,400 of TPC-H.
@@ -76,13 +77,13 @@ _DAY = f"{_TEN} --percents 0.04 --changes clustered"
 _TOOLS = "bare ours trino ours-process pipelines dbt"
 #: In this order: what is left out for want of time comes last.
 PARTS = (
-    _part("full-refresh", 4, "full-refresh --repeat 5"),
+    _part("full-refresh", 4, "full-refresh --repeat 8"),
     _part("shared-application", 4, "shared-application --alone 3"),
     _part("many-views", 4, "many-views"),
     _part("snapshots", 3, "freshness --number 10 --tables 5 --repeat 3"),
     _part("starts", 3, "starts"),
     _part("demo", 6, "demo"),
-    _part("incremental", 7, f"{_INCREMENTAL} --percents 0.1 10 1 --variants v2-mor", reserve=2),
+    _part("incremental", 9, f"{_MEDIANS} --percents 0.1 10 1 --variants v2-mor", reserve=2),
     _part("incremental-10", 14, f"{_TEN} --percents 0.1 --variants v2-mor", reserve=5),
     _part("peers", 10, f"peers --tools {_TOOLS} --views v1 v3 --minutes {{minutes}}", reserve=2),
     _part("waiting-sensors", 4, "waiting-sensors --period 20"),
