@@ -427,6 +427,12 @@ def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -
     refreshes.locator(".plot .point").last.focus()
     reader.keyboard.press("Home")
     expect(refreshes.locator(".told-bar")).to_contain_text("replace-interval 1 Jun 2024")
+    with reader.expect_response(re.compile(r"/view\?")):  # the page reads the view again
+        first.evaluate("point => point.setAttribute('data-drawn-before', '')")
+        first.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    expect(refreshes.locator("[data-drawn-before]")).to_have_count(0)
+    expect(first).to_be_focused()
+    expect(refreshes.locator(".told-bar")).to_contain_text("replace-interval 1 Jun 2024")
     refreshes.get_by_role("button", name="Rows written").press("Enter")
     expect(refreshes.locator(".plot text", has_text="40")).to_be_visible()
     expect(refreshes.locator(".legend")).to_contain_text("incremental, or of an interval: 1")

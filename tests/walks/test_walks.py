@@ -301,7 +301,11 @@ def test_an_analyst_has_five_thousand_views(walk: Walk, step: Say, page: Page) -
 
         step("the graph shows the most urgent ones, counts the rest in their group, and zooms")
         page.get_by_role("button", name="Graph").click()
-        expect(page.locator("g.node.group", has_text="lake.sales")).to_contain_text(re.compile(r"4,\d{3} views"))
+        group = page.locator("g.node.group", has_text="lake.sales")
+        expect(group).to_contain_text(re.compile(r"[45],\d{3} views"))
+        if "5," in (group.text_content() or ""):  # other walks have made other groups, so none is open
+            group.click()
+        expect(group).to_contain_text(re.compile(r"4,\d{3} views"))
         assert page.locator("g.node").count() >= 151  # 150, and the groups of the others
         page.get_by_role("button", name="Fit the graph").click()
         expect(page.locator(".zoom output")).not_to_have_text("100 %")

@@ -2,7 +2,7 @@
 // The last refreshes over time, the newest at the right: the lag that they ended, how long they took, what they wrote, how
 // large the view was.
 
-import { h, svg } from "./dom.js";
+import { h, show, svg } from "./dom.js";
 import { bytes, count, duration, stretch } from "./format.js";
 
 const [SLOT, HEIGHT, TOP, LEFT, RIGHT, BOTTOM, LOW] = [30, 130, 16, 74, 12, 24, 3];
@@ -37,16 +37,21 @@ export function drawPlot(facts, kept) {
     const choose = (name) => {
       kept.measure = name;
       draw();
-      place.querySelector(`[data-key="measure ${name}"]`)?.focus();
     };
     const switches = there.map((name) =>
       h("button", { type: "button", class: "chip", "aria-pressed": name === chosen ? "true" : "false", "data-key": `measure ${name}`,
         onclick: () => choose(name) }, MEASURES[name].name));
-    const asked = { measure: MEASURES[chosen], tell: (item) => (told.textContent = describe(item).join(" · ")), width: widthOf(place) };
+    const tell = (item) => {
+      kept.point = keyOf(item);
+      told.textContent = describe(item).join(" · ");
+    };
+    const asked = { measure: MEASURES[chosen], tell, width: widthOf(place), current: shown.find((item) => keyOf(item) === kept.point) ?? shown.at(-1) };
     const drawn = chosen === "lag" ? lagPicture(shown, facts, asked) : barPicture(shown, asked);
-    place.replaceChildren(h("div", { class: "chips", role: "group", "aria-label": "What is plotted" }, switches), ...drawn, told);
+    show(place, h("div", { class: "chips", role: "group", "aria-label": "What is plotted" }, switches), drawn, told);
   };
   draw();
+  const before = shown.find((item) => keyOf(item) === kept.point);
+  if (before) told.textContent = describe(before).join(" · ");
   const seen = new ResizeObserver(() => widthOf(place) !== place.dataset.width && draw());
   seen.observe(place);
   return place;
@@ -60,14 +65,14 @@ function widthOf(place) {
 
 // -- bars ------------------------------------------------------------------------------------------
 
-function barPicture(shown, { measure, tell, width }) {
+function barPicture(shown, { measure, tell, width, current }) {
   const scale = scaleOf(Math.max(...shown.map((item) => measure.of(item) ?? 0)), measure);
   const slot = Math.min(SLOT, (width - LEFT - RIGHT) / shown.length);
   const bars = shown.map((item, index) => {
     const [left, value] = [LEFT + index * slot, measure.of(item) ?? 0];
     const height = Math.max(LOW, TOP + HEIGHT - scale.y(value));
     const [x, y, thick] = [left + slot * 0.12, TOP + HEIGHT - height, slot * 0.76];
-    return point(item, index === shown.length - 1, tell,
+    return point(item, item === current, tell,
       svg("rect", { class: "reach", x: left, y: TOP, width: slot, height: HEIGHT }),
       svg("rect", { class: `bar kind-${kindOf(item)}`, x, y, width: thick, height, rx: Math.min(2, thick / 3) }),
       item.fallback && svg("circle", { class: "unexpected", cx: x + thick / 2, cy: y - 6, r: 3 }));
@@ -80,7 +85,7 @@ function barPicture(shown, { measure, tell, width }) {
 // -- lag -------------------------------------------------------------------------------------------
 
 // Between two refreshes the lag grows with the time since the first commit that the earlier one lacks, or is none.
-function lagPicture(shown, facts, { measure, tell, width }) {
+function lagPicture(shown, facts, { measure, tell, width, current }) {
   const known = shown.filter((item) => isKnown(item.lag) && item.at);
   const seconds = (moment) => new Date(moment).getTime() / 1000;
   const now = Date.now() / 1000;
@@ -91,9 +96,10 @@ function lagPicture(shown, facts, { measure, tell, width }) {
   const scale = scaleOf(Math.max(allowed ?? 0, behind, ...ends.map((end) => end.lag)), measure);
   const x = (at) => LEFT + ((width - LEFT - RIGHT) * (at - first)) / (now - first);
   const places = [...ends, { at: now, lag: behind }].flatMap(({ at, lag }) => [[at - lag, 0], [at, lag], [at, 0]]).slice(0, -1);
-  const points = ends.map((end, index) => {
+  const reached = known.includes(current) ? current : known.at(-1);
+  const points = ends.map((end) => {
     const late = isKnown(allowed) && end.lag > allowed;
-    return point(end.item, index === ends.length - 1, tell,
+    return point(end.item, end.item === reached, tell,
       svg("circle", { class: "reach", cx: x(end.at), cy: scale.y(end.lag), r: 9 }),
       late ? svg("path", { class: "late", d: cross(x(end.at), scale.y(end.lag)) }) : svg("circle", { class: "end", cx: x(end.at), cy: scale.y(end.lag), r: 3.5 }));
   });
@@ -171,9 +177,10 @@ function axis(moments) {
   return found;
 }
 
-function point(item, isLast, tell, ...content) {
-  return svg("g", { class: "point", role: "img", tabindex: isLast ? 0 : -1, "aria-label": describe(item).join(", "), onfocus: () => tell(item),
-    onmouseenter: () => tell(item), onclick: () => tell(item) }, content);
+// The keyboard reaches one of them; the arrow keys reach the others.
+function point(item, isReached, tell, ...content) {
+  return svg("g", { class: "point", role: "img", tabindex: isReached ? 0 : -1, "data-key": `point ${keyOf(item)}`,
+    "aria-label": describe(item).join(", "), onfocus: () => tell(item), onmouseenter: () => tell(item), onclick: () => tell(item) }, content);
 }
 
 function move(event) {
@@ -207,6 +214,11 @@ function swatch(kind) {
   const shape = { late: ["path", { d: cross(6, 6) }], end: ["circle", { cx: 6, cy: 6, r: 3.5 }], unexpected: ["circle", { cx: 6, cy: 6, r: 3 }] }[kind];
   const [tag, place] = shape ?? ["rect", { x: 1, y: 1, width: 10, height: 10, rx: 2 }];
   return svg("svg", { class: "swatch", width: 12, height: 12, "aria-hidden": "true" }, svg(tag, { class: kind, ...place }));
+}
+
+// The page reads again while it is open: this tells which one the reader was at.
+function keyOf(item) {
+  return [item.kind, item.refresh_id ?? item.run_id, item.at].join(" ");
 }
 
 function kindOf(item) {
