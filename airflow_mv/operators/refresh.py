@@ -13,6 +13,7 @@ from airflow_mv.assets import VIEWS_ALIAS
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import show_link
+from airflow_mv.operators.cluster import WaitingRefresh
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
 from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, requester, view_outlet
@@ -118,20 +119,24 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             options, pins = self.refresh_options(context), self.pinned(catalog, view)
             memory = _EarlierTry(context)
 
+            # Rows of an interval must be staged again if other intervals were published before the task goes on.
+            defers, first = options.interval is None, self._waiting.plan if self._waiting else None
+
             def planned(plan: RefreshPlan) -> None:
+                self._deferrable_plan = plan if defers else None
                 log_plan(self.log, plan)
                 self.planned = plan_text(plan)
                 memory.keep(plan)
                 self.note_plan(catalog, plan)
 
-            # Rows of an interval must be staged again if other intervals were published before the task goes on.
-            with self.stager(catalog, context, defers=options.interval is None) as stager:
+            with self.stager(catalog, context, defers=defers) as stager:
                 (result,) = refresh(
                     catalog,
                     [view],
                     stager=stager,
                     options=options,
                     pins=pins,
+                    plan=first,
                     on_plan=planned,
                     requester=requester(context),
                 )
@@ -145,6 +150,23 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on after the shared application has answered: plan again, and publish what it has staged."""
         self._event = event
+        return self.execute(context)
+
+    def continue_refresh(
+        self, context: Context, event: Mapping[str, Any], waiting: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Go on after the driver in the cluster has left its outcome, or to ask the cluster whether it still runs.
+
+        Raises:
+            MaterializedViewError: As for :meth:`execute`, or the trigger could not read the store.
+        """
+        from airflow_mv.triggers.base_tables import payload_or_error
+
+        with task_errors(self):
+            payload_or_error(event)
+        if waiting is not None:  # ``dag.test()`` loses it: then the task begins again, and finds driver or outcome
+            self._waiting = WaitingRefresh.from_dict(waiting)
+            self._until = self._waiting.until
         return self.execute(context)
 
 

@@ -8,11 +8,13 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
@@ -22,6 +24,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Spa
 from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
+from airflow_mv.operators.cluster import WaitingRefresh
 from airflow_mv.operators.sharing import SharedApplication
 from airflow_mv.operators.spark_arguments import SparkArgumentsOperator
 from airflow_mv.operators.submission import SubmitOptions, submit_options
@@ -34,12 +37,15 @@ if TYPE_CHECKING:
 
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.operators.spark_provider import SparkSubmission
+    from airflow_mv.refresh.plan import RefreshPlan
     from airflow_mv.refresh.stagers import InProcessStager
     from airflow_mv.script import Outcome, Script
 
 #: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
 _KILL_SECONDS = 3.0
+#: How long a deferred task with an ``execution_timeout`` waits for a triggerer.
+_UNTRIGGERED = timedelta(minutes=10)
 #: Values that are never secrets, whatever their key (``….credentials.hive.enabled``): masking them would garble logs.
 _PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 #: Set by a Connect client of this process or a user's profile. They would turn a submitted driver into a client.
@@ -111,7 +117,15 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
             self._scratch = folder
             yield
 
-    def run_job(self, context: Context, submission: Submission, identity: str, *, what: str) -> None:
+    def run_job(
+        self,
+        context: Context,
+        submission: Submission,
+        identity: str,
+        *,
+        what: str,
+        on_submit: Callable[[], object] | None = None,
+    ) -> str | None:
         """Submit the job, and wait for its end. Its output is a group in the task's log.
 
         Args:
@@ -119,6 +133,11 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
             submission: What to submit.
             identity: Key: equal for submissions of which one is enough.
             what: Names the job, for the message.
+            on_submit: If given, a driver in a cluster that can be found by an id is not waited for. Called before
+                such a driver is submitted, and not if one of an earlier try is found.
+
+        Returns:
+            The id of the driver that was not waited for.
 
         Raises:
             JobError: It failed.
@@ -132,8 +151,11 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
         self.log.info("::group::Spark's own log, on master %s", submission.target.master)
         try:
             with _no_connect_variables():
-                self._submission = SparkSubmission(task_id=self.task_id, identity=identity, new_hook=hook, **arguments)
+                self._submission = SparkSubmission(
+                    task_id=self.task_id, identity=identity, new_hook=hook, on_submit=on_submit, **arguments
+                )
                 self._submission.submit(context)
+                return self._submission.driver
         except (AirflowException, RuntimeError, OSError) as error:
             raise JobError(f"{what}: spark-submit failed: {_tail(error)}") from None
         except ValueError as error:  # the provider does not accept the arguments together
@@ -192,8 +214,10 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         spark_application: Id of the task of this DAG that runs a shared Spark application
             (:class:`~airflow_mv.operators.SharedSparkApplicationOperator`). The script runs there; if that task does
             not run, in an application of its own.
-        deferrable: Whether a refresh waits for a shared application in the triggerer, without a worker slot. ``None``:
-            as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is not set, if a triggerer runs.
+        deferrable: Whether a refresh waits in the triggerer, without a worker slot: for a shared application, or for a
+            driver in a cluster whose state the provider can request (``yarn_track_via_rm_api``,
+            ``track_driver_via_k8s_api``). ``None``: as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is
+            not set, if a triggerer runs.
         max_active_tis_per_dag: As for ``BaseOperator``.
         **kwargs: As for :class:`SparkJobOperator`.
     """
@@ -223,6 +247,12 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         self._stopped = False
         #: The trigger's event, if the task was deferred.
         self._event: Mapping[str, Any] | None = None
+        #: The plan of the refresh that is carried out, if the task may be deferred while its driver runs.
+        self._deferrable_plan: RefreshPlan | None = None
+        #: The refresh for whose driver the task was deferred, until its outcome is taken.
+        self._waiting: WaitingRefresh | None = None
+        #: When the time of a task that was deferred ends, in seconds since the epoch: Airflow counts it anew.
+        self._until: float | None = None
 
     @contextmanager
     def stager(
@@ -278,6 +308,9 @@ class MaterializedViewSparkOperator(SparkJobOperator):
     def _run(self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script) -> Outcome:
         if target.remote is not None:
             return self._stage_over_connect(catalog, target.remote, script)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting.plan.refresh_id == script.refresh_id:
+            return self._left_by_driver(catalog, context, script, waiting)
         with handed_over(catalog, script) as answered:
             shared = self._shared.stage(catalog, context, answered) if self._shared else None
             return shared or self._submit(catalog, context, target, answered)
@@ -288,6 +321,41 @@ class MaterializedViewSparkOperator(SparkJobOperator):
 
         wanted = deferrable_by_default() if self.deferrable is None else self.deferrable
         return bool(triggerer_runs()) if wanted is None else wanted
+
+    def _may_leave_driver(self, target: SparkTarget, script: Script) -> bool:
+        """Whether to wait in the triggerer for the driver of a script."""
+        if self._deferrable_plan is None or script is not self._deferrable_plan.script:
+            return False
+        if (self.deploy_mode or target.deploy_mode) != "cluster" or not self._can_defer():
+            return False
+        option = "yarn_track_via_rm_api" if "yarn" in str(target.master) else "track_driver_via_k8s_api"
+        if not getattr(self, option):
+            self.log.info("This task keeps its worker slot while its driver runs: %s is not set", option)
+            return False
+        if self.post_submit_commands:
+            self.log.info("This task keeps its worker slot while its driver runs, for its post_submit_commands")
+            return False
+        return True
+
+    def _wait_for_driver(self, catalog: str, script: Script, waiting: WaitingRefresh) -> NoReturn:
+        """Defer the task until the driver has left its outcome, or the cluster has to be asked for it."""
+        from airflow_mv.triggers import JobOutcomeTrigger
+
+        pause = waiting.pause
+        trigger = JobOutcomeTrigger(
+            catalog=catalog,
+            location=str(script.outcome_location),
+            iceberg_conn_id=self.iceberg_conn_id,
+            seconds=pause,
+            driver=waiting.driver,
+            spark_conn_id=self.spark_conn_id,
+        )
+        self.log.info("Waiting in the triggerer for the outcome of the driver %s", waiting.driver)
+        # The trigger ends by itself; the timeout is for a task that no triggerer takes.
+        limit = None if waiting.until is None else timedelta(seconds=pause) + _UNTRIGGERED
+        kwargs = {"waiting": waiting.to_dict()}
+        self.defer(trigger=trigger, method_name="continue_refresh", kwargs=kwargs, timeout=limit)
+        raise AssertionError  # defer() raises
 
     def _wait_deferred(self, catalog: str, folder: str, key: str) -> None:
         from airflow_mv.triggers import SharedApplicationTrigger
@@ -308,25 +376,29 @@ class MaterializedViewSparkOperator(SparkJobOperator):
     def _submit(
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
+        from airflow_mv.catalog.files import discard
         from airflow_mv.publish.layout import read_outcome
 
         location = write_script(catalog, script)
-        run = context["dag_run"].clear_number
-        # A job that succeeded with other checks has not run these.
-        checks = f":{script.checks.digest[:8]}" if script.checks else ""
+        # An outcome whose staged rows are gone must not end the wait for the new ones.
+        discard_outcome = functools.partial(discard, catalog.files, str(script.outcome_location))
         try:
-            # Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded".
-            self.run_job(
+            driver = self.run_job(
                 context,
                 Submission(catalog, target, job_arguments(catalog, script, location)),
-                f"{run}:{script.refresh_id}{checks}",
+                _identity(context, script),
                 what=f"view {script.view}",
+                on_submit=discard_outcome if self._may_leave_driver(target, script) else None,
             )
         except JobError:
             outcome = read_outcome(catalog, script)
             if outcome is not None and outcome.error is not None:
                 return outcome
             raise
+        if driver is not None and self._deferrable_plan is not None:
+            if self._until is None and self.execution_timeout is not None:
+                self._until = time.time() + self.execution_timeout.total_seconds()
+            self._wait_for_driver(catalog.name, script, WaitingRefresh(self._deferrable_plan, driver, self._until))
         outcome = read_outcome(catalog, script)
         if outcome is None:
             # A job id that Airflow kept for a reattach would be reported as "already succeeded" again.
@@ -337,6 +409,54 @@ class MaterializedViewSparkOperator(SparkJobOperator):
                 "the driver must be able to write there"
             )
         return outcome
+
+    def _left_by_driver(
+        self, catalog: MaterializedViewCatalog, context: Context, script: Script, waiting: WaitingRefresh
+    ) -> Outcome:
+        """Return the outcome of a driver, or defer the task again while it runs.
+
+        Raises:
+            JobError: The driver has ended without an outcome, or has run for too long and was killed.
+        """
+        from airflow_mv.operators.spark_provider import SparkSubmission, submit_hook
+        from airflow_mv.publish.layout import read_outcome
+
+        arguments = {**self.spark_arguments(), "conn_id": self.spark_conn_id}
+        self._submission = submission = SparkSubmission(
+            task_id=self.task_id,
+            identity=_identity(context, script),
+            new_hook=lambda _: submit_hook(arguments, local=False),
+            **arguments,
+        )
+        runs, status = None, ""
+        if (outcome := read_outcome(catalog, script)) is None:
+            runs, status = submission.ask(waiting.driver, context)
+            self.log.info("The driver %s: %s", waiting.driver, status)
+            outcome = read_outcome(catalog, script)  # it may have ended in between
+        if outcome is not None:
+            return outcome
+        waiting = waiting.after_question(answered=runs is not None)
+        what = f"view {script.view}: its driver {waiting.driver}"
+        if waiting.is_late and runs is not False:
+            submission.on_kill()
+            raise StoppedError(f"{what} was killed: it ran for longer than the task's execution_timeout")
+        if runs or (runs is None and not waiting.gives_up):
+            self._wait_for_driver(catalog.name, script, waiting)
+        # Another try must not find it again.
+        submission.forget(context)
+        if runs is None:
+            raise JobError(f"{what} has left no outcome, and the cluster gives no answer about it: {status}")
+        raise JobError(f"{what} has ended ({status}), and there is no outcome at {script.outcome_location}")
+
+
+def _identity(context: Context, script: Script) -> str:
+    """Return the key by which another try of this task finds the submitted driver.
+
+    Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded". A job that
+    succeeded with other checks has not run these.
+    """
+    checks = f":{script.checks.digest[:8]}" if script.checks else ""
+    return f"{context['dag_run'].clear_number}:{script.refresh_id}{checks}"
 
 
 @contextmanager

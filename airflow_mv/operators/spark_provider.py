@@ -15,6 +15,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection, Context
 
+from airflow_mv.hooks.spark_driver import attach
+
 
 class SparkSubmission(SparkSubmitOperator):
     """One submission of an application by a task. No DAG has this operator.
@@ -22,16 +24,26 @@ class SparkSubmission(SparkSubmitOperator):
     Args:
         identity: Key: equal for submissions of which one is enough.
         new_hook: Makes the hook, from the Spark settings with those that the provider adds for OpenLineage.
+        on_submit: If given, :meth:`submit` does not wait for a driver in a cluster that can be found by an id. Called
+            before such a driver is submitted, and not if one of an earlier try is found.
         **arguments: The task's id, and what a ``SparkSubmitOperator`` takes.
     """
 
     def __init__(
-        self, *, identity: str, new_hook: Callable[[Mapping[Any, Any]], SparkSubmitHook], **arguments: Any
+        self,
+        *,
+        identity: str,
+        new_hook: Callable[[Mapping[Any, Any]], SparkSubmitHook],
+        on_submit: Callable[[], object] | None = None,
+        **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
         self.external_id_key = f"spark_job_id:{identity}"
         self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{identity}"
         self._new_hook = new_hook
+        self._on_submit = on_submit
+        #: The id of the driver that was not waited for.
+        self.driver: str | None = None
 
     @property
     def hook(self) -> SparkSubmitHook | None:
@@ -46,6 +58,33 @@ class SparkSubmission(SparkSubmitOperator):
         """
         # Unwrapped: Airflow warns of an operator that another operator executes.
         inspect.unwrap(SparkSubmitOperator.execute)(self, context)
+
+    def submit_job(self, context: Context) -> str | None:
+        """Submit a driver in a cluster."""
+        if self._on_submit is not None:
+            self._on_submit()
+        return super().submit_job(context)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for the end of a driver in a cluster, or only keep its id."""
+        if self._on_submit is None:
+            super().poll_until_complete(external_id, context)
+        else:
+            self.driver = str(external_id)
+
+    def ask(self, driver: str, context: Context) -> tuple[bool | None, str]:
+        """Ask the cluster for a driver that an earlier process has submitted; :meth:`on_kill` kills it from now on.
+
+        Returns:
+            Whether it runs, ``None`` if the cluster gives no answer, and what the cluster said.
+        """
+        self._hook = self._get_hook()
+        attach(self._hook, driver)
+        try:
+            status = self.get_job_status(driver, context)
+        except Exception as error:  # noqa: BLE001 (each cluster's client has its own)
+            return None, f"{type(error).__name__}: {error}"
+        return self.is_job_active(status), status
 
     def forget(self, context: Context) -> None:
         """Make the next submission with this identity submit again."""

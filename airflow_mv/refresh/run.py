@@ -300,6 +300,7 @@ def refresh(
     stager: Stager,
     options: RefreshOptions | None = None,
     pins: Pins | None = None,
+    plan: RefreshPlan | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
     requester: Requester | None = None,
@@ -313,6 +314,8 @@ def refresh(
         options: How to refresh.
         pins: Base tables that were pinned before (:mod:`airflow_mv.refresh.pins`). By default a refresh of several
             views pins them itself.
+        plan: The plan of an earlier call for the only view, which was not carried out to its end. If the view has
+            changed since, it is planned again.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
         requester: Who requested it, for the registry.
@@ -326,7 +329,7 @@ def refresh(
         identifiers = _in_dependency_order(catalog, identifiers, pins)
     to_registry = partial(add_to_registry, catalog, requester=requester or Requester())
     return [
-        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects, to_registry)
+        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, plan, on_plan, effects, to_registry)
         for view in identifiers
     ]
 
@@ -344,15 +347,19 @@ def _refresh_one(
     stager: Stager,
     options: RefreshOptions,
     pins: Pins | None,
+    first: RefreshPlan | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
     to_registry: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
 ) -> RefreshResult:
     started, earlier = time.monotonic(), None
-    loaded = _analysed(catalog, view, stager, pins)
+    loaded = view if first is not None else _analysed(catalog, view, stager, pins)
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = plan_refresh(catalog, loaded if number == 1 else view, options, pins=pins, earlier=earlier)
+        if number > 1 or first is None:
+            plan = plan_refresh(catalog, loaded if number == 1 else view, options, pins=pins, earlier=earlier)
+        else:
+            plan = first
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager)

@@ -16,6 +16,7 @@ from airflow.sdk import DAG
 
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import RefreshMaterializedViewOperator
+from tests.airflow.cluster import KeptState
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.services import http_server
@@ -44,16 +45,6 @@ def _resource_manager(lake: Lake, *, running: int) -> Iterator[str]:
 
     with http_server(Answers) as port:
         yield f"http://127.0.0.1:{port}"
-
-
-class _State(dict[str, object]):
-    """Airflow's store of a task's state, which is kept when the task is cleared."""
-
-    def set(self, key: str, value: object, **_: object) -> None:
-        self[key] = value
-
-    def delete(self, key: str) -> None:
-        self.pop(key, None)
 
 
 def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_submitted(
@@ -99,7 +90,7 @@ def test_after_a_clear_a_finished_earlier_driver_is_ignored(airflow: Airflow, sa
     sales.view()
     refresh_id = MaterializedViewHook().plan(VIEW).refresh_id
     before = f"spark_job_id:0:{refresh_id}"
-    state = _State({before: "application_17_0042"})
+    state = KeptState({before: "application_17_0042"})
     # Airflow waits at least 10 s between two questions.
     with _resource_manager(sales, running=0) as address:
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
