@@ -122,7 +122,9 @@ class _Keys:
         types = {field.name: field.dataType for field in frame.schema.fields}
         _check_comparable([types[key] for key in step.keys])
         found = context.collect_locally(
-            frame.distinct() if isinstance(step, ReplaceKeysStep) else frame, step.most_keys
+            frame.distinct() if isinstance(step, ReplaceKeysStep) else frame,
+            step.most_keys,
+            context.changed_bytes(context.sql),
         )
         if found is None:
             message = f"more than {step.most_keys} keys are affected, or more bytes of them than the driver may hold"

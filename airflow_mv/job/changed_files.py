@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the files in which two snapshots differ, by metadata tables, for sessions that cannot list scan tasks.
+"""The rows in which two snapshots differ, by metadata tables, for sessions that cannot list scan tasks.
 
-Files that both snapshots read with the same delete files have the same rows in both. The others are named in a filter
-on ``_file``. Iceberg (1.12) skips no file by such a filter, so the filter also has the range of values in these files.
+Files that both snapshots read with the same delete files have the same rows in both. Of a file that only one has, all
+rows are read. Of a file that both have with other delete files, the rows are read that one snapshot has and the other
+one has deleted, by the positions in its delete files.
+
+The files are named in a filter on ``_file``. Iceberg (1.12) skips no file by such a filter, so the filter also has the
+range of values in these files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from airflow_mv.job.context import JobContext
+from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext
+from airflow_mv.job.history import history
 from airflow_mv.quoting import quote, string_literal
 
 #: With more files than this, all rows are compared.
@@ -22,32 +29,59 @@ MOST_FILES = 2_000
 _DATA, _POSITIONS = 0, 1
 #: The status of a manifest's entry for a file that its commit has removed.
 _REMOVED = 2
-#: Types whose bounds in the statistics are exact.
+#: Iceberg's id of the column of a delete file that names the data file.
+_PATH_ID = 2147483546
+#: Types whose bounds in the statistics are exact, and between which Spark's SQL and Python's values may be compared.
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType, T.TimestampNTZType)
-_FILE = "_file"
+_FILE, _POSITION = "_file", "_pos"
+#: Positions are read from all delete files of a snapshot, which may be so many times those that matter, and these more.
+_TIMES, _MORE = 10, 100
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedFiles:
-    """The rows of the files of one snapshot that differ from those of the other.
+class ChangedRows:
+    """Rows that may differ between the two snapshots.
 
     Args:
-        frame: The table's columns, and ``_file``.
-        files: How many there are.
+        frame: The table's columns, and more.
+        sign: -1 for rows of the first snapshot, 1 for rows of the second.
+        files: The number of files that are read.
         bytes: Their bytes.
         rows: Their rows, deleted ones included.
+        most: An upper bound of the rows of ``frame``.
+        certain: Whether each row is in one snapshot only, as a row of its file.
     """
 
     frame: DataFrame
+    sign: int
     files: int
     bytes: int
     rows: int
+    most: int
+    certain: bool = False
+
+
+@dataclass(slots=True)
+class _Own:
+    """What only one of the snapshots has.
+
+    Args:
+        snapshot: The snapshot.
+        data: The data files.
+        deletes: The delete files, as rows.
+        partly: Data files of both, of which this snapshot may have rows that the other one has deleted.
+    """
+
+    snapshot: int
+    data: set[str] = field(default_factory=set)
+    deletes: list[Row] = field(default_factory=list)
+    partly: set[str] = field(default_factory=set)
 
 
 def changed_files(
     context: JobContext, table: str, snapshots: tuple[int, int], columns: Sequence[str]
-) -> tuple[ChangedFiles, ...] | None:
-    """Return the rows of the changed files of two snapshots; ``None`` if they cannot be told, or are too many.
+) -> list[ChangedRows] | None:
+    """Return the rows that may differ between two snapshots; ``None`` if they cannot be told, or are in too many files.
 
     Args:
         context: The run.
@@ -55,83 +89,199 @@ def changed_files(
         snapshots: The two.
         columns: Columns that are known to be the same ones at both, and now.
     """
-    now = context.query(f"SELECT * FROM {table}").schema
-    if any(name.lower() == _FILE for name in now.names):
+    now = context.spark.table(table).schema
+    taken = {name.lower() for name in now.names}
+    if _FILE in taken or (own := _owned(context, table, snapshots)) is None:
         return None
-    own = [_only_in(context, table, one, other) for one, other in (snapshots, snapshots[::-1])]
-    deletes = [row for rows in own for row in rows if row.content != _DATA]
-    if any(row.content != _POSITIONS for row in deletes):
-        return None  # equality deletes may hide rows of any file
-    touched = _touched(context, table, snapshots, deletes)
-    bounded = [field.name for field in now if isinstance(field.dataType, _EXACT)]
-    if not _has_one_schema(context, table, snapshots):
-        bounded = [name for name in bounded if name in columns]
-    found = []
-    for snapshot, rows in zip(snapshots, own, strict=True):
-        paths = {row.file_path for row in rows if row.content == _DATA} | touched
-        if len(paths) > MOST_FILES:
-            return None
-        found.append(_rows_of(context, table, snapshot, paths, bounded))
-    return tuple(found)
+    touched = _touch(context, table, own)
+    if any(len(item.data) + len(touched) > MOST_FILES for item in own):
+        return None
+    bounded = {item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT)}
+    if not _has_one_schema(context, table, snapshots, now):
+        bounded = {name: kind for name, kind in bounded.items() if name in columns}
+    files = _Files(context, table, own, bounded)
+    if touched and (_POSITION in taken or not files.have_positions()):
+        for item in own:
+            item.data, item.partly = item.data | touched, set()
+    found = [files.whole(0), files.whole(1), files.partly(0), files.partly(1)]
+    return [item for item in found if item is not None]
 
 
-def _only_in(context: JobContext, table: str, one: int, other: int) -> list[Row]:
+def _owned(context: JobContext, table: str, snapshots: tuple[int, int]) -> tuple[_Own, _Own] | None:
     """Return the files that only one snapshot has, or has with another sequence number, on which deletes depend.
 
-    Several deletion vectors may be in one file.
+    Several deletion vectors may be in one file. ``None``: files are too many, or there are equality deletes.
     """
-    key = ("content", "file_path", "content_offset", "sequence_number")
-    items = "data_file.content, data_file.file_path, data_file.content_offset, sequence_number"
-    here, there = (
-        context.query(
-            f"SELECT {items}, data_file.referenced_data_file FROM {table}.entries VERSION AS OF {snapshot} "
-            f"WHERE status <> {_REMOVED}"
-        )
-        for snapshot in (one, other)
+    key = ("data_file.content", "data_file.file_path", "data_file.content_offset", "sequence_number")
+    path = f"IF(data_file.content = {_DATA}, NULL, data_file.%s[{_PATH_ID}]) AS %s"
+    items = ", ".join([*key, "data_file.referenced_data_file", "data_file.record_count"])
+    items += ", " + ", ".join(path % pair for pair in (("lower_bounds", "low"), ("upper_bounds", "high")))
+    names = "content, file_path, content_offset, sequence_number"
+    more = ("referenced_data_file", "record_count", "low", "high", "side")
+    both = " UNION ALL ".join(
+        f"SELECT {items}, {side} AS side FROM {table}.entries VERSION AS OF {snapshot} WHERE status <> {_REMOVED}"
+        for side, snapshot in enumerate(snapshots)
     )
-    path, *rest = [here[name].eqNullSafe(there[name]) for name in key]
-    for same in rest:
-        path &= same
-    return here.join(there, on=path, how="left_anti").limit(2 * MOST_FILES + 1).collect()
+    firsts = ", ".join(f"any_value({name}) AS {name}" for name in more)
+    with context.sized_for(0):  # a few rows of manifests
+        rows = context.query(
+            f"SELECT {names}, {firsts} FROM ({both}) GROUP BY {names} HAVING min(side) = max(side) "
+            f"LIMIT {4 * MOST_FILES + 1}"
+        ).collect()
+    if len(rows) > 4 * MOST_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
+        return None  # equality deletes may hide rows of any file
+    own = _Own(snapshots[0]), _Own(snapshots[1])
+    for row in rows:
+        if row.content == _DATA:
+            own[row.side].data.add(row.file_path)
+        else:
+            own[row.side].deletes.append(row)
+    return own
 
 
-def _has_one_schema(context: JobContext, table: str, snapshots: Iterable[int]) -> bool:
+def _touch(context: JobContext, table: str, own: tuple[_Own, _Own]) -> set[str]:
+    """Set the files of which a snapshot may have rows that the other one has deleted, and return them all."""
+    unique = own[0].data | own[1].data
+    for one, other in ((own[0], own[1]), (own[1], own[0])):
+        named = {_about(row) for row in other.deletes}
+        if None in named:
+            files = _list(row.file_path for row in other.deletes if _about(row) is None)
+            rows = context.query(
+                f"SELECT DISTINCT file_path FROM {table}.position_deletes VERSION AS OF {other.snapshot} "
+                f"WHERE delete_file_path IN {files}"
+            ).collect()
+            named |= {row[0] for row in rows}
+        one.partly = {path for path in named if path is not None} - unique
+    return own[0].partly | own[1].partly
+
+
+def _about(deletes: Row) -> str | None:
+    """Return the one data file that a delete file is about; ``None`` if there may be several."""
+    if deletes.referenced_data_file is not None:
+        return str(deletes.referenced_data_file)
+    # Iceberg does not shorten these bounds, and reads them in this way, too.
+    same = deletes.low is not None and deletes.low == deletes.high
+    return bytes(deletes.low).decode() if same else None
+
+
+def _has_one_schema(context: JobContext, table: str, snapshots: Iterable[int], now: T.StructType) -> bool:
     """Whether the table's columns have not been changed since the earlier snapshot, as far as its log goes back."""
-    log = f"SELECT latest_snapshot_id, latest_schema_id FROM {table}.metadata_log_entries ORDER BY timestamp"
-    rows = [tuple(row) for row in context.query(log).collect()]
-    first = [next((place for place, row in enumerate(rows) if row[0] == snapshot), None) for snapshot in snapshots]
+    log = history(context, table).log
+    first = [next((place for place, row in enumerate(log) if row[0] == snapshot), None) for snapshot in snapshots]
     places = [place for place in first if place is not None]
-    return len(places) == len(first) and len({schema for _, schema in rows[min(places) :]}) == 1
+    if len(places) < len(first) or len({schema for _, schema in log[min(places) :]}) > 1:
+        return False
+    # The log has the schemas of snapshots: it does not show a change after the last one.
+    return bool(context.at(table, log[-1][0]).schema == now)
 
 
-def _touched(context: JobContext, table: str, snapshots: Iterable[int], deletes: Sequence[Row]) -> set[str]:
-    """Return the data files that delete files are about."""
-    found = {row.referenced_data_file for row in deletes if row.referenced_data_file is not None}
-    unknown = {row.file_path for row in deletes if row.referenced_data_file is None}
-    for snapshot in snapshots if unknown else ():
-        deleted = f"SELECT DISTINCT file_path FROM {table}.position_deletes VERSION AS OF {snapshot}"
-        found |= {row[0] for row in context.query(f"{deleted} WHERE delete_file_path IN {_list(unknown)}").collect()}
-    return found
+class _Files:
+    """The changed files with their statistics, and their rows."""
+
+    def __init__(
+        self, context: JobContext, table: str, own: tuple[_Own, _Own], bounded: Mapping[str, T.DataType]
+    ) -> None:
+        self.context, self.table, self.own, self.bounded = context, table, own, bounded
+        self._rows = self._statistics()
+
+    def _statistics(self) -> dict[tuple[int, str], Row]:
+        """Return the statistics of the changed files, by the side and the path. Files of both are on the first one."""
+        both = self.own[0].partly | self.own[1].partly
+        items = ["data_file.file_path", "sequence_number", "data_file.file_size_in_bytes", "data_file.record_count"]
+        for number, (name, kind) in enumerate(self.bounded.items()):
+            column = f"readable_metrics.{quote(name)}"
+            bounds = (_as_number(f"{column}.{bound}_bound", kind) for bound in ("lower", "upper"))
+            items += [f"{text} AS {what}{number}" for what, text in zip(("low", "high"), bounds, strict=True)]
+            items.append(f"{column}.null_value_count AS nulls{number}")
+        parts = [
+            f"SELECT {side} AS side, {', '.join(items)} FROM {self.table}.entries "
+            f"VERSION AS OF {self.own[side].snapshot} WHERE status <> {_REMOVED} "
+            f"AND data_file.content = {_DATA} AND data_file.file_path IN {_list(paths)}"
+            for side, paths in enumerate((self.own[0].data | both, self.own[1].data))
+            if paths
+        ]
+        rows = self.context.query(" UNION ALL ".join(parts)).collect() if parts else []
+        return {(row.side, row.file_path): row for row in rows}
+
+    def have_positions(self) -> bool:
+        """Whether the positions in delete files tell the deleted rows of the files of both, at a reasonable cost."""
+        known = history(self.context, self.table).snapshots
+        for one, other in ((self.own[0], self.own[1]), (self.own[1], self.own[0])):
+            if not one.partly:
+                continue
+            total = known[other.snapshot].summary.get("total-delete-files", "") if other.snapshot in known else ""
+            if not total.isdecimal() or int(total) > _TIMES * len(other.deletes) + _MORE:
+                return False
+            newest = max((row.sequence_number for row in self._of(0, one.partly)), default=0)
+            # A file that was removed and added again is not affected by older deletes of its path.
+            if any(row.sequence_number < self._sequence(_about(row), newest) for row in other.deletes):
+                return False
+        return True
+
+    def _sequence(self, path: str | None, newest: int) -> int:
+        row = self._rows.get((0, path)) if path is not None else None
+        return newest if path is None else row.sequence_number if row is not None else 0
+
+    def _of(self, side: int, paths: Iterable[str]) -> list[Row]:
+        return [row for path in paths if (row := self._rows.get((side, path))) is not None]
+
+    def whole(self, side: int) -> ChangedRows | None:
+        """Return all rows of the files that only one snapshot has."""
+        own = self.own[side]
+        # The statistics of the files of both are on the first side.
+        rows = [self._rows.get((side, path)) or self._rows.get((0, path)) for path in own.data]
+        return self._read(side, [row for row in rows if row is not None])
+
+    def partly(self, side: int) -> ChangedRows | None:
+        """Return the rows of the files of both snapshots that the other snapshot has deleted."""
+        one, other = self.own[side], self.own[1 - side]
+        found = self._read(side, self._of(0, one.partly))
+        if found is None:
+            return None
+        # Deletes of rows that this snapshot does not have either match no row.
+        where = F.col("delete_file_path").isin(sorted({row.file_path for row in other.deletes}))
+        where &= F.col("file_path").isin(sorted(one.partly))
+        deleted = self.context.at(f"{self.table}.position_deletes", other.snapshot).where(where)
+        places = deleted.select(F.col("file_path").alias(_FILE), F.col("pos").alias(_POSITION))
+        most = sum(row.record_count for row in other.deletes)
+        places = F.broadcast(places) if most <= MAX_LOCAL_ROWS else places
+        frame = found.frame.join(places, on=[_FILE, _POSITION], how="left_semi")
+        return ChangedRows(frame, found.sign, found.files, found.bytes, found.rows, most, certain=True)
+
+    def _read(self, side: int, files: Sequence[Row]) -> ChangedRows | None:
+        if not files:
+            return None
+        own = self.own[side]
+        pinned = self.context.at(self.table, own.snapshot)
+        names = [F.col(_FILE), *([F.col(_POSITION)] if own.partly else [])]
+        named = F.col(_FILE).isin(sorted(row.file_path for row in files))
+        condition = reduce(Column.__and__, self._within(files), named)
+        size, rows = sum(row.file_size_in_bytes for row in files), sum(row.record_count for row in files)
+        frame = pinned.select("*", *names).where(condition)
+        return ChangedRows(frame, 2 * side - 1, len(files), size, rows, rows)
+
+    def _within(self, files: Sequence[Row]) -> list[Column]:
+        """Return conditions that all rows of some files fulfil, by which Iceberg skips other files."""
+        found = []
+        for number, (name, kind) in enumerate(self.bounded.items()):
+            lows, highs, nulls = ([row[f"{what}{number}"] for row in files] for what in ("low", "high", "nulls"))
+            if None not in (*lows, *highs, *nulls) and not any(nulls):
+                found.append(F.col(quote(name)).between(_literal(min(lows), kind), _literal(max(highs), kind)))
+        return found
 
 
-def _rows_of(context: JobContext, table: str, snapshot: int, paths: set[str], bounded: Sequence[str]) -> ChangedFiles:
-    pinned = f"SELECT *, {_FILE} FROM {table} VERSION AS OF {snapshot}"
-    if not paths:
-        return ChangedFiles(context.query(f"{pinned} WHERE false"), 0, 0, 0)
-    items = ["count(*)", "sum(file_size_in_bytes)", "sum(record_count)"]
-    for name in bounded:
-        column = f"readable_metrics.{quote(name)}"
-        items += [f"min({column}.lower_bound)", f"max({column}.upper_bound)"]
-        items += [f"count({column}.lower_bound)", f"sum({column}.null_value_count)"]
-    of_files = f"{table}.files VERSION AS OF {snapshot} WHERE content = {_DATA} AND file_path IN {_list(paths)}"
-    files, size, rows, *numbers = context.query(f"SELECT {', '.join(items)} FROM {of_files}").collect()[0]
-    condition = F.col(_FILE).isin(*sorted(paths))
-    for number, name in enumerate(bounded):
-        low, high, known, nulls = numbers[4 * number : 4 * number + 4]
-        if known == files and nulls == 0:
-            condition &= F.col(quote(name)).between(F.lit(low), F.lit(high))
-    return ChangedFiles(context.query(pinned).where(condition), files, size or 0, rows or 0)
+def _as_number(column: str, kind: T.DataType) -> str:
+    """Return the SQL of a value that Python can compare: its times may be ambiguous, and end with the year 9999."""
+    if isinstance(kind, T.TimestampType):
+        return f"unix_micros({column})"
+    return f"unix_date({column})" if isinstance(kind, T.DateType) else column
+
+
+def _literal(value: Any, kind: T.DataType) -> Column:
+    if isinstance(kind, T.TimestampType):
+        return F.timestamp_micros(F.lit(value))
+    return F.date_from_unix_date(F.lit(value)) if isinstance(kind, T.DateType) else F.lit(value)
 
 
 def _list(texts: Iterable[str]) -> str:
-    return f"({', '.join(map(string_literal, sorted(texts)))})"
+    return f"({', '.join(map(string_literal, sorted(set(texts))))})"

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from airflow_mv.job.context import JobContext
+from airflow_mv.job.history import history
 
 _TYPE = "_change_type"
 #: The columns that the scan adds to those of the table.
@@ -53,14 +54,10 @@ def changelog(context: JobContext, table: str, start: int, end: int) -> Changelo
         start: The first snapshot. Its rows are not part of the change.
         end: The last snapshot.
     """
-    rows = context.query(f"SELECT snapshot_id, parent_id, operation, summary FROM {table}.snapshots").collect()
-    known = {row[0]: row for row in rows}
-    line, snapshot = [], end
-    while snapshot in known and snapshot != start:
-        line.append(snapshot)
-        snapshot = known[snapshot].parent_id
-    every = [known[item].summary for item in (start, *line) if item in known]
-    if snapshot != start or any(summary.get("total-delete-files") != "0" for summary in every):
+    past = history(context, table)
+    known, line = past.snapshots, past.line(start, end)
+    every = [known[item].summary for item in (start, *(line or ())) if item in known]
+    if line is None or any(summary.get("total-delete-files") != "0" for summary in every):
         return None  # a rollback, an expired snapshot, or delete files: the scan would return rows that they hide
     # The scan leaves out commits that only write rows into other files, too.
     changing = [known[item].summary for item in line if known[item].operation != _REPLACE]
@@ -75,8 +72,8 @@ def changelog(context: JobContext, table: str, start: int, end: int) -> Changelo
 
 def _has_same_columns(context: JobContext, table: str, snapshots: Sequence[int]) -> bool:
     """Whether snapshots have the present columns, by which the scan reads, and none has a name of the scan's own."""
-    now = context.query(f"SELECT * FROM {table}").schema
-    then = [context.query(f"SELECT * FROM {table} VERSION AS OF {snapshot}").schema for snapshot in snapshots]
+    now = context.spark.table(table).schema
+    then = [context.at(table, snapshot).schema for snapshot in snapshots]
     return all(schema == now for schema in then) and not _OWN.intersection(name.lower() for name in now.names)
 
 

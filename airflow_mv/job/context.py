@@ -62,6 +62,8 @@ class JobContext:
         self.before_last: Callable[[], None] = lambda: None
         #: What Spark's executors have worked for the run.
         self.executors = ExecutorTime(None, "")
+        #: What is known of the past of tables, see :mod:`airflow_mv.job.history`.
+        self.histories: dict[str, object] = {}
         self._analysed: dict[str, DataFrame] = {}
         self._views: set[str] = set()
         self._staged: list[tuple[Any, str]] = []
@@ -98,6 +100,16 @@ class JobContext:
         if sql not in self._analysed:
             self._analysed[sql] = self.spark.sql(sql)
         return self._analysed[sql]
+
+    def at(self, table: str, snapshot: int | None) -> DataFrame:
+        """Return a table at a snapshot. Over Spark Connect ``spark.sql`` would take one more round trip.
+
+        Args:
+            table: Its quoted name.
+            snapshot: The snapshot; ``None`` for the present table.
+        """
+        reader = self.spark.read
+        return (reader if snapshot is None else reader.option("versionAsOf", str(snapshot))).table(table)
 
     def run(self, sql: str) -> None:
         """Run a statement that is not a query. Spark runs it at once; fetching its rows would take 10 ms more."""
@@ -137,7 +149,9 @@ class JobContext:
 
     # --------------------------------------------------------------------------------------- results
 
-    def collect_locally(self, frame: DataFrame, most: int = MAX_LOCAL_ROWS) -> tuple[DataFrame, int] | None:
+    def collect_locally(
+        self, frame: DataFrame, most: int = MAX_LOCAL_ROWS, size: int | None = None
+    ) -> tuple[DataFrame, int] | None:
         """Run a query and return its rows as a local relation, with their number; ``None`` if they are too many.
 
         Reading a relation that the driver holds needs no job. Spark knows its exact size, so it can broadcast the
@@ -146,17 +160,19 @@ class JobContext:
         Args:
             frame: The query.
             most: The most rows. Their bytes are limited by the session's ``spark.driver.maxResultSize``.
+            size: The bytes that it reads, if known, for Spark Connect. In a classic session Spark estimates them.
         """
         try:
-            return self._collect_locally(frame, most)
+            return self._collect_locally(frame, most, size)
         except Exception as error:
             if "spark.driver.maxResultSize" in str(error):
                 return None
             raise
 
-    def _collect_locally(self, frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
+    def _collect_locally(self, frame: DataFrame, most: int, size: int | None) -> tuple[DataFrame, int] | None:
         if self.jvm is None:
-            table = frame.limit(most + 1).toArrow()
+            with nullcontext() if size is None else self.sized_for(size):
+                table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
             return (local, table.num_rows) if table.num_rows <= most else None
         # As bytes: text that is not valid UTF-8 would come back as other text.
@@ -173,6 +189,18 @@ class JobContext:
                 return None
             local = DataFrame(self.spark._jsparkSession.createDataFrame(rows, java.schema()), self.spark)
             return _cast(local, texts), count
+
+    def changed_bytes(self, sql: str) -> int | None:
+        """Return the bytes that a query of changes reads; ``None`` if it reads whole tables, too, or it is not known.
+
+        Args:
+            sql: The query.
+        """
+        known = all(delta.old_tasks + delta.new_tasks or delta.rows_read == 0 for delta in self.deltas)
+        others = {read.table for read in self.reads} | self._views - self.changes.keys()
+        if not known or any(name in sql for name in others):
+            return None
+        return sum(delta.old_bytes + delta.new_bytes for delta in self.deltas)
 
     @contextmanager
     def setting(self, key: str, value: str) -> Iterator[None]:
@@ -207,8 +235,8 @@ class JobContext:
         if self.jvm is not None:
             return int(self.spark.sparkContext.defaultParallelism)
         # A Connect server does not report its cores. By default it makes a range of so many partitions.
-        rows = self.spark.range(0, 1 << 10).select(F.spark_partition_id().alias("p")).agg(F.max("p")).collect()
-        return int(rows[0][0]) + 1
+        last = self.spark.range(0, 1 << 10).select(F.spark_partition_id()).tail(1)
+        return int(last[0][0]) + 1
 
     def kept(self, frame: DataFrame, expected: int | None = None) -> tuple[DataFrame, int]:
         """Run a query once and return its rows, held where they fit, with their number.

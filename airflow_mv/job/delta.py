@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -18,12 +19,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.changed_files import changed_files
+from airflow_mv.job.changed_files import ChangedRows, changed_files
 from airflow_mv.job.changelog import changelog
 from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import PLACE, gathered, newly_deleted
+from airflow_mv.job.history import history
 from airflow_mv.job.pruning import bounds_of, within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.quoting import quote
@@ -51,6 +53,7 @@ class _Read:
         net: Whether each row's weight is its net change already.
         sized: Whether Spark's own estimate of its size is about right.
         added: Whether it is known that no row was removed.
+        most: An upper bound of its rows, if it is less than the rows read.
     """
 
     frame: DataFrame
@@ -58,6 +61,7 @@ class _Read:
     net: bool = True
     sized: bool = True
     added: bool = False
+    most: int | None = None
 
 
 def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
@@ -116,7 +120,7 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     in_doubt = step.only_added and not read.added
     if in_doubt or not (read.net and read.sized and step.uses == 1):
         with _partitions(context, facts):
-            frame, rows = context.kept(frame, facts.rows_read)
+            frame, rows = context.kept(frame, facts.rows_read if read.most is None else read.most)
         facts = replace(facts, rows=rows)
         frame = _to_join(context, step, frame, rows)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
@@ -173,7 +177,7 @@ def _known(context: JobContext, table: str, wanted: Iterable[int]) -> set[int]:
     if context.jvm is not None:
         java = context.table(table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
-    return {int(row[0]) for row in context.query(f"SELECT snapshot_id FROM {table}.snapshots").collect()}
+    return set(history(context, table).snapshots)
 
 
 def _has_version(context: JobContext, path: str, version: int) -> bool:
@@ -224,16 +228,35 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
 def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
     if (found := changelog(context, step.table, start, end)) is not None:
-        (old, new), method = (found.removed, found.added), "changelog"
         frame = _signed(found.frame, step, found.weight)
-    elif (files := changed_files(context, step.table, (start, end), step.columns)) is not None:
-        (old, new), method = [(item.files, item.bytes, item.rows) for item in files], "files"
-        frame = _signed(files[0].frame, step, -1).unionAll(_signed(files[1].frame, step, 1))
-    else:
-        return None
+        _ = frame.schema  # a client of Spark Connect has it analysed now
+        (old, new) = found.removed, found.added
+        facts = Delta(step.table, ("changelog",), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
+        return _Read(frame, facts, net=False)
+    parts = changed_files(context, step.table, (start, end), step.columns)
+    return None if parts is None else _of_parts(context, step, parts)
+
+
+def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]) -> _Read:
+    """Return the union of rows that may differ."""
+    if not parts:
+        empty = replace(step, where="false")
+        return _Read(_pinned(context, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
+    frame = reduce(DataFrame.unionAll, (_signed(part.frame, step, part.sign) for part in parts))
     _ = frame.schema  # a client of Spark Connect has it analysed now
-    facts = Delta(step.table, (method,), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
-    return _Read(frame, facts, net=False)
+    old, new = ([part for part in parts if part.sign == sign] for sign in (-1, 1))
+    facts = Delta(
+        step.table,
+        tuple(sorted({"deleted" if part.certain else "files" for part in parts})),
+        old_tasks=sum(part.files for part in old),
+        new_tasks=sum(part.files for part in new),
+        old_bytes=sum(part.bytes for part in old),
+        new_bytes=sum(part.bytes for part in new),
+        rows_read=sum(part.rows for part in parts),
+    )
+    most = sum(part.most for part in parts)
+    # The rows of one side cannot cancel each other. A few that are read once are not fetched by the client first.
+    return _Read(frame, facts, net=not (old and new), sized=most <= MAX_LOCAL_ROWS, most=most)
 
 
 # ---------------------------------------------------------------------------------------- plain reads
@@ -271,15 +294,13 @@ def _append(
         files, size, rows = counts
         facts = replace(facts, new_tasks=files, new_bytes=size, rows_read=rows, rows=rows)
     frame = reader.table(step.table)
-    all_pass = within(bounds or {}, frame.schema)
+    all_pass = within(bounds, frame.schema) if bounds else None
     return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
 def _append_by_summaries(context: JobContext, step: DeltaStep) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
-    current, then = (
-        context.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}")
-    )
+    current, then = (context.at(step.table, snapshot).schema for snapshot in (None, step.end))
     if current != then:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
@@ -295,21 +316,22 @@ def _summarized_appends(context: JobContext, step: DeltaStep) -> Sequence[int] |
     Raises:
         IncrementalRefusedError: Code ``snapshot-missing``.
     """
-    keys = ("added-data-files", "added-files-size", "added-records")
-    wanted = ", ".join(f"try_cast(summary['{key}'] AS BIGINT)" for key in keys)
-    rows = context.query(f"SELECT snapshot_id, parent_id, operation, {wanted} FROM {step.table}.snapshots").collect()
-    known = {row[0]: row for row in rows}
-    appended, snapshot = [], step.end
-    while snapshot in known and snapshot != step.start:
-        row = known[snapshot]
-        if row[2] == "append":
-            appended.append([0 if row[3] == 0 and number is None else number for number in row[3:]])
-        snapshot = row[1]
-    if snapshot != step.start:
+    past = history(context, step.table)
+    line = past.line(step.start, step.end) if step.start is not None and step.end is not None else None
+    if line is None:
         raise IncrementalRefusedError("snapshot-missing", f"{step.table}: a snapshot of the appends has expired")
-    if any(number is None or number < 0 for row in appended for number in row):
+    appended = [past.snapshots[item].summary for item in line if past.snapshots[item].operation == "append"]
+    numbers = [_appended(summary) for summary in appended]
+    if any(number is None for row in numbers for number in row):
         return None
-    return [sum(numbers) for numbers in zip(*appended, strict=True)] if appended else [0, 0, 0]
+    return [sum(filter(None, column)) for column in zip(*numbers, strict=True)] if numbers else [0, 0, 0]
+
+
+def _appended(summary: Mapping[str, str]) -> list[int | None]:
+    """Return files, bytes and rows of an append; ``None`` for what its summary lacks."""
+    texts = [summary.get(key, "") for key in ("added-data-files", "added-files-size", "added-records")]
+    numbers = [int(text) if text.isdecimal() else None for text in texts]
+    return [0 if numbers[0] == 0 and number is None else number for number in numbers]
 
 
 def _signed(frame: DataFrame, step: DeltaStep, sign: int | Column) -> DataFrame:

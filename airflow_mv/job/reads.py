@@ -161,7 +161,8 @@ def _check_text(context: JobContext, sql: str) -> None:
     for function in _sql_functions(context, sql):
         raise _function(function)
     with whole_text(context):
-        explained = str(context.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0])
+        # With the limit, Spark does not plan the reading of the tables; the analysed plan has all of them.
+        explained = str(context.query(f"EXPLAIN EXTENDED SELECT * FROM (\n{sql}\n) LIMIT 0").collect()[0][0])
     context.sql = sql
     found = _ANALYSED.search(explained)
     text = found[1] if found else explained

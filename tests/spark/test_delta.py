@@ -127,9 +127,9 @@ def test_equality_deletes_are_seen(
     first, second, *_, last = table.snapshots
     assert table.delta(first, second)[1].read_by == ("deleted",)
     monkeypatch.setattr(JobContext, "lists_tasks", False)
-    for start, end, way in ((first, second, "values"), (second, last, "files")):
+    for start, end, ways in ((first, second, ("values",)), (second, last, ("deleted", "files"))):
         found, facts = table.delta(start, end)
-        assert (found, facts.read_by) == (table.change(start, end), (way,))
+        assert (found, facts.read_by) == (table.change(start, end), ways)
 
 
 def test_files_that_both_snapshots_share_are_not_read(spark: SparkSession, lake: Lake) -> None:
@@ -193,7 +193,8 @@ def test_without_scan_tasks_only_changed_files_count(
         found, facts = table.delta(start, end, COLUMNS, where="k IN (1, 2)")
         assert found == table.change(start, end, COLUMNS, "k IN (1, 2)"), (start, end)
         ways |= set(facts.read_by)
-    assert ways <= {"changelog", "files"}
+    assert ways <= {"changelog", "deleted", "files"}
+    assert ("deleted" in ways) == (layout[1] == "merge-on-read")
     assert ("changelog" in ways) == (layout[1] == "copy-on-write")
     table.run("INSERT INTO {t} VALUES (1, 1, 'a', null, null, null)", "ALTER TABLE {t} ADD COLUMN _change_type STRING")
     start, end = table.snapshots[-2:]
