@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 #: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
 _KILL_SECONDS = 3.0
+_LONGEST_STATUS = 500
 #: How long a deferred task with an ``execution_timeout`` waits for a triggerer.
 _UNTRIGGERED = timedelta(minutes=10)
 #: Values that are never secrets, whatever their key (``….credentials.hive.enabled``): masking them would garble logs.
@@ -418,22 +419,14 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         Raises:
             JobError: The driver has ended without an outcome, or has run for too long and was killed.
         """
-        from airflow_mv.operators.spark_provider import SparkSubmission, submit_hook
         from airflow_mv.publish.layout import read_outcome
 
-        arguments = {**self.spark_arguments(), "conn_id": self.spark_conn_id}
-        self._submission = submission = SparkSubmission(
-            task_id=self.task_id,
-            identity=_identity(context, script),
-            new_hook=lambda _: submit_hook(arguments, local=False),
-            **arguments,
-        )
-        runs, status = None, ""
-        if (outcome := read_outcome(catalog, script)) is None:
-            runs, status = submission.ask(waiting.driver, context)
-            self.log.info("The driver %s: %s", waiting.driver, status)
-            outcome = read_outcome(catalog, script)  # it may have ended in between
-        if outcome is not None:
+        if (outcome := read_outcome(catalog, script)) is not None:
+            return outcome
+        self._submission = submission = self._attached(context, script)
+        runs, status = submission.ask(waiting.driver, context)
+        self.log.info("The driver %s: %s", waiting.driver, status)
+        if (outcome := read_outcome(catalog, script)) is not None:  # it may have ended in between
             return outcome
         waiting = waiting.after_question(answered=runs is not None)
         what = f"view {script.view}: its driver {waiting.driver}"
@@ -444,9 +437,22 @@ class MaterializedViewSparkOperator(SparkJobOperator):
             self._wait_for_driver(catalog.name, script, waiting)
         # Another try must not find it again.
         submission.forget(context)
+        status = shortened(redacted(status), _LONGEST_STATUS)
         if runs is None:
             raise JobError(f"{what} has left no outcome, and the cluster gives no answer about it: {status}")
         raise JobError(f"{what} has ended ({status}), and there is no outcome at {script.outcome_location}")
+
+    def _attached(self, context: Context, script: Script) -> SparkSubmission:
+        """Return the submission by which an earlier process has started the driver of a script."""
+        from airflow_mv.operators.spark_provider import SparkSubmission, submit_hook
+
+        arguments = {**self.spark_arguments(), "conn_id": self.spark_conn_id}
+        return SparkSubmission(
+            task_id=self.task_id,
+            identity=_identity(context, script),
+            new_hook=lambda _: submit_hook(arguments, local=False),
+            **arguments,
+        )
 
 
 def _identity(context: Context, script: Script) -> str:

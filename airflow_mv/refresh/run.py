@@ -356,10 +356,8 @@ def _refresh_one(
     loaded = view if first is not None else _analysed(catalog, view, stager, pins)
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        if number > 1 or first is None:
-            plan = plan_refresh(catalog, loaded if number == 1 else view, options, pins=pins, earlier=earlier)
-        else:
-            plan = first
+        plan = first or plan_refresh(catalog, loaded, options, pins=pins, earlier=earlier)
+        first, loaded = None, view
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager)

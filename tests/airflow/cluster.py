@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -73,14 +73,20 @@ class FakeYarn:
 
 
 @contextmanager
-def fake_yarn(folder: Path) -> Iterator[FakeYarn]:
-    """Yield it."""
+def fake_yarn(folder: Path, on_question: Callable[[FakeYarn], None] = lambda _: None) -> Iterator[FakeYarn]:
+    """Yield it.
+
+    Args:
+        folder: For the program, and what it notes.
+        on_question: Called before each answer about an application.
+    """
     yarn = FakeYarn(folder)
     yarn.program.write_text(_PROGRAM.format(submitted=folder / "submitted"))
     yarn.program.chmod(0o755)
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            on_question(yarn)
             final = {"FINISHED": "SUCCEEDED", "KILLED": "KILLED"}.get(yarn.state, "UNDEFINED")
             known = yarn.state != "UNKNOWN"
             self._answer({"app": {"state": yarn.state, "finalStatus": final}}, known=known)
