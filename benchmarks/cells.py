@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -99,10 +99,9 @@ _HEAD = (
 )
 
 
-def page(cells: Sequence[Cell]) -> str:
-    """Return all tables."""
-    parts = [report.table(_HEAD, map(_row, cells)), bound(cells), falling_back(cells), steps(cells), fit(cells)]
-    return "\n\n".join(part for part in parts if part)
+def table(cells: Iterable[Cell]) -> str:
+    """Return a line for each cell."""
+    return report.table(_HEAD, map(_row, cells))
 
 
 def _row(cell: Cell) -> tuple[str, ...]:

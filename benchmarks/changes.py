@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.tpch import CATALOG, DATA, TABLES
@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 
 #: Table properties by variant: how rows are deleted.
 VARIANTS: Mapping[str, Mapping[str, str]] = {
-    "v2-cow": {"format-version": "2"},
-    "v2-mor": {
-        "format-version": "2",
-        **{f"write.{verb}.mode": "merge-on-read" for verb in ("delete", "update", "merge")},
-    },
-    "v3-cow": {"format-version": "3"},
-    "v3-mor": {
-        "format-version": "3",
-        **{f"write.{verb}.mode": "merge-on-read" for verb in ("delete", "update", "merge")},
-    },
+    f"v{version}-{short}": {
+        "format-version": version,
+        **{f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")},
+    }
+    for version in ("2", "3")
+    for short, mode in (("cow", "copy-on-write"), ("mor", "merge-on-read"))
 }
 #: Order keys of TPC-H leave gaps and end below this times the scale factor.
 _KEYS = 6_000_000
@@ -37,17 +33,17 @@ class Tables:
     Args:
         variant: One of :data:`VARIANTS`.
         scale: TPC-H scale factor.
-        purpose: A word that tells several copies of one variant apart.
+        purpose: Words that tell these copies from others.
     """
 
     variant: str
     scale: float
-    purpose: str = ""
+    purpose: str
 
     @property
     def namespace(self) -> str:
         """Where they are."""
-        return "_".join(["bench", *self.variant.split("-"), *self.purpose.split()])
+        return "_".join(["bench", *self.purpose.replace("-", " ").split()])
 
     def name(self, table: str) -> str:
         """A table's full name."""
@@ -57,6 +53,12 @@ class Tables:
         """Make the copies anew. They share the files of tables that are made once, and write their own elsewhere."""
         for table in TABLES:
             self._share(spark, catalog, table)
+
+    def turned(self, spark: SparkSession, variant: str) -> Tables:
+        """Let later changes delete rows as a variant of the same format version does, and return the tables as that."""
+        for table in TABLES:
+            spark.sql(f"ALTER TABLE {self.name(table)} SET TBLPROPERTIES ({_written(VARIANTS[variant])})")
+        return replace(self, variant=variant)
 
     def _share(self, spark: SparkSession, catalog: SqlCatalog, table: str) -> None:
         name = (self.namespace, table)

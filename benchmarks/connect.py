@@ -59,8 +59,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             runs["connect"] = _child("stage", folder, str(options.repeat), remote)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"\n{options.rows:,} rows in {_FILES} files, {options.repeat} runs\n{report.about(facts)}\n\n{_table(runs)}")
-    return {"benchmark": "connect", "machine": facts, "runs": runs}
+    title = f"{options.rows:,} rows in {_FILES} files, {options.repeat} runs"
+    tables = report.shown(title, facts, _table(runs))
+    return {"benchmark": "connect", "machine": facts, "runs": runs, "tables": tables}
 
 
 def _table(runs: dict[str, dict[str, Any]]) -> str:

@@ -114,12 +114,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         longest = _longest(folder / "longest", options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(
-        f"\nFreshness of {options.number} views over {options.tables} base tables ({_READS} each), SQLite catalog, "
-        f"{options.repeat} runs\n{report.about(facts)}\n\n{_table(results, sizes)}\n\n"
-        f"One base table of {options.longest:,} snapshots, read by a new process\n\n{_longest_table(longest)}"
+    tables = report.shown(
+        f"Freshness of views of {_READS} base tables each, SQLite catalog",
+        facts,
+        f"{options.number} views over {options.tables} base tables, {options.repeat} runs:",
+        _table(results, sizes),
+        f"One base table of {options.longest:,} snapshots, read by a new process:",
+        _longest_table(longest),
     )
-    return {"benchmark": "freshness", "machine": facts, "bytes": sizes, "seconds": results, "longest": longest}
+    figures = {"bytes": sizes, "seconds": results, "longest": longest}
+    return {"benchmark": "freshness", "machine": facts, **figures, "tables": tables}
 
 
 @dataclass(frozen=True, slots=True)

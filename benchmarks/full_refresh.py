@@ -66,14 +66,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     finally:
         stager.close()
         warehouse.clear(tables)
-    print(f"\nFull refresh, TPC-H scale factor {options.scale:g}, {options.repeat} pairs of runs")
-    print(report.about(facts))
-    print(f"\n{_totals(measured)}\n\n{_steps(measured)}")
+    title = f"Full refresh, TPC-H scale factor {options.scale:g}, {options.repeat} pairs of runs"
+    tables = report.shown(title, facts, _totals(measured), _steps(measured))
     return {
         "benchmark": "full-refresh",
         "scale": options.scale,
         "machine": facts,
         "views": {view: item.to_dict() for view, item in measured.items()},
+        "tables": tables,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from airflow_mv.refresh.stagers import InProcessStager, stored_rows
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.reasons import Mode
 from benchmarks import report
-from benchmarks.cells import Cell, Run, Way, page
+from benchmarks.cells import Cell, Run, Way, bound, falling_back, fit, steps, table
 from benchmarks.changes import VARIANTS, Tables
 from benchmarks.steps import TimedCatalog, inside, timed_stager
 from benchmarks.tpch import CATALOG, SCRATCH, VIEWS, Warehouse
@@ -44,8 +44,6 @@ _CHANGES: dict[str, Callable[[Tables, SparkSession, float, int], None]] = {
 _INCREMENTAL, _FULL = RefreshOptions(on_fallback="fail"), RefreshOptions(full=True)
 #: Changes of at most so many percent are measured more than once.
 _CHEAP = 1.0
-#: The goal's row at a larger scale: what is measured there.
-_LARGE_SCALE, _LARGE_PERCENT, _LARGE_VARIANT = 10.0, 0.1, "v2-mor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,35 +57,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="compare the rows of both ways after each pair")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each change of at most 1 percent")
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no further change after so many minutes")
-    parser.add_argument("--also-ten", action="store_true", help="first the 0.1 %% row of v2-mor at scale factor 10")
+    parser.add_argument(
+        "--sequence",
+        type=Change.parsed,
+        nargs="+",
+        metavar="VARIANT:CHANGE:PERCENT",
+        help="in place of all sizes of all changes of all variants: these, one after another",
+    )
     parser.add_argument("--prepare", action="store_true", help="make the data that are made once, and measure nothing")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure, print the tables, return every run."""
     facts, clock = report.machine(), Clock(options.minutes)
-    cells: list[Cell] = []
-    if options.also_ten:
-        cells += _at(_large(options), clock)
-    cells += _at(options, clock)
+    cells = _at(options, clock)
     if options.prepare:
         return {"benchmark": "incremental", "machine": facts, "cells": []}
-    for scale in dict.fromkeys(cell.scale for cell in cells):
-        print(f"\nIncremental against full, TPC-H scale factor {scale:g}, warm session")
-        print(f"{report.about(facts)}\n\n{page([cell for cell in cells if cell.scale == scale])}")
-    print("\n" + "\n".join(clock.told()))
+    title = f"Incremental against full, TPC-H scale factor {options.scale:g}, warm session"
+    tables = report.shown(title, facts, table(cells), bound(cells), falling_back(cells))
+    print(f"\n{steps(cells)}\n\n{fit(cells)}\n\n" + "\n".join(clock.told()))
     return {
         "benchmark": "incremental",
         "machine": facts,
         "seconds": clock.phases,
         "left_out": clock.left_out,
         "cells": [cell.to_dict() for cell in cells],
+        "tables": tables,
     }
 
 
-def _large(options: argparse.Namespace) -> argparse.Namespace:
-    wanted = {"scale": _LARGE_SCALE, "percents": [_LARGE_PERCENT], "variants": [_LARGE_VARIANT], "repeat": 1}
-    return argparse.Namespace(**{**vars(options), **wanted})
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the tables.
+
+    Args:
+        variant: How rows are deleted, one of :data:`VARIANTS`.
+        sort: One of ``append``, ``mixed`` and ``clustered``.
+        percent: Of the orders.
+    """
+
+    variant: str
+    sort: str
+    percent: float
+
+    @classmethod
+    def parsed(cls, text: str) -> Change:
+        """Return the change that ``VARIANT:CHANGE:PERCENT`` means.
+
+        Raises:
+            ValueError: The text has another form, or names what there is not.
+        """
+        variant, sort, percent = text.split(":")
+        if variant not in VARIANTS or sort not in _CHANGES:
+            raise ValueError(text)
+        return cls(variant, sort, float(percent))
+
+    @property
+    def format_version(self) -> str:
+        """Of the tables."""
+        return VARIANTS[self.variant]["format-version"]
+
+    def __str__(self) -> str:
+        return f"{self.variant} {self.sort} {self.percent:g} %"
 
 
 @dataclass
@@ -121,21 +152,6 @@ class Clock:
             yield f"Left out for want of time: {'; '.join(self.left_out)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The tables of one variant that one sort of change happens to."""
-
-    tables: Tables
-    change: str
-
-    def name(self, view: str) -> str:
-        """A view's full name."""
-        return f"{CATALOG}.{SCRATCH}.{view}_{self.tables.namespace}"
-
-    def __str__(self) -> str:
-        return f"{self.tables.variant} {self.change}"
-
-
 def _at(options: argparse.Namespace, clock: Clock) -> list[Cell]:
     """Measure at one scale factor."""
     warehouse = Warehouse.below(options.cache, options.scale)
@@ -143,10 +159,10 @@ def _at(options: argparse.Namespace, clock: Clock) -> list[Cell]:
     catalog = TimedCatalog(tables)
     stager = InProcessStager(catalog, report=lambda _: None)
     bench = Bench(tables, catalog, stager, options, clock)
-    since, scale = time.monotonic(), f"SF {options.scale:g}"
+    since = time.monotonic()
     try:
         warehouse.fill(tables, stager.session)
-        clock.phase(f"{scale} data and session", since)
+        clock.phase("data and session", since)
         if options.prepare:
             return []
         warehouse.clear(tables)
@@ -165,76 +181,111 @@ class Bench:
     stager: InProcessStager
     options: argparse.Namespace
     clock: Clock
-    cells: dict[tuple[str, ...], Cell] = field(default_factory=dict)
+    cells: dict[tuple[Change, str], Cell] = field(default_factory=dict)
+    _full: dict[tuple[str, str], Way] = field(default_factory=dict)
     _number: int = 0
 
     def measure(self) -> list[Cell]:
-        """Measure all cells, the most telling sizes first, and the cheap ones again as long as there is time."""
-        lanes = list(self._lanes())
-        if lanes:
-            self._warm_up(lanes[0], self.options.percents[0])
-        for turn in range(max(1, self.options.repeat)):
-            for percent in (item for item in self.options.percents if turn == 0 or item <= _CHEAP):
-                for lane in lanes:
-                    if self.clock.allows(f"SF {self.options.scale:g} {lane} {percent:g} % (run {turn + 1})"):
-                        self._row(lane, percent)
+        """Measure all cells."""
+        if self.options.sequence:
+            self._in_sequence(self.options.sequence)
+        else:
+            self._each_by_itself()
         return list(self.cells.values())
 
-    def _lanes(self) -> Iterator[Lane]:
-        since, scale = time.monotonic(), f"SF {self.options.scale:g}"
-        for variant in self.options.variants:
-            for change in self.options.changes:
-                if self.clock.allows(f"{scale} {variant} {change}"):
-                    yield self._lane(variant, change)
-        self.clock.phase(f"{scale} copies and views", since)
+    def _in_sequence(self, changes: Sequence[Change]) -> None:
+        """Make the changes one after another. Those of one format version happen to the same tables and views.
 
-    def _lane(self, variant: str, change: str) -> Lane:
-        lane = Lane(Tables(variant, self.options.scale, change), change)
-        self.pointers.create_namespace_if_not_exists(lane.tables.namespace)
-        lane.tables.copy(self.stager.session, self.pointers)
+        At a large scale most of the time goes to full refreshes. So one is measured after the first change of each
+        variant only, and counts for its later changes, too.
+        """
+        for version in dict.fromkeys(change.format_version for change in changes):
+            own = [change for change in changes if change.format_version == version]
+            if not self.clock.allows(f"format version {version}"):
+                continue
+            tables = self._made(own[0].variant, f"v{version} sequence")
+            self._warm_up(tables, own[0])
+            for change in own:
+                if self.clock.allows(str(change)):
+                    tables = tables.turned(self.stager.session, change.variant)
+                    self._row(tables, change, self._full)
+
+    def _each_by_itself(self) -> None:
+        """Measure all sizes, the most telling ones first, and the cheap ones again as long as there is time.
+
+        Each sort of change of each variant has tables of its own.
+        """
+        sorts = [(variant, sort) for variant in self.options.variants for sort in self.options.changes]
+        made = {
+            sort: self._made(sort[0], f"{sort[0]} {sort[1]}") for sort in sorts if self.clock.allows(" ".join(sort))
+        }
+        for tables, sort in list(zip(made.values(), made, strict=True))[:1]:
+            self._warm_up(tables, Change(*sort, self.options.percents[0]))
+        for turn in range(max(1, self.options.repeat)):
+            for percent in (item for item in self.options.percents if turn == 0 or item <= _CHEAP):
+                for sort, tables in made.items():
+                    change = Change(*sort, percent)
+                    if self.clock.allows(f"{change} (run {turn + 1})"):
+                        self._row(tables, change, {})
+
+    def _made(self, variant: str, purpose: str) -> Tables:
+        """Copy the tables, and build the views of them."""
+        since = time.monotonic()
+        tables = Tables(variant, self.options.scale, purpose)
+        self.pointers.create_namespace_if_not_exists(tables.namespace)
+        tables.copy(self.stager.session, self.pointers)
         for view in self.options.views:
-            name = lane.name(view)
-            definition = Definition(lane.tables.sql(QUERIES[view]), refresh_strategy="incremental")
+            name = _view_name(tables, view)
+            definition = Definition(tables.sql(QUERIES[view]), refresh_strategy="incremental")
             create(self.catalog, name, definition, stager=self.stager, replace=self.catalog.exists(name))
             self._refreshed(name, RefreshOptions())
-        return lane
+        self.clock.phase("copies and views", since)
+        return tables
 
-    def _warm_up(self, lane: Lane, percent: float) -> None:
+    def _warm_up(self, tables: Tables, first: Change) -> None:
         """Refresh incrementally once, for the caches and the compiler. A full refresh has filled each view before.
 
         The first of these was made in a new session and took longer, so it is repeated: plans look at such times.
         Scattered rows are not changed for it, because copy-on-write rewrites all files of a table then.
         """
-        change = "append" if lane.change == "append" else "clustered"
-        self._change(lane, percent, change)
-        self._way(lane.name(self.options.views[0]), _FULL)
-        self._change(lane, percent, change)
+        change = Change(first.variant, "append" if first.sort == "append" else "clustered", first.percent)
+        self._change(tables, change)
+        self._way(_view_name(tables, self.options.views[0]), _FULL)
+        self._change(tables, change)
         since = time.monotonic()
         for view in self.options.views:
             with suppress(RefreshRefusedError):
-                self._way(lane.name(view), _INCREMENTAL)
-        self.clock.phase(f"SF {self.options.scale:g} warm-up", since)
+                self._way(_view_name(tables, view), _INCREMENTAL)
+        self.clock.phase("warm-up", since)
 
-    def _row(self, lane: Lane, percent: float) -> None:
-        """Change a lane's tables once, and refresh its views both ways."""
-        self._change(lane, percent)
+    def _row(self, tables: Tables, change: Change, full: dict[tuple[str, str], Way]) -> None:
+        """Change the tables once, and refresh their views both ways.
+
+        Args:
+            tables: Which.
+            change: What happens to them.
+            full: Full refreshes of a variant and view that need not be measured again; gets those that were.
+        """
+        self._change(tables, change)
         since = time.monotonic()
         for view in self.options.views:
-            cell = Cell(self.options.scale, lane.tables.variant, lane.change, percent, view)
-            cell = self.cells.setdefault((lane.tables.variant, lane.change, f"{percent:g}", view), cell)
-            cell.runs.append(self._run(lane.name(view)))
+            cell = Cell(self.options.scale, change.variant, change.sort, change.percent, view)
+            cell = self.cells.setdefault((change, view), cell)
+            key = (change.variant, view)
+            cell.runs.append(self._run(_view_name(tables, view), full.get(key)))
+            full[key] = cell.runs[-1].full
             print(cell, flush=True)
-        self.clock.phase(f"SF {self.options.scale:g} refreshes", since)
+        self.clock.phase("refreshes", since)
 
-    def _change(self, lane: Lane, percent: float, change: str | None = None) -> None:
+    def _change(self, tables: Tables, change: Change) -> None:
         self._number += 1
         since = time.monotonic()
-        _CHANGES[change or lane.change](lane.tables, self.stager.session, percent / 100, self._number)
-        self.clock.phase(f"SF {self.options.scale:g} changes", since)
+        _CHANGES[change.sort](tables, self.stager.session, change.percent / 100, self._number)
+        self.clock.phase("changes", since)
 
     # ------------------------------------------------------------------------------------ one view
 
-    def _run(self, name: str) -> Run:
+    def _run(self, name: str, full: Way | None) -> Run:
         plan = plan_refresh(self.catalog, name)
         bare = {item.mode == "full": item.seconds / item.factor for item in plan.estimates}
         started = time.perf_counter()
@@ -250,7 +301,8 @@ class Bench:
         if incremental is None and plan.mode != Mode.FULL:
             chosen_seconds = self._way(name, RefreshOptions())[0].seconds  # the job falls back
         before = self.catalog.load_storage(self.catalog.load(name))
-        full, _ = self._way(name, _FULL)
+        if full is None or incremental is None or self.options.check:
+            full, _ = self._way(name, _FULL)
         if incremental is not None and self.options.check:
             self._compare(name, before)
         if chosen_seconds is None:
@@ -323,6 +375,10 @@ class Bench:
         )
         if one.exceptAll(other).count() or other.exceptAll(one).count():
             raise SystemExit(f"{name}: the two ways left different rows")
+
+
+def _view_name(tables: Tables, view: str) -> str:
+    return f"{CATALOG}.{SCRATCH}.{view}_{tables.namespace}"
 
 
 def _recorded(storage: LoadedStorage) -> int | None:

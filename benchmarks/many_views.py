@@ -49,11 +49,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         many = Many.make(folder, options)
         print(f"{options.views} views over {options.tables} tables: made in {time.perf_counter() - started:.0f} s")
         runs = _measure(many, options)
-    print(
-        f"\nLooks at {options.views:,} views over {options.tables:,} base tables (3 each, {options.snapshots} "
-        f"snapshots), {many.kind}, {options.repeat} runs\n{report.about(facts)}\n\n{_table(runs)}"
-    )
-    return {"benchmark": "many-views", "machine": facts, "runs": runs}
+    size = f"{options.views:,} views over {options.tables:,} base tables (3 each, {options.snapshots} snapshots)"
+    tables = report.shown(f"Looks at {size}, {many.kind}, {options.repeat} runs", facts, _table(runs))
+    return {"benchmark": "many-views", "machine": facts, "runs": runs, "tables": tables}
 
 
 @dataclass

@@ -253,10 +253,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         looks = (("status", "--all", "lake"), ("plan", "lake.bench.groups"))
         reads = (("read", "lake.bench.groups", "--json"), ("read", "lake.bench.most_rows", "--limit", "1000", "--json"))
         commands += [_command(lake, *arguments) for arguments in (*looks, *reads)]
-    print(f"\nA table of {size:,.0f} MiB, a driver with a heap of {options.driver_memory}, in a standalone cluster")
-    print(f"of two workers, each with a core and an executor of {options.executor_memory}")
-    print(f"{report.about(facts)}\n")
-    head = ("refresh of", "mode", "rows written", "seconds", "driver's JVM, MiB", "its Python, MiB")
-    print(report.table(head, cluster))
-    print("\n" + report.table(("command", "seconds", "JVM, MiB", "Python, MiB"), commands))
-    return {"benchmark": "memory", "machine": facts, "mebibytes": size, "cluster": cluster, "commands": commands}
+    title = (
+        f"A table of {size:,.0f} MiB, a driver with a heap of {options.driver_memory}, in a standalone cluster of two "
+        f"workers, each with a core and an executor of {options.executor_memory}"
+    )
+    tables = report.shown(
+        title,
+        facts,
+        report.table(
+            ("refresh of", "mode", "rows written", "seconds", "driver's JVM, MiB", "its Python, MiB"), cluster
+        ),
+        report.table(("command", "seconds", "JVM, MiB", "Python, MiB"), commands),
+    )
+    figures = {"mebibytes": size, "cluster": cluster, "commands": commands}
+    return {"benchmark": "memory", "machine": facts, **figures, "tables": tables}

@@ -64,6 +64,13 @@ def about(facts: dict[str, Any]) -> str:
     return f"{facts['cores']} cores, {facts['memory_gib']} GiB, load {load}; Python {facts['python']}, {packages}"
 
 
+def shown(title: str, facts: dict[str, Any], *tables: str) -> str:
+    """Print tables below a title, and return them with a line about the machine, for a page."""
+    block = "\n\n".join((f"{about(facts)}.", *filter(None, tables)))
+    print(f"\n{title}\n\n{block}")
+    return block
+
+
 def keep(path: Path | None, document: dict[str, Any]) -> None:
     """Write every single measurement to a file, if one is asked for."""
     if path is not None:

@@ -217,9 +217,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ("its second refresh, seconds", "", report.number(second), "3"),
         (f"the others, {options.tasks} at a time", report.spread(others), "", ""),
     ]
-    print(f"\n{count} refreshes of small views after an append, without Airflow's own time")
-    print(f"{report.about(facts)}\n")
-    print(report.table(("", "seconds", "measured", "target"), rows))
+    title = f"{count} refreshes of small views after an append, without Airflow's own time"
+    tables = report.shown(title, facts, report.table(("", "seconds", "measured", "target"), rows))
     return {
         "benchmark": "shared-application",
         "machine": facts,
@@ -229,4 +228,5 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "second": second,
         "others": others,
         "times_faster": total / shared,
+        "tables": tables,
     }

@@ -100,17 +100,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         costs = asyncio.run(_measure(many, options))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(
-        f"\n{options.views:,} sensors in one process, each for a view over 3 of {options.tables:,} base tables, "
-        f"{many.kind}, a poll every {options.period:g} s\n{report.about(facts)}\n\n"
-        "| | CPU s | loop delay p99 ms | queries | files | memory MiB |\n|---|---|---|---|---|---|"
+    title = (
+        f"{options.views:,} sensors in one process, each for a view over 3 of {options.tables:,} base tables, "
+        f"{many.kind}, a poll every {options.period:g} s"
     )
-    for title, cost in costs.items():
-        print(f"| {title} | " + " | ".join(f"{value:,}" for value in asdict(cost).values()) + " |")
+    head = ("", "CPU, s", "loop delay p99, ms", "queries", "files", "memory, MiB")
+    rows = [(name, *(f"{value:,}" for value in asdict(cost).values())) for name, cost in costs.items()]
+    tables = report.shown(title, facts, report.table(head, rows))
     return {
         "benchmark": "waiting-sensors",
         "machine": facts,
         "runs": {name: asdict(cost) for name, cost in costs.items()},
+        "tables": tables,
     }
 
 

@@ -82,13 +82,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         lake.stager.close()
         warehouse.clear(pointers)
         shutil.rmtree(scratch, ignore_errors=True)
-    print(f"\nTools side by side, TPC-H scale factor {options.scale:g}\n{report.about(facts)}\n")
-    print(f"{table(turns, options.views)}\n\n{refusals(turns)}")
+    title = f"Tools side by side, TPC-H scale factor {options.scale:g}"
+    tables = report.shown(title, facts, table(turns, options.views), refusals(turns))
     return {
         "benchmark": "peers",
         "scale": options.scale,
         "machine": facts,
         "turns": {tool: {stage: turn.to_dict() for stage, turn in found.items()} for tool, found in turns.items()},
+        "tables": tables,
     }
 
 

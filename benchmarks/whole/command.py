@@ -48,5 +48,5 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _text(found: dict[str, Any]) -> str:
-    parts = (pages.machine_line(found), pages.parts_lines(found), pages.figures_table(found), pages.peers_table(found))
-    return "\n\n".join(parts)
+    parts = (pages.machine_line(found), pages.parts_lines(found), pages.figures_table(found))
+    return "\n\n".join((*parts, found["tables"].get("peers", "The tools were not compared.")))

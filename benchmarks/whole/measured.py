@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a whole run: the figures, the curves, the tools side by side. The pages are made of it alone."""
+"""What is kept of a whole run: the figures, the curves, the parts' tables. The pages are made of it alone."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ Curve = list[tuple[float, float]]
 
 def measured(documents: Documents, ended: Iterable[Ended]) -> dict[str, Any]:
     """Return what is kept of a run."""
-    peers = documents.get("peers", {})
     return {
         "machine": next((dict(found["machine"]) for found in documents.values()), {}),
         "parts": [asdict(part) for part in ended],
         "figures": [asdict(figure) for figure in figures(documents)],
         "curves": curves(documents),
-        "peers": {key: peers[key] for key in ("scale", "turns") if key in peers},
+        "tables": {name: found["tables"] for name, found in documents.items() if "tables" in found},
     }
 
 

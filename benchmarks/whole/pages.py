@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.peers.turns import Turn, refusals
-from benchmarks.peers.turns import table as side_by_side
 from benchmarks.whole.figures import MISSED, UNKNOWN
 from benchmarks.whole.plots import plots
 
@@ -66,18 +64,6 @@ def machine_line(measured: Measured) -> str:
     return f"`make bench` on {facts['at'][:10]}: {machine}; Python {facts['python']}, {packages}."
 
 
-def peers_table(measured: Measured) -> str:
-    """Return the tools side by side."""
-    turns = {
-        tool: {stage: Turn(**turn) for stage, turn in stages.items()}
-        for tool, stages in measured["peers"].get("turns", {}).items()
-    }
-    if not turns:
-        return "Not measured."
-    views = sorted({view for stages in turns.values() for turn in stages.values() for view in turn.seconds})
-    return "\n\n".join(filter(None, (side_by_side(turns, views), refusals(turns))))
-
-
 def short_table(measured: Measured) -> str:
     """Return the README's figures: a line for each of some groups."""
     rows = []
@@ -112,7 +98,9 @@ def blocks(measured: Measured) -> dict[tuple[Path, str], str]:
     """Return the text for each marked place of each page. The README's figures are replaced by a whole run only."""
     page = _ROOT / "benchmarks" / "README.md"
     whole = (f"{machine_line(measured)} {parts_lines(measured)}", figures_table(measured), pictures(measured, _IMAGES))
-    found = {(page, "whole"): "\n\n".join(filter(None, whole)), (page, "peers"): peers_table(measured)}
+    text = page.read_text(encoding="utf-8")
+    found = {(page, name): block for name, block in measured["tables"].items() if f"<!-- {name} -->" in text}
+    found[page, "whole"] = "\n\n".join(filter(None, whole))
     if {figure["group"] for figure in measured["figures"] if figure["verdict"] != UNKNOWN}.issuperset(SHORT):
         short = (
             machine_line(measured),
