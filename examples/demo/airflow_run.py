@@ -6,6 +6,7 @@ Airflow reads its settings when it is imported, so the environment must be set b
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from importlib import import_module
@@ -40,6 +41,8 @@ def main(results: Path) -> int:
     Returns:
         The process's exit code: 0 if the run succeeded.
     """
+    # Nearly all objects live until the end of the process. To look for garbage among them takes a fifth of its time.
+    gc.disable()
     from airflow.dag_processing.dagbag import DagBag
 
     _prepare_database()
