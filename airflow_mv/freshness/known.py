@@ -34,7 +34,7 @@ Opener = Callable[[], "MaterializedViewCatalog"]
 PropertiesOf = Callable[[str], Mapping[str, Any] | None]
 
 
-class KeptStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class KeptStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The part of a :class:`airflow_mv.freshness.summary.Summary` that ``airflow-mv status`` needs.
 
     Args:

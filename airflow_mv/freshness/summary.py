@@ -19,7 +19,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code
 
 
-class Summary(KeptStatus, frozen=True, omit_defaults=True):
+class Summary(KeptStatus, frozen=True, omit_defaults=True, gc=False):
     """The summary of a view. A plain view has pointers only.
 
     Args:
