@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import Context
+from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
@@ -145,16 +145,12 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
             ConfigurationError: The provider does not accept the arguments together.
         """
         from airflow_mv.job.submit import main_file
-        from airflow_mv.operators.spark_provider import SparkSubmission
 
-        arguments = {**self.spark_arguments(), "application": str(main_file()), "conn_id": self.spark_conn_id}
         hook = functools.partial(self._hook_of, submission)
         self.log.info("::group::Spark's own log, on master %s", submission.target.master)
         try:
             with _no_connect_variables():
-                self._submission = SparkSubmission(
-                    task_id=self.task_id, identity=identity, new_hook=hook, on_submit=on_submit, **arguments
-                )
+                self._submission = self.new_submission(identity, hook, on_submit, application=str(main_file()))
                 self._submission.submit(context)
                 return self._submission.driver
         except (AirflowException, RuntimeError, OSError) as error:
@@ -163,6 +159,23 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
             raise ConfigurationError(f"{what}: spark-submit was not started: {_tail(error)}") from None
         finally:
             self.log.info("::endgroup::")
+
+    def new_submission(
+        self,
+        identity: str,
+        new_hook: Callable[[Mapping[Any, Any]], SparkSubmitHook],
+        on_submit: Callable[[], object] | None = None,
+        **arguments: Any,
+    ) -> SparkSubmission:
+        """Make a submission with the user's arguments and others; see :class:`SparkSubmission`."""
+        from airflow_mv.operators.spark_provider import SparkSubmission
+
+        given = {**self.spark_arguments(), "conn_id": self.spark_conn_id, **arguments}
+        # Of a DAG of its own: if a file calls dag.test() within the block of its DAG, it would be added to that DAG.
+        own = DAG("submission", auto_register=False)
+        return SparkSubmission(
+            dag=own, task_id=self.task_id, identity=identity, new_hook=new_hook, on_submit=on_submit, **given
+        )
 
     @property
     def hook(self) -> SparkSubmitHook | None:
@@ -444,15 +457,10 @@ class MaterializedViewSparkOperator(SparkJobOperator):
 
     def _attached(self, context: Context, script: Script) -> SparkSubmission:
         """Return the submission by which an earlier process has started the driver of a script."""
-        from airflow_mv.operators.spark_provider import SparkSubmission, submit_hook
+        from airflow_mv.operators.spark_provider import submit_hook
 
         arguments = {**self.spark_arguments(), "conn_id": self.spark_conn_id}
-        return SparkSubmission(
-            task_id=self.task_id,
-            identity=_identity(context, script),
-            new_hook=lambda _: submit_hook(arguments, local=False),
-            **arguments,
-        )
+        return self.new_submission(_identity(context, script), lambda _: submit_hook(arguments, local=False))
 
 
 def _identity(context: Context, script: Script) -> str:

@@ -55,7 +55,8 @@ def _run(file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     (dag,) = (found for found in bag.dags.values() if wanted in (None, found.dag_id))
     moment = arguments.pop("logical_date", None)
     started = time.monotonic()
-    run = dag.test(logical_date=parse(moment) if moment else None, **arguments)
+    with dag:  # as in a file that calls it within the block of its DAG
+        run = dag.test(logical_date=parse(moment) if moment else None, **arguments)
     return {"state": str(run.state), "seconds": time.monotonic() - started, **_left_by(run)}
 
 
