@@ -52,7 +52,7 @@ class TableReader:
             kept[self._catalog] = self._opened(access)
         table = f"{STAGING_NAMESPACE}.read_{uuid.uuid4().hex}"
         arguments = f"table => {string_literal(table)}, metadata_file => {string_literal(location)}"
-        self._spark.sql(f"CALL {quote(kept[self._catalog])}.system.register_table({arguments})").collect()
+        self._spark.sql(f"CALL {quote(kept[self._catalog])}.system.register_table({arguments})")
         return self.table(f"{quote(kept[self._catalog])}.{table}")
 
     def _opened(self, access: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -44,8 +44,10 @@ _LATER_COLUMN = (
     ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
     "there as of the table's next write (an INSERT of no rows is one)."
 )
-#: Names of unused staging catalogs, by their settings for file access. All sessions of a JVM share their databases.
-_idle: dict[frozenset[tuple[str, str]], list[str]] = {}
+#: The database in memory that all staging catalogs of a JVM share. Each has rows of its own in it.
+_DATABASE = f"jdbc:derby:memory:{STAGING_CATALOG};create=true"
+#: Names of unused staging catalogs, by the session over Connect (empty for a classic one) and the access to files.
+_idle: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
 
 
 def run(
@@ -59,8 +61,8 @@ def run(
     """Run the steps of a script in order; the first failure ends it. Nothing is published here.
 
     Each run uses a staging catalog that no other run uses at the time. In the session it has a unique name instead of
-    ``airflow_mv_staging``, because Spark never reads a catalog's settings twice. Classic sessions reuse it for the next
-    run: creating and dropping a Derby database takes longer than everything else around a refresh.
+    ``airflow_mv_staging``, because Spark never reads a catalog's settings twice. The next run reuses it, because a
+    session keeps each catalog that it has opened.
 
     Args:
         spark: A session that knows the base tables' catalogs, classic or Connect. Its settings are as
@@ -87,7 +89,7 @@ def run(
         settings = {**_file_access(spark, script.view), **only_access(access or {})}
         idle = _take_idle(spark, settings) if _stages(script) else None
         name = context.staging = idle or name
-        catalog = staging_catalog(name, is_new=idle is None)
+        catalog = staging_catalog(name)
         bound = script.bound(name, script.branch)
         context.reads, context.branch = bound.reads, bound.branch
         with (
@@ -99,7 +101,8 @@ def run(
             deletion_vectors_read(context, script.reads),
             measured(spark) as context.executors,
         ):
-            if _stages(script):
+            # An idle one of classic sessions may be open in others of them only.
+            if _stages(script) and (idle is None or context.jvm is not None):
                 open_staging(spark, name, settings)
             refused = run_steps(context, bound, seconds, report)
             checks = _check(context, bound, report)
@@ -142,22 +145,19 @@ def _stages(script: Script) -> bool:
     return script.is_staged or script.nested > 0
 
 
-def staging_catalog(name: str, *, is_new: bool = True) -> dict[str, str]:
+def staging_catalog(name: str) -> dict[str, str]:
     """Return the settings of a staging catalog, without those for file access.
-
-    A staging catalog may be new to the session while its database exists already. Iceberg does not see that a Derby
-    database already has the schema V1, and would fail to migrate it again.
 
     Args:
         name: Its name in Spark.
-        is_new: Whether its database does not exist yet.
     """
     catalog = f"{CATALOG}{name}"
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        f"{catalog}.uri": f"jdbc:derby:memory:{name};create=true",
-        f"{catalog}.jdbc.schema-version": "V1" if is_new else "V0",
+        f"{catalog}.uri": _DATABASE,
+        # Iceberg does not see that a Derby database has the schema V1 already, and would fail to migrate it again.
+        f"{catalog}.jdbc.schema-version": "V0",
         f"{catalog}.cache-enabled": "false",
         f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog requires it; every table has its own location
     }
@@ -183,7 +183,7 @@ def open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> N
         if getattr(spark, "_jvm", None) is not None:
             spark._jsparkSession.sessionState().catalogManager().catalog(name)
         else:
-            spark.sql(f"SHOW NAMESPACES IN `{name}`").collect()
+            spark.sql(f"SHOW NAMESPACES IN `{name}`")  # runs at once, as each statement that is no query
 
 
 @contextmanager
@@ -204,18 +204,19 @@ def registered(spark: SparkSession, catalog: str, files: Mapping[str, str]) -> I
         try:
             for table, location in files.items():
                 target, file = string_literal(f"{STAGING_NAMESPACE}.{table}"), string_literal(location)
-                spark.sql(f"CALL `{name}`.system.register_table(table => {target}, metadata_file => {file})").collect()
+                spark.sql(f"CALL `{name}`.system.register_table(table => {target}, metadata_file => {file})")
             yield name
         finally:
-            with suppress(Exception):  # Derby reports the successful end of a database as an error
-                _drop_database(spark, name)
+            with suppress(Exception):  # a dead session
+                for table in files:
+                    _unregister(spark, name, table)
 
 
 def _drop_branch(spark: SparkSession, script: Script) -> None:
     """Remove the branch of a failed run."""
     if script.branch is not None:
         with suppress(Exception):  # the session itself may have failed; the outcome has the first error
-            spark.sql(f"ALTER TABLE {script.table} DROP BRANCH IF EXISTS {quote(script.branch)}").collect()
+            spark.sql(f"ALTER TABLE {script.table} DROP BRANCH IF EXISTS {quote(script.branch)}")
 
 
 def _own_branch(script: Script) -> str | None:
@@ -230,15 +231,19 @@ def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
 
 
 def _take_idle(spark: SparkSession, access: Mapping[str, str]) -> str | None:
-    if getattr(spark, "_jvm", None) is None:
-        return None
     with suppress(KeyError, IndexError):  # pop() is atomic: two threads never get one name
-        return _idle[frozenset(access.items())].pop()
+        return _idle[_users(spark, access)].pop()
     return None
 
 
-def _give_back(access: Mapping[str, str], name: str) -> None:
-    _idle.setdefault(frozenset(access.items()), []).append(name)
+def _give_back(spark: SparkSession, access: Mapping[str, str], name: str) -> None:
+    _idle.setdefault(_users(spark, access), []).append(name)
+
+
+def _users(spark: SparkSession, access: Mapping[str, str]) -> tuple[str, frozenset[tuple[str, str]]]:
+    """Return what the users of a staging catalog have in common."""
+    session = "" if getattr(spark, "_jvm", None) is not None else spark.session_id  # type: ignore[attr-defined]
+    return session, frozenset(access.items())
 
 
 @contextmanager
@@ -257,40 +262,24 @@ def _tables(context: JobContext, script: Script, access: Mapping[str, str] | Non
     finally:
         clean = False
         with suppress(Exception):  # a failure here must not hide the run's outcome
-            _unregister(context, staged)
+            for table in staged:
+                _remove(context, table)
             clean = True
-        if clean and staged and context.jvm is not None and access is not None:
-            _give_back(access, context.staging)
-        elif staged:
-            with suppress(Exception):  # Derby reports the successful end of a database as an error
-                _drop_database(context.spark, context.staging)
+        if clean and staged and access is not None:
+            _give_back(context.spark, access, context.staging)
 
 
-def _unregister(context: JobContext, tables: Sequence[str]) -> None:
-    """Remove tables from the staging catalog. In Java, where that is possible: each statement of Spark takes longer."""
+def _remove(context: JobContext, table: str) -> None:
+    """Remove a table from the run's staging catalog. In Java, where possible: a statement of Spark takes longer."""
     purge = False
-    for table in tables:
-        if context.jvm is None:
-            context.spark.sql(f"DROP TABLE IF EXISTS `{context.staging}`.`{STAGING_NAMESPACE}`.`{table}`").collect()
-        else:
-            context.staging_catalog().dropTable(context.staged_identifier(table), purge)
+    if context.jvm is None:
+        _unregister(context.spark, context.staging, table)
+    else:
+        context.staging_catalog().dropTable(context.staged_identifier(table), purge)
 
 
-def _drop_database(spark: SparkSession, name: str) -> None:
-    """Free the memory of a run's database, because a Connect server may run for months."""
-    address = f"jdbc:derby:memory:{name};drop=true"
-    if (jvm := getattr(spark, "_jvm", None)) is not None:
-        jvm.java.sql.DriverManager.getConnection(address)
-        return
-    # Over Connect only a catalog can open a JDBC connection.
-    wanted = {
-        f"{CATALOG}{name}_end": "org.apache.iceberg.spark.SparkCatalog",
-        f"{CATALOG}{name}_end.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        f"{CATALOG}{name}_end.uri": address,
-        f"{CATALOG}{name}_end.warehouse": "file:///nowhere",
-    }
-    with temporary_settings(spark, wanted):
-        spark.sql(f"SHOW TABLES IN `{name}_end`.`staged`").collect()
+def _unregister(spark: SparkSession, catalog: str, table: str) -> None:
+    spark.sql(f"DROP TABLE IF EXISTS `{catalog}`.`{STAGING_NAMESPACE}`.`{table}`")
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_sessi
     assert [(str(day), n) for day, _, n in lake.rows("days")] == [("2026-03-08", 3)]
 
 
-def test_many_runs_in_many_sessions_leave_a_bounded_number_of_databases_and_views(lake: Lake) -> None:
+def test_many_runs_in_many_sessions_leave_a_bounded_number_of_catalogs_and_views(lake: Lake) -> None:
     """Resources of a run in the JVM are reused by the next one, in whatever session."""
     from airflow_mv.job import run
 
