@@ -11,7 +11,7 @@ range of values in these files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext
-from airflow_mv.job.history import history
+from airflow_mv.job.history import LoggedFile, history
 from airflow_mv.quoting import quote, string_literal
 
 #: With more files than this, all rows are compared.
@@ -31,6 +31,17 @@ _DATA, _POSITIONS = 0, 1
 _REMOVED = 2
 #: Iceberg's id of the column of a delete file that names the data file.
 _PATH_ID = 2147483546
+_BOUND_PATH = f"IF(data_file.content = {_DATA}, NULL, data_file.{{}}_bounds[{_PATH_ID}])"
+#: What tells whether two snapshots have the same file with the same deletes, and what else is read of an entry.
+_KEY = ("content", "file_path", "content_offset", "sequence_number")
+_OTHERS = ("referenced_data_file", "record_count", "low", "high", "side")
+_FILE_ITEMS = (
+    "data_file.content, data_file.file_path, data_file.content_offset, sequence_number, "
+    "data_file.referenced_data_file, data_file.record_count, "
+    f"{_BOUND_PATH.format('lower')} AS low, {_BOUND_PATH.format('upper')} AS high"
+)
+#: The client reads the entries of all files if they and their bounds are at most so many values.
+_MOST_VALUES = 20_000
 #: Types whose bounds in the statistics are exact, and between which Spark's SQL and Python's values may be compared.
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType, T.TimestampNTZType)
 _FILE, _POSITION = "_file", "_pos"
@@ -91,15 +102,15 @@ def changed_files(
     """
     now = context.spark.table(table).schema
     taken = {name.lower() for name in now.names}
-    if _FILE in taken or (own := _owned(context, table, snapshots)) is None:
+    if _FILE in taken:
+        return None
+    entries = _Entries(context, table, snapshots, _bounded(context, table, snapshots, now, columns))
+    if (own := entries.own()) is None:
         return None
     touched = _touch(context, table, own)
     if any(len(item.data) + len(touched) > MOST_FILES for item in own):
         return None
-    bounded = {item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT)}
-    if not _has_one_schema(context, table, snapshots, now):
-        bounded = {name: kind for name, kind in bounded.items() if name in columns}
-    files = _Files(context, table, own, bounded)
+    files = _Files(context, table, own, entries)
     if touched and (_POSITION in taken or not files.have_positions()):
         for item in own:
             item.data, item.partly = item.data | touched, set()
@@ -107,36 +118,98 @@ def changed_files(
     return [item for item in found if item is not None]
 
 
-def _owned(context: JobContext, table: str, snapshots: tuple[int, int]) -> tuple[_Own, _Own] | None:
-    """Return the files that only one snapshot has, or has with another sequence number, on which deletes depend.
+class _Entries:
+    """The entries of the manifests of two snapshots.
 
-    Several deletion vectors may be in one file. ``None``: files are too many, or there are equality deletes.
+    If they are few, they are all read at once: over Spark Connect a query takes longer than they do.
+
+    Args:
+        context: The run.
+        table: Quoted Spark name.
+        snapshots: The two.
+        bounded: The columns whose bounds are wanted.
     """
-    key = ("data_file.content", "data_file.file_path", "data_file.content_offset", "sequence_number")
-    path = f"IF(data_file.content = {_DATA}, NULL, data_file.%s[{_PATH_ID}]) AS %s"
-    items = ", ".join([*key, "data_file.referenced_data_file", "data_file.record_count"])
-    items += ", " + ", ".join(path % pair for pair in (("lower_bounds", "low"), ("upper_bounds", "high")))
-    names = "content, file_path, content_offset, sequence_number"
-    more = ("referenced_data_file", "record_count", "low", "high", "side")
-    both = " UNION ALL ".join(
-        f"SELECT {items}, {side} AS side FROM {table}.entries VERSION AS OF {snapshot} WHERE status <> {_REMOVED}"
-        for side, snapshot in enumerate(snapshots)
-    )
-    firsts = ", ".join(f"any_value({name}) AS {name}" for name in more)
-    with context.sized_for(0):  # a few rows of manifests
-        rows = context.query(
-            f"SELECT {names}, {firsts} FROM ({both}) GROUP BY {names} HAVING min(side) = max(side) "
-            f"LIMIT {4 * MOST_FILES + 1}"
-        ).collect()
-    if len(rows) > 4 * MOST_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
-        return None  # equality deletes may hide rows of any file
-    own = _Own(snapshots[0]), _Own(snapshots[1])
+
+    def __init__(
+        self, context: JobContext, table: str, snapshots: tuple[int, int], bounded: Mapping[str, T.DataType]
+    ) -> None:
+        self._context, self._table, self._snapshots, self.bounded = context, table, snapshots, bounded
+        self._all = self._read([(side, "") for side in (0, 1)]) if self._are_few() else None
+
+    def _are_few(self) -> bool:
+        """Whether the client can hold all entries, by the snapshots' summaries."""
+        known = history(self._context, self._table).snapshots
+        summaries = [known[snapshot].summary for snapshot in self._snapshots if snapshot in known]
+        counts = [summary.get(f"total-{kind}-files", "") for summary in summaries for kind in ("data", "delete")]
+        if len(summaries) < len(self._snapshots) or not all(map(str.isdecimal, counts)):
+            return False
+        return sum(map(int, counts)) * (1 + len(self.bounded)) <= _MOST_VALUES
+
+    def own(self) -> tuple[_Own, _Own] | None:
+        """Return the files that only one snapshot has, or has with another sequence number, on which deletes depend.
+
+        Several deletion vectors may be in one file. ``None``: files are too many, or there are equality deletes.
+        """
+        rows = self._compared() if self._all is None else _of_one_side(self._all)
+        if len(rows) > 4 * MOST_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
+            return None  # equality deletes may hide rows of any file
+        own = _Own(self._snapshots[0]), _Own(self._snapshots[1])
+        for row in rows:
+            if row.content == _DATA:
+                own[row.side].data.add(row.file_path)
+            else:
+                own[row.side].deletes.append(row)
+        return own
+
+    def statistics(self, wanted: Sequence[Collection[str]]) -> dict[tuple[int, str], Row]:
+        """Return the entries of data files with their statistics, by the side and the path.
+
+        Args:
+            wanted: The paths of each side.
+        """
+        rows = self._all
+        if rows is None:
+            of_data = f"data_file.content = {_DATA} AND data_file.file_path IN"
+            rows = self._read([(side, f" AND {of_data} {_list(paths)}") for side, paths in enumerate(wanted) if paths])
+        return {
+            (row.side, row.file_path): row for row in rows if row.content == _DATA and row.file_path in wanted[row.side]
+        }
+
+    def _read(self, parts: Sequence[tuple[int, str]]) -> list[Row]:
+        """Return entries with their statistics, of each part those of a side that fulfil a condition."""
+        items = [_FILE_ITEMS, "data_file.file_size_in_bytes"]
+        for number, (name, kind) in enumerate(self.bounded.items()):
+            column = f"readable_metrics.{quote(name)}"
+            bounds = (_as_number(f"{column}.{bound}_bound", kind) for bound in ("lower", "upper"))
+            items += [f"{text} AS {what}{number}" for what, text in zip(("low", "high"), bounds, strict=True)]
+            items.append(f"{column}.null_value_count AS nulls{number}")
+        selected = " UNION ALL ".join(self._select(", ".join(items), side, condition) for side, condition in parts)
+        return self._context.query(selected).collect() if parts else []
+
+    def _compared(self) -> list[Row]:
+        """Return the entries that only one snapshot has, without statistics; one more than there may be."""
+        both = " UNION ALL ".join(self._select(_FILE_ITEMS, side, "") for side in (0, 1))
+        key = ", ".join(_KEY)
+        firsts = ", ".join(f"any_value({name}) AS {name}" for name in _OTHERS)
+        with self._context.sized_for(0):  # a few rows of manifests
+            return self._context.query(
+                f"SELECT {key}, {firsts} FROM ({both}) GROUP BY {key} HAVING min(side) = max(side) "
+                f"LIMIT {4 * MOST_FILES + 1}"
+            ).collect()
+
+    def _select(self, items: str, side: int, condition: str) -> str:
+        return (
+            f"SELECT {items}, {side} AS side FROM {self._table}.entries VERSION AS OF {self._snapshots[side]} "
+            f"WHERE status <> {_REMOVED}{condition}"
+        )
+
+
+def _of_one_side(rows: Sequence[Row]) -> list[Row]:
+    """Return the entries that only one of two snapshots has."""
+    sides: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in rows:
-        if row.content == _DATA:
-            own[row.side].data.add(row.file_path)
-        else:
-            own[row.side].deletes.append(row)
-    return own
+        sides.setdefault(tuple(row[name] for name in _KEY), {})[row.side] = row
+    return [row for found in sides.values() if len(found) == 1 for row in found.values()]
 
 
 def _touch(context: JobContext, table: str, own: tuple[_Own, _Own]) -> set[str]:
@@ -164,44 +237,46 @@ def _about(deletes: Row) -> str | None:
     return bytes(deletes.low).decode() if same else None
 
 
-def _has_one_schema(context: JobContext, table: str, snapshots: Iterable[int], now: T.StructType) -> bool:
-    """Whether the table's columns have not been changed since the earlier snapshot, as far as its log goes back."""
+def _bounded(
+    context: JobContext, table: str, snapshots: tuple[int, int], now: T.StructType, columns: Collection[str]
+) -> dict[str, T.DataType]:
+    """Return the columns whose bounds may skip files. Iceberg takes the names in a filter as those of present columns.
+
+    The table's log has the ids of the schemas of snapshots. It shows a change of columns after the last commit only as
+    one more metadata file.
+
+    Args:
+        context: The run.
+        table: Quoted Spark name.
+        snapshots: The two.
+        now: The present columns.
+        columns: Columns that are known to be the same ones at both snapshots, and when the refresh was planned.
+    """
     log = history(context, table).log
-    first = [next((place for place, row in enumerate(log) if row[0] == snapshot), None) for snapshot in snapshots]
-    places = [place for place in first if place is not None]
-    if len(places) < len(first) or len({schema for _, schema in log[min(places) :]}) > 1:
-        return False
-    # The log has the schemas of snapshots: it does not show a change after the last one.
-    return bool(context.at(table, log[-1][0]).schema == now)
+    first: dict[int | None, int] = {}
+    for place, file in enumerate(log):
+        first.setdefault(file.snapshot, place)
+    places = [first[snapshot] for snapshot in snapshots if snapshot in first]
+    if not places or len(_schemas(log[max(places) :])) > 1 or context.at(table, log[-1].snapshot).schema != now:
+        return {}
+    same = len(places) == len(snapshots) and len(_schemas(log[min(places) :])) == 1
+    same = same and first[log[-1].snapshot] == len(log) - 1
+    return {
+        item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT) and (same or item.name in columns)
+    }
+
+
+def _schemas(log: Iterable[LoggedFile]) -> set[int | None]:
+    return {file.schema for file in log}
 
 
 class _Files:
     """The changed files with their statistics, and their rows."""
 
-    def __init__(
-        self, context: JobContext, table: str, own: tuple[_Own, _Own], bounded: Mapping[str, T.DataType]
-    ) -> None:
-        self.context, self.table, self.own, self.bounded = context, table, own, bounded
-        self._rows = self._statistics()
-
-    def _statistics(self) -> dict[tuple[int, str], Row]:
-        """Return the statistics of the changed files, by the side and the path. Files of both are on the first one."""
-        both = self.own[0].partly | self.own[1].partly
-        items = ["data_file.file_path", "sequence_number", "data_file.file_size_in_bytes", "data_file.record_count"]
-        for number, (name, kind) in enumerate(self.bounded.items()):
-            column = f"readable_metrics.{quote(name)}"
-            bounds = (_as_number(f"{column}.{bound}_bound", kind) for bound in ("lower", "upper"))
-            items += [f"{text} AS {what}{number}" for what, text in zip(("low", "high"), bounds, strict=True)]
-            items.append(f"{column}.null_value_count AS nulls{number}")
-        parts = [
-            f"SELECT {side} AS side, {', '.join(items)} FROM {self.table}.entries "
-            f"VERSION AS OF {self.own[side].snapshot} WHERE status <> {_REMOVED} "
-            f"AND data_file.content = {_DATA} AND data_file.file_path IN {_list(paths)}"
-            for side, paths in enumerate((self.own[0].data | both, self.own[1].data))
-            if paths
-        ]
-        rows = self.context.query(" UNION ALL ".join(parts)).collect() if parts else []
-        return {(row.side, row.file_path): row for row in rows}
+    def __init__(self, context: JobContext, table: str, own: tuple[_Own, _Own], entries: _Entries) -> None:
+        self.context, self.table, self.own, self.bounded = context, table, own, entries.bounded
+        #: The entries of files of both snapshots are on the first side.
+        self._rows = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
 
     def have_positions(self) -> bool:
         """Whether the positions in delete files tell the deleted rows of the files of both, at a reasonable cost."""

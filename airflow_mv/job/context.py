@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,6 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.executors import ExecutorTime
+from airflow_mv.job.session import temporary_settings
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
@@ -28,6 +30,8 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
 _CAUSED_BY = "Caused by: "
+#: The partitions of a range in its physical plan.
+_SPLITS = re.compile(r"splits=(\d+)")
 _compiled: dict[tuple[int, str], Any] = {}
 
 
@@ -62,7 +66,7 @@ class JobContext:
         self.before_last: Callable[[], None] = lambda: None
         #: What Spark's executors have worked for the run.
         self.executors = ExecutorTime(None, "")
-        #: What is known of the past of tables, see :mod:`airflow_mv.job.history`.
+        #: What is known of the past of tables, or is being read, see :mod:`airflow_mv.job.history`.
         self.histories: dict[str, object] = {}
         self._analysed: dict[str, DataFrame] = {}
         self._views: set[str] = set()
@@ -88,7 +92,7 @@ class JobContext:
     def query(self, sql: str) -> DataFrame:
         """Return a query as a frame; the run's error names this SQL if it fails."""
         self.sql = sql
-        return self.spark.sql(sql)
+        return as_frame(self.spark, sql)
 
     def analysed(self, sql: str) -> DataFrame:
         """Return a query as a frame, analysed once a run: what a run reads does not change.
@@ -98,7 +102,7 @@ class JobContext:
         """
         self.sql = sql
         if sql not in self._analysed:
-            self._analysed[sql] = self.spark.sql(sql)
+            self._analysed[sql] = self.query(sql)
         return self._analysed[sql]
 
     def at(self, table: str, snapshot: int | None) -> DataFrame:
@@ -113,7 +117,8 @@ class JobContext:
 
     def run(self, sql: str) -> None:
         """Run a statement that is not a query. Spark runs it at once; fetching its rows would take 10 ms more."""
-        self.query(sql)
+        self.sql = sql
+        self.spark.sql(sql)
 
     def write(self, sql: str) -> None:
         """Run a statement that writes, the last one of a step."""
@@ -178,11 +183,11 @@ class JobContext:
         # As bytes: text that is not valid UTF-8 would come back as other text.
         kinds = {item.name: item.dataType for item in frame.schema.fields}
         texts = {name: kind for name, kind in kinds.items() if _as_bytes(kind) != kind}
-        with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes change early dates
+        with self.settings({"spark.sql.datetime.java8API.enabled": "true"}):  # the older classes change early dates
             java = _cast(frame, {name: _as_bytes(kind) for name, kind in texts.items()}).limit(most + 1)._jdf
             # Few rows are expected: the first search is of some partitions for each core, not of one in all.
             first = str(4 * self.spark.sparkContext.defaultParallelism)
-            with self.sized_for(_bytes_read(java)), self.setting("spark.sql.limit.initialNumPartitions", first):
+            with self.sized_for(_bytes_read(java)), self.settings({"spark.sql.limit.initialNumPartitions": first}):
                 rows = java.collectAsList()
             count = int(rows.size())
             if count > most:
@@ -202,18 +207,14 @@ class JobContext:
             return None
         return sum(delta.old_bytes + delta.new_bytes for delta in self.deltas)
 
-    @contextmanager
-    def setting(self, key: str, value: str) -> Iterator[None]:
-        """Set a setting of the session, and restore it at the end."""
-        before = self.spark.conf.get(key, None)
-        self.spark.conf.set(key, value)
-        try:
-            yield
-        finally:
-            if before is None:
-                self.spark.conf.unset(key)
-            else:
-                self.spark.conf.set(key, before)
+    def explained(self, frame: DataFrame) -> str:
+        """Return the analysed, optimized and physical plan of a frame as text. It reads no table."""
+        explained: Any = frame
+        return str(explained._explain_string(mode="extended"))
+
+    def settings(self, wanted: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Set settings of the session, and restore them at the end."""
+        return temporary_settings(self.spark, wanted)
 
     @contextmanager
     def sized_for(self, size: int) -> Iterator[None]:
@@ -224,19 +225,22 @@ class JobContext:
         Args:
             size: Bytes.
         """
-        given = int(str(self.spark.conf.get(_PARTITIONS)))
-        wanted = max(self._cores, -(-size // _PARTITION_BYTES))
-        once = self.setting(_ADAPTIVE, "false") if size <= _PARTITION_BYTES else nullcontext()
-        with self.setting(_PARTITIONS, str(min(given, wanted))), once:
+        given, wanted = self._given_partitions, max(self._cores, -(-size // _PARTITION_BYTES))
+        once = {_ADAPTIVE: "false"} if size <= _PARTITION_BYTES else {}
+        with self.settings({_PARTITIONS: str(min(given, wanted)), **once}):
             yield
+
+    @cached_property
+    def _given_partitions(self) -> int:
+        return int(str(self.spark.conf.get(_PARTITIONS)))
 
     @cached_property
     def _cores(self) -> int:
         if self.jvm is not None:
             return int(self.spark.sparkContext.defaultParallelism)
         # A Connect server does not report its cores. By default it makes a range of so many partitions.
-        last = self.spark.range(0, 1 << 10).select(F.spark_partition_id()).tail(1)
-        return int(last[0][0]) + 1
+        found = _SPLITS.search(self.explained(self.spark.range(1 << 10)))
+        return int(found[1]) if found else 1
 
     def kept(self, frame: DataFrame, expected: int | None = None) -> tuple[DataFrame, int]:
         """Run a query once and return its rows, held where they fit, with their number.
@@ -252,10 +256,12 @@ class JobContext:
             if local is not None:
                 return local
         held = frame.localCheckpoint(eager=True)
-        local = self.collect_locally(held) if fits else None
+        # Over Spark Connect the rows would go to the client and back. That pays for none: Spark drops what joins them.
+        count = held.count() if self.jvm is None else 0
+        local = self.collect_locally(held) if fits and not count else None
         if local is not None:
             return local
-        return self.held(held), held.count()
+        return self.held(held), count or held.count()
 
     def held(self, frame: DataFrame) -> DataFrame:
         """Keep a checkpointed frame until the run ends: Spark frees a checkpoint when its frame is forgotten."""
@@ -383,6 +389,25 @@ class JobContext:
         for table, name in self._staged:
             yield partial(self._task_sets().removeTasks, table, name)
             yield partial(self._table_cache().remove, name)
+
+
+def as_frame(spark: SparkSession, sql: str) -> DataFrame:
+    """Return a query as a frame.
+
+    Over Spark Connect the server gets it with the frame's first use: ``spark.sql`` would send it now, too, to learn
+    whether it is a statement.
+
+    Args:
+        spark: A session, classic or Connect.
+        sql: A query, no other statement.
+    """
+    if getattr(spark, "_jvm", None) is not None:
+        return spark.sql(sql)
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame  # a classic session may be without gRPC
+    from pyspark.sql.connect.plan import SQL
+
+    session: Any = spark
+    return ConnectFrame(SQL(sql, [], {}, []), session)
 
 
 def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:

@@ -156,6 +156,19 @@ def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
         raise IncrementalRefusedError("delta-failed", message) from error
 
 
+def histories(context: JobContext, steps: Iterable[Step]) -> dict[str, bool]:
+    """Return the tables whose histories some steps read over Spark Connect, and whether they read the log, too."""
+    found: dict[str, bool] = {}
+    for step in steps:
+        if isinstance(step, DeltaStep) and not context.is_staged(step.table):
+            found[step.table] = found.get(step.table, False) or _reads_log(step)
+    return found
+
+
+def _reads_log(step: DeltaStep) -> bool:
+    return step.kind != "append"
+
+
 def check_snapshots(context: JobContext, steps: Iterable[Step]) -> None:
     """Refuse steps whose snapshots have expired since the plan, before the first step runs.
 
@@ -166,18 +179,18 @@ def check_snapshots(context: JobContext, steps: Iterable[Step]) -> None:
         # The steps themselves register the tables of nested views, from files that do not change.
         if isinstance(step, DeltaStep) and not context.is_staged(step.table):
             wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
-            missing = wanted - _known(context, step.table, wanted)
+            missing = wanted - _known(context, step, wanted)
             if missing:
                 raise _expired(step, missing.pop())
 
 
-def _known(context: JobContext, table: str, wanted: Iterable[int]) -> set[int]:
-    if (path := delta_path(table)) is not None:
+def _known(context: JobContext, step: DeltaStep, wanted: Iterable[int]) -> set[int]:
+    if (path := delta_path(step.table)) is not None:
         return {version for version in wanted if _has_version(context, path, version)}
     if context.jvm is not None:
-        java = context.table(table)
+        java = context.table(step.table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
-    return set(history(context, table).snapshots)
+    return set(history(context, step.table, log=_reads_log(step)).snapshots)
 
 
 def _has_version(context: JobContext, path: str, version: int) -> bool:
@@ -229,7 +242,6 @@ def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: i
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
     if (found := changelog(context, step.table, start, end)) is not None:
         frame = _signed(found.frame, step, found.weight)
-        _ = frame.schema  # a client of Spark Connect has it analysed now
         (old, new) = found.removed, found.added
         facts = Delta(step.table, ("changelog",), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
         return _Read(frame, facts, net=False)
@@ -243,7 +255,6 @@ def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]
         empty = replace(step, where="false")
         return _Read(_pinned(context, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
     frame = reduce(DataFrame.unionAll, (_signed(part.frame, step, part.sign) for part in parts))
-    _ = frame.schema  # a client of Spark Connect has it analysed now
     old, new = ([part for part in parts if part.sign == sign] for sign in (-1, 1))
     facts = Delta(
         step.table,
@@ -266,7 +277,10 @@ def _pinned(context: JobContext, step: DeltaStep, snapshot: int | None, sign: in
     version = f" VERSION AS OF {snapshot}" if snapshot is not None else ""
     where = f" WHERE {step.where}" if step.where else ""
     items = ", ".join([*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}"])
-    return context.query(f"SELECT {items} FROM {step.table}{version}{where}")
+    frame = context.query(f"SELECT {items} FROM {step.table}{version}{where}")
+    if context.jvm is None:
+        _ = frame.schema  # analysed now: it is known here why the table cannot be read
+    return frame
 
 
 def _values(context: JobContext, step: DeltaStep) -> _Read:
@@ -316,7 +330,7 @@ def _summarized_appends(context: JobContext, step: DeltaStep) -> Sequence[int] |
     Raises:
         IncrementalRefusedError: Code ``snapshot-missing``.
     """
-    past = history(context, step.table)
+    past = history(context, step.table, log=False)
     line = past.line(step.start, step.end) if step.start is not None and step.end is not None else None
     if line is None:
         raise IncrementalRefusedError("snapshot-missing", f"{step.table}: a snapshot of the appends has expired")

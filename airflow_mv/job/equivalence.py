@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -22,11 +21,11 @@ _RULES = (
     "optimizer.SimplifyCasts",
     "optimizer.BooleanSimplification",
 )
-#: Rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
-_RUNTIME_FILTERS = (
-    "spark.sql.optimizer.dynamicPartitionPruning.enabled",
-    "spark.sql.optimizer.runtime.bloomFilter.enabled",
-)
+#: Without rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
+_RUNTIME_FILTERS = {
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+}
 _NUMBERS = re.compile(r"#\d+L?|plan_id=\d+")
 _LEXEMES = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 #: Includes the physical plan: filters that were pushed into a scan are in its text only.
@@ -59,9 +58,7 @@ def check_equivalent(context: JobContext, step: DeterminismStep, frame: DataFram
 def _same_plan(context: JobContext, step: DeterminismStep) -> bool:
     """Compare the analysed plans with renumbered CTEs, then the optimized plans without runtime filters."""
     rules = [context.java(f"org.apache.spark.sql.catalyst.{name}") for name in _RULES]
-    with ExitStack() as settings:
-        for key in _RUNTIME_FILTERS:
-            settings.enter_context(context.setting(key, "false"))
+    with context.settings(_RUNTIME_FILTERS):
         frames: list[Any] = [context.query(sql) for sql in (step.query, step.again)]
         one, other = (frame._jdf.queryExecution() for frame in frames)
         plans = [one.analyzed(), other.analyzed()]
@@ -75,7 +72,7 @@ def _same_text(context: JobContext, step: DeterminismStep) -> bool:
     texts = []
     with whole_text(context):
         for sql in (step.query, step.again):
-            plan = _PLANS.search(str(context.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0]))
+            plan = _PLANS.search(context.explained(context.query(sql)))
             texts.append(_renumbered(plan[1]) if plan else "")
     return bool(texts[0]) and texts[0] == texts[1] and _lists(step.query) == _lists(step.again)
 

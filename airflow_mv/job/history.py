@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The snapshots of a table and its log, by metadata tables, for sessions that cannot load a Java table.
+"""The snapshots, log and references of a table, by metadata tables, for sessions that cannot load a Java table.
 
-Over Spark Connect each query is a round trip of some 50 ms, so both are read by one query, once in a run.
+Over Spark Connect each query is a job of some 100 ms, so one query reads all that is wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 
-from airflow_mv.job.context import JobContext
+from pyspark.sql import SparkSession
+
+from airflow_mv.job.context import JobContext, as_frame
+
+_SELECTS = {
+    "snapshots": "SELECT 'snapshots' AS kind, snapshot_id, parent_id, operation AS text, summary, "
+    "CAST(NULL AS INT) AS schema FROM {table}.snapshots",
+    "log": "SELECT 'log', latest_snapshot_id, NULL, file, NULL, latest_schema_id FROM {table}.metadata_log_entries",
+    "references": "SELECT 'references', snapshot_id, NULL, name, NULL, NULL FROM {table}.refs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,41 +33,95 @@ class KnownSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """A metadata file in a table's log.
+
+    Args:
+        file: Its location.
+        snapshot: The snapshot that was the latest one.
+        schema: The id of this snapshot's schema.
+    """
+
+    file: str
+    snapshot: int | None
+    schema: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """What a table's metadata says about its past.
 
     Args:
         snapshots: By their ids.
-        log: Of each metadata file, oldest first: the snapshot that was the latest one, and the id of its schema.
+        log: The metadata files, the current one last. By timestamp it may not be, because writers' clocks differ.
+            Empty if it was not read.
+        references: The snapshots of branches and tags, by name. Empty if they were not read.
     """
 
     snapshots: Mapping[int, KnownSnapshot]
-    log: tuple[tuple[int | None, int | None], ...]
+    log: tuple[LoggedFile, ...]
+    references: Mapping[str, int]
+
+    def ancestors(self, snapshot: int | None) -> Iterator[int]:
+        """Yield a snapshot and those before it, newest first, as far as they have not expired."""
+        while snapshot is not None and snapshot in self.snapshots:
+            yield snapshot
+            snapshot = self.snapshots[snapshot].parent
 
     def line(self, start: int, end: int) -> list[int] | None:
         """Return the snapshots after ``start`` up to ``end``, newest first; ``None`` if they are not all ancestors."""
-        line: list[int] = []
-        snapshot: int | None = end
-        while snapshot is not None and snapshot in self.snapshots and snapshot != start:
-            line.append(snapshot)
-            snapshot = self.snapshots[snapshot].parent
-        return line if snapshot == start else None
+        line = list(takewhile(lambda snapshot: snapshot != start, self.ancestors(end)))
+        first = self.snapshots[line[-1]].parent if line else end
+        return line if first == start else None
 
 
-def history(context: JobContext, table: str) -> History:
-    """Return the history of a table.
+def read_ahead(context: JobContext, tables: Mapping[str, bool]) -> None:
+    """Begin to read the histories of base tables in a thread, while the run goes on.
+
+    Args:
+        context: The run, over Spark Connect.
+        tables: Quoted Spark names, and whether the log is wanted, too.
+    """
+    pool = ThreadPoolExecutor(1)
+    for table, log in tables.items():
+        context.histories[table] = pool.submit(read_history, context.spark, table, *_parts(log=log))
+    pool.shutdown(wait=False)  # the thread ends after the last one
+
+
+def history(context: JobContext, table: str, *, log: bool = True) -> History:
+    """Return the history of a base table without its references, read once in a run.
 
     Args:
         context: The run, which keeps it.
         table: Quoted Spark name.
+        log: Whether the log is wanted, too.
     """
     found = context.histories.get(table)
-    if not isinstance(found, History):
-        rows = context.query(
-            "SELECT false AS logged, snapshot_id, parent_id, operation, summary, NULL AS schema "
-            f"FROM {table}.snapshots UNION ALL SELECT true, latest_snapshot_id, NULL, NULL, NULL, latest_schema_id "
-            f"FROM {table}.metadata_log_entries"
-        ).collect()
-        snapshots = {row[1]: KnownSnapshot(row[2], row[3], row[4] or {}) for row in rows if not row[0]}
-        found = context.histories[table] = History(snapshots, tuple((row[1], row[5]) for row in rows if row[0]))
+    if isinstance(found, Future):
+        found = found.result()
+    if not isinstance(found, History) or (log and not found.log):
+        found = read_history(context.spark, table, *_parts(log=log))
+    context.histories[table] = found
     return found
+
+
+def _parts(*, log: bool) -> list[str]:
+    return ["log"] if log else []
+
+
+def read_history(spark: SparkSession, table: str, *more: str) -> History:
+    """Read the present history of a table.
+
+    Args:
+        spark: The run's session.
+        table: Quoted Spark name.
+        more: ``log`` and ``references``, if they are wanted beside the snapshots.
+    """
+    selects = (_SELECTS[part].format(table=table) for part in ("snapshots", *more))
+    rows = as_frame(spark, " UNION ALL ".join(selects)).collect()
+    snapshots, log, references = ([row for row in rows if row.kind == kind] for kind in _SELECTS)
+    return History(
+        {row.snapshot_id: KnownSnapshot(row.parent_id, row.text, row.summary or {}) for row in snapshots},
+        tuple(LoggedFile(row.text, row.snapshot_id, row.schema) for row in log),
+        {row.text: row.snapshot_id for row in references},
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
     """
     frame = context.analysed(sql)
     if context.jvm is None:
-        _check_text(context, sql)
+        _check_text(context, sql, frame)
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
     patterns = context.java("org.apache.spark.sql.catalyst.trees.TreePattern")
@@ -101,13 +101,9 @@ def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
 
 
-@contextmanager
-def whole_text(context: JobContext) -> Iterator[None]:
+def whole_text(context: JobContext) -> AbstractContextManager[None]:
     """Make Spark write complete texts of plans."""
-    with ExitStack() as settings:
-        for key, value in _WHOLE_TEXT.items():
-            settings.enter_context(context.setting(key, value))
-        yield
+    return context.settings(_WHOLE_TEXT)
 
 
 def _text(snapshot: int | None) -> str | None:
@@ -156,14 +152,13 @@ def _sql_functions(context: JobContext, sql: str) -> Iterator[str]:
                 yield f"{name.replace('`', '')}()"
 
 
-def _check_text(context: JobContext, sql: str) -> None:
+def _check_text(context: JobContext, sql: str, frame: DataFrame) -> None:
     """Check the text of the analysed plan. Over Connect only the text is available."""
     for function in _sql_functions(context, sql):
         raise _function(function)
     with whole_text(context):
         # With the limit, Spark does not plan the reading of the tables; the analysed plan has all of them.
-        explained = str(context.query(f"EXPLAIN EXTENDED SELECT * FROM (\n{sql}\n) LIMIT 0").collect()[0][0])
-    context.sql = sql
+        explained = context.explained(frame.limit(0))
     found = _ANALYSED.search(explained)
     text = found[1] if found else explained
     if _FUNCTION_IN_TEXT.search(text):

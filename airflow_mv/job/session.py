@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -250,16 +250,39 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def temporary_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Set settings of a session, and restore the earlier values afterwards."""
-    before: dict[str, str | None] = {}
+    before = _settings(spark, wanted)
     try:
-        for key, value in wanted.items():
-            before[key] = spark.conf.get(key, None)
-            spark.conf.set(key, value)
+        _set(spark, wanted)
         yield
     finally:
         with suppress(Exception):  # a dead session has no settings to restore
-            for key, old in before.items():
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
+            _set(spark, before)
+
+
+def _settings(spark: SparkSession, keys: Collection[str]) -> dict[str, str | None]:
+    """Return settings of a session; over Spark Connect with one request."""
+    if getattr(spark, "_jvm", None) is not None:
+        return {key: spark.conf.get(key, None) for key in keys}
+    session: Any = spark
+    found = session.client.get_config_with_defaults(*((key, None) for key in keys)) if keys else ()
+    return dict(zip(keys, found, strict=True))
+
+
+def _set(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    """Set settings of a session, or unset those that are ``None``; over Spark Connect with a request for each kind."""
+    if getattr(spark, "_jvm", None) is not None:
+        for key, value in values.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+        return
+    from pyspark.sql.connect.proto import ConfigRequest, KeyValue  # a classic session may be without gRPC
+
+    session: Any = spark
+    pairs = [KeyValue(key=key, value=value) for key, value in values.items() if value is not None]
+    keys = [key for key, value in values.items() if value is None]
+    if pairs:
+        session.client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
+    if keys:
+        session.client.config(ConfigRequest.Operation(unset=ConfigRequest.Unset(keys=keys)))

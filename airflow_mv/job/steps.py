@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 from pyspark.errors import (
@@ -22,7 +21,8 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.column_types import check_types
 from airflow_mv.job.context import JobContext, cause
-from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
+from airflow_mv.job.delta import check_deterministic, check_snapshots, histories, make_delta
+from airflow_mv.job.history import read_ahead
 from airflow_mv.job.reads import check_reads
 from airflow_mv.job.storage import create_table
 from airflow_mv.script import (
@@ -76,6 +76,8 @@ def run_steps(
         IncrementalRefusedError: A step refused, and the script has no fallback.
     """
     context.has_fallback = bool(script.fallback)
+    if context.jvm is None:
+        read_ahead(context, histories(context, script.steps))
     try:
         _run_incremental(context, script, seconds, report)
     except IncrementalRefusedError as error:
@@ -87,7 +89,7 @@ def run_steps(
         if script.branch is not None:
             context.spark.conf.set(COMPLETE, "false")
         reason = f"{error.code}: {context.found(error)['fallback_reason']}"
-        with context.setting(FALLBACK, reason) if script.branch is not None else nullcontext():
+        with context.settings({FALLBACK: reason} if script.branch is not None else {}):
             _run_each(context, script, script.fallback, seconds, report)
         return error
     return None

@@ -11,6 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from airflow_mv.errors import InvalidQueryError, JobError
 from airflow_mv.job.context import JobContext, incomparable
+from airflow_mv.job.history import read_history
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import REFRESH_ID_KEY, SNAPSHOT_PROPERTY, CreateStorageStep, Script
 
@@ -94,7 +95,7 @@ def written(context: JobContext, script: Script) -> dict[str, Any]:
         JobError: The newest snapshot has no refresh id, so it cannot be told from another writer's.
     """
     if context.jvm is None:
-        location, head, summaries = _by_statements(context, script)
+        location, head, summaries = _by_history(context, script)
     else:
         location, head, summaries = _by_metadata(context.table(script.table), script)
     # A rewrite is known by its operation: the procedure adds nothing to the summary.
@@ -138,17 +139,10 @@ def _own(table: Any, snapshot: Any, script: Script) -> Iterator[_Summary]:
         snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())
 
 
-def _by_statements(context: JobContext, script: Script) -> tuple[str, _Summary | None, list[_Summary]]:
-    table = script.table
-    # In the log's order the current file is last. By timestamp it may not be, because writers' clocks differ.
-    location = str(context.query(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
-    head = f"SELECT max(snapshot_id) FROM {table}.refs WHERE name = {string_literal(script.branch or 'main')}"
-    rows = context.query(f"SELECT snapshot_id, parent_id, summary, ({head}) FROM {table}.snapshots").collect()
-    snapshots = {row[0]: row for row in rows}
+def _by_history(context: JobContext, script: Script) -> tuple[str, _Summary | None, list[_Summary]]:
+    """Return the same by metadata tables."""
+    past = read_history(context.spark, script.table, "log", "references")
+    line = [past.snapshots[item].summary for item in past.ancestors(past.references.get(script.branch or "main"))]
     # Other runs of the same refresh have written to the table, too.
-    line, snapshot = [], rows[0][3] if rows else None
-    while snapshot in snapshots:
-        line.append(snapshots[snapshot][2])
-        snapshot = snapshots[snapshot][1]
     own = [summary for summary in line if summary.get(REFRESH_ID_KEY) == script.refresh_id]
-    return location, line[0] if line else None, own
+    return past.log[-1].file, line[0] if line else None, own

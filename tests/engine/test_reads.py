@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, UnsupportedOperationException
+from pyspark.sql import DataFrame
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
@@ -95,7 +97,7 @@ def test_functions_of_a_row_s_location_are_refused_before_spark_starts(tables: L
     assert not tables.scripts
 
 
-def test_a_query_without_tables_is_accepted(tables: Lake) -> None:
+def test_a_query_without_tables_is_accepted(tables: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants, generated rows, and queries at every possible place; over Connect by the text of the plan."""
     tables.run("CREATE FUNCTION f() RETURNS INT RETURN 7", "CREATE TEMPORARY FUNCTION t() RETURNS INT RETURN 3")
     tables.run("CREATE FUNCTION g() RETURNS TABLE(v INT) RETURN SELECT 1 AS v")
@@ -111,6 +113,7 @@ def test_a_query_without_tables_is_accepted(tables: Lake) -> None:
     ]
     classic, over_connect = JobContext(tables.spark, "none"), JobContext(tables.spark, "none")
     over_connect.jvm = None
+    monkeypatch.setattr(over_connect, "explained", _explained)
     classic.reads = over_connect.reads = (
         *(TableRead(_quoted(tables, name), tables.snapshot(name)) for name in ("r", "b")),
         TableRead(_quoted(tables, "never"), None),
@@ -136,6 +139,12 @@ def test_no_sql_function_can_have_the_name_of_a_function_that_is_not_looked_up(t
             tables.run(f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(x INT) RETURNS INT RETURN 3")
     for name in BUILT_IN:
         assert tables.spark.catalog.getFunction(name).className.startswith("org.apache.spark.sql.catalyst."), name
+
+
+def _explained(frame: DataFrame) -> str:
+    """The text of a frame's plans in a classic session, whose frames do not have Connect's method."""
+    utils: Any = frame.sparkSession.sparkContext._jvm
+    return str(utils.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended"))
 
 
 def _quoted(lake: Lake, name: str) -> str:

@@ -201,7 +201,40 @@ def test_without_scan_tasks_only_changed_files_count(
     assert table.delta(start, end)[1].read_by == ("files",), "the changelog has a column of this name"
 
 
+@pytest.mark.parametrize("most", [20_000, 0])
+def test_without_scan_tasks_a_second_deletion_vector_of_a_file_replaces_the_first_one(
+    spark: SparkSession, lake: Lake, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are of the whole file: only what they differ in is a change. The entries are read at once, or compared."""
+    monkeypatch.setattr(JobContext, "lists_tasks", False)
+    monkeypatch.setattr("airflow_mv.job.changed_files._MOST_VALUES", most)
+    table = make_table(spark, f"{lake.name}.sales.d", V3, "id BIGINT, k INT")
+    table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, cast(id % 3 AS int) FROM range(20)")
+    table.run(*(f"DELETE FROM {{t}} WHERE id = {number}" for number in (3, 5, 7)))
+    for start, end in itertools.permutations(table.snapshots, 2):
+        found, facts = table.delta(start, end)
+        assert (found, facts.read_by) == (table.change(start, end), ("deleted",))
+
+
 # -------------------------------------------------------------------------------------- columns, names
+
+
+def test_without_scan_tasks_the_columns_of_a_snapshot_are_read_after_they_were_swapped(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No commit of rows shows that, and names and types are the same: the scans of commits have the present columns."""
+    monkeypatch.setattr(JobContext, "lists_tasks", False)
+    monkeypatch.setattr("airflow_mv.job.changelog._SLOWER", 0)
+    for layout in (V2, V3, (2, "copy-on-write")):
+        table = make_table(spark, f"{lake.name}.sales.z{layout[0]}{layout[1][0]}", layout, "a BIGINT, b BIGINT")
+        table.run("INSERT INTO {t} SELECT id, id + 100 FROM range(20)", "INSERT INTO {t} VALUES (50, 150)")
+        table.run("DELETE FROM {t} WHERE a IN (3, 50)", "UPDATE {t} SET b = 7 WHERE a = 4")
+        table.run(*(f"ALTER TABLE {{t}} RENAME COLUMN {old} TO {new}" for old, new in ("ax", "ba", "xb")))
+        for start, end in itertools.permutations(table.snapshots, 2):
+            assert table.delta(start, end, ("a", "b"))[0] == table.change(start, end, ("a", "b")), (layout, start, end)
+        with pytest.raises(IncrementalRefusedError, match="have just changed") as refused:
+            table.delta(*table.snapshots[:2], ("a", "b"), kind="append")
+        assert refused.value.code == "schema-changed"
 
 
 def test_columns_with_another_meaning_are_refused_and_others_are_not(spark: SparkSession, lake: Lake) -> None:
