@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -48,6 +48,9 @@ SESSION_CONFS = (
     ("spark.sql.session.timeZone", "UTC"),
     ("spark.sql.parser.escapedStringLiterals", "false"),
 )
+#: In a storage table with few columns a row group is small: so many bytes for each column, as the writer holds them.
+_ROW_GROUP_BYTES, _MOST_ROW_GROUP_BYTES = "write.parquet.row-group-size-bytes", 128 * 2**20
+_ROW_GROUP_BYTES_OF_A_COLUMN = 160 * 2**10
 #: Spark writes the settings below this prefix into the summary of each snapshot that a session makes.
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
@@ -230,6 +233,20 @@ class SqlStep:
     def describe(self) -> str:
         """Return the statement itself."""
         return self.sql
+
+
+def with_row_groups(properties: Iterable[tuple[str, str]], columns: int) -> dict[str, str]:
+    """Return the initial properties of a storage table with the size of its row groups, unless they have one.
+
+    An incremental refresh finds stored rows by value. Engines read whole row groups, and skip those that have no such
+    value by their statistics. With Iceberg's 128 MiB a file is often one row group.
+
+    Args:
+        properties: The other properties.
+        columns: How many columns the table has.
+    """
+    size = min(columns * _ROW_GROUP_BYTES_OF_A_COLUMN, _MOST_ROW_GROUP_BYTES)
+    return {_ROW_GROUP_BYTES: str(size), **dict(properties)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, columns_of, incomparable
 from airflow_mv.job.gather import PLACE
 from airflow_mv.job.positions import Located, locate
-from airflow_mv.job.pruning import KeyFilters, key_filters
+from airflow_mv.job.pruning import KeyFilters, key_filters, of_files
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
 
 _OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVERFLOW")
+#: Most row groups are skipped. Iceberg counts each as 4 MiB, and as much for each delete file: one task for each.
+_OPEN_COST = 256 * 2**10
 _NO_EQUALITY = ("map", "variant", "geometry", "geography", "calendarinterval")
 
 
@@ -155,7 +157,9 @@ class _Keys:
     @cached_property
     def filters(self) -> KeyFilters:
         """What is known of the rows that have one of the keys."""
-        return key_filters(self.context.spark, self.view, self.step.keys, self._types, self.context.keys or 0)
+        # A merge asks for stored rows only.
+        keys = self._of_files if isinstance(self.step, MergeAdditiveStep) else self.step.keys
+        return key_filters(self.context.spark, self.view, keys, self._types, self.context.keys or 0)
 
     def only(self, relation: str, alias: str) -> str:
         """Return the SELECT of a query's rows that have an affected key.
@@ -173,7 +177,8 @@ class _Keys:
         first = self.filters.first
         single = [] if first is None else [(first, "=")]
         selected = ", ".join(f"`__old`.{quote(column)}" for column in columns) or "`__old`.*"
-        return self._having_keys(selected, f"{self.step.table} AS `__old`", "`__old`", single, self._stored_predicates)
+        stored = f"{self.step.table} WITH ('file-open-cost' = '{_OPEN_COST}') AS `__old`"
+        return self._having_keys(selected, stored, "`__old`", single, self._stored_predicates)
 
     def _having_keys(
         self,
@@ -266,8 +271,13 @@ class _Keys:
     @cached_property
     def _stored_predicates(self) -> Mapping[str, str]:
         """The predicates for the storage table."""
-        filters = self.filters
-        return filters.of_files(self._types, self.context.clustered_by(self.step.table)) if filters.predicates else {}
+        found = self.filters.predicates
+        return {key: text for key, text in found.items() if key in self._of_files}
+
+    @cached_property
+    def _of_files(self) -> Sequence[str]:
+        """The keys whose predicates are applied to the storage table."""
+        return of_files(self.step.keys, self._types, self.context.clustered_by(self.step.table))
 
 
 def _condition(predicates: Mapping[str, str], alias: str) -> str:

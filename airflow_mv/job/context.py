@@ -384,8 +384,12 @@ class JobContext:
         self._views, self._staged, self._held = set(), [], []
 
     def _leftovers(self) -> Iterator[Callable[[], Any]]:
+        drop: Callable[[str], Any] = self.spark.catalog.dropTempView
+        if self.jvm is not None:
+            # Spark's public method analyses each view again, to find cached rows of it. Nothing here is cached.
+            drop = self.spark._jsparkSession.sessionState().catalog().dropTempView
         for view in self._views:
-            yield partial(self.spark.catalog.dropTempView, view[1:-1].replace("``", "`"))
+            yield partial(drop, view[1:-1].replace("``", "`"))
         for table, name in self._staged:
             yield partial(self._task_sets().removeTasks, table, name)
             yield partial(self._table_cache().remove, name)

@@ -54,6 +54,7 @@ class _Read:
         sized: Whether Spark's own estimate of its size is about right.
         added: Whether it is known that no row was removed.
         most: An upper bound of its rows, if it is less than the rows read.
+        held: Whether it is computed from so many rows that are held already.
     """
 
     frame: DataFrame
@@ -62,6 +63,7 @@ class _Read:
     sized: bool = True
     added: bool = False
     most: int | None = None
+    held: bool = False
 
 
 def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
@@ -119,7 +121,7 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
     in_doubt = step.only_added and not read.added
     if in_doubt or not (read.net and read.sized and step.uses == 1):
-        with _partitions(context, facts):
+        with _partitions(context, step, read):
             frame, rows = context.kept(frame, facts.rows_read if read.most is None else read.most)
         facts = replace(facts, rows=rows)
         frame = _to_join(context, step, frame, rows)
@@ -135,14 +137,18 @@ def _to_join(context: JobContext, step: DeltaStep, frame: DataFrame, rows: int) 
 
     That is their bounds, which Spark applies to the other side of a join too, and that they are few.
     """
-    all_pass = within(bounds_of(frame, step.joined), frame.schema) if rows and step.bounded else ""
+    size = rows * len(step.columns) * _VALUE_BYTES
+    all_pass = ""
+    if rows and step.bounded:
+        with context.sized_for(size):
+            all_pass = within(bounds_of(frame, step.joined), frame.schema)
     if all_pass:
         if rows <= MAX_LOCAL_ROWS:
             # Spark would apply a predicate to a local relation at once, and not know of it where it plans the join.
             frame = context.held(frame.localCheckpoint(eager=False))
         frame = frame.where(all_pass)
     # Spark takes the size of the files that were read for the size of the rows that were held.
-    return F.broadcast(frame) if rows * len(step.columns) * _VALUE_BYTES <= _BROADCAST_BYTES else frame
+    return F.broadcast(frame) if size <= _BROADCAST_BYTES else frame
 
 
 def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
@@ -205,7 +211,10 @@ def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
     return IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
 
 
-def _partitions(context: JobContext, facts: Delta) -> AbstractContextManager[None]:
+def _partitions(context: JobContext, step: DeltaStep, read: _Read) -> AbstractContextManager[None]:
+    facts = read.facts
+    if read.held:
+        return context.sized_for((read.most or 0) * len(step.columns) * _VALUE_BYTES)
     known = facts.old_tasks + facts.new_tasks
     return context.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
 
@@ -488,11 +497,11 @@ class _Tasks:
         )
         if found is None:
             return None
-        rows, copies = found
+        rows, count, copies = found
         self.read_by.append("gathered")
         changed = rows.where(F.col(quote(copies)) != 0)
         frame = changed.select(*(F.col(quote(name)) for name in self.step.columns), F.col(quote(copies)).alias(WEIGHT))
-        return _Read(frame, self._facts(), net=not self.added.size())
+        return _Read(frame, self._facts(), net=not self.added.size(), most=count, held=True)
 
     def _facts(self) -> Delta:
         return Delta(

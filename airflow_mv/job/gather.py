@@ -28,7 +28,7 @@ _MOST_POSITIONS = 200_000
 _ONE_IN = 20
 
 
-def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tuple[DataFrame, str] | None:
+def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tuple[DataFrame, int, str] | None:
     """Read the rows of a step and those that match, and create the step's further views.
 
     Args:
@@ -38,8 +38,8 @@ def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> t
         reading: The Java table for the reading of tasks.
 
     Returns:
-        The rows, each with its number of copies in the change in the named column (0 for a row of both snapshots);
-        ``None`` if the table is to be read in the usual way.
+        The rows, how many they are, and the column with each one's number of copies in the change (0 for a row of both
+        snapshots); ``None`` if the table is to be read in the usual way.
     """
     match = _match(context, step)
     if (
@@ -61,13 +61,13 @@ def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> t
     if newly is not None:
         state = F.col(quote(names[0]))
         of_then = held.where(state == -1).join(F.broadcast(newly.toDF(*names[1:])), on=names[1:], how="left_semi")
-        held, _ = context.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
+        held, count = context.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
     kept = held.drop(*names[1:])
     for version, view in step.near_views:
         is_there = F.col(quote(names[0])) >= 0 if version == "new" else F.col(quote(names[0])) <= 0
         context.view(view, kept.where(is_there).select(*map(quote, step.columns)))
         context.gathered.add(view)
-    return kept, names[0]
+    return kept, count, names[0]
 
 
 def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
@@ -129,10 +129,11 @@ def _same(context: JobContext, step: DeltaStep, diff: Any) -> Any:
         changed = context.spark.table(view)
         if not isinstance(changed.schema[other].dataType, IntegerType | LongType):
             return diff.same()
-        row = context.query(f"SELECT min({quote(other)}), max({quote(other)}) FROM {view}").collect()[0]
-        if row[0] is not None:
+        # They are few, and the driver holds them: an aggregation would be a job.
+        values = {row[0] for row in context.query(f"SELECT {quote(other)} FROM {view}").collect()} - {None}
+        if values:
             bound = context.java("java.util.ArrayList")()
-            for item in (column, context.long(row[0]), context.long(row[1])):
+            for item in (column, context.long(min(values)), context.long(max(values))):
                 bound.add(item)
             bounds.add(bound)
     return diff.sameWithin(bounds)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -38,21 +38,19 @@ class KeyFilters:
     predicates: Mapping[str, str]
     first: str | None
 
-    def of_files(self, types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> dict[str, str]:
-        """Return the predicates that are worth their time where a whole table is read.
 
-        Each one is applied to each row, too. Strings and decimals are slow to compare, and skip files only if the
-        table's rows are stored in their order.
+def of_files(keys: Iterable[str], types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> list[str]:
+    """Return the keys whose predicates are worth their time where a whole table is read.
 
-        Args:
-            types: The types of the keys.
-            clustered: The columns that the table is partitioned or sorted by; ``None`` if they are not known.
-        """
-        return {
-            key: text
-            for key, text in self.predicates.items()
-            if clustered is None or key in clustered or isinstance(types[key], _QUICK)
-        }
+    Each one is applied to each row, too. Strings and decimals are slow to compare, and skip files only if the table's
+    rows are stored in their order.
+
+    Args:
+        keys: The keys.
+        types: Their types.
+        clustered: The columns that the table is partitioned or sorted by; ``None`` if they are not known.
+    """
+    return [key for key in keys if clustered is None or key in clustered or isinstance(types[key], _QUICK)]
 
 
 def key_filters(

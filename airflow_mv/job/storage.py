@@ -13,7 +13,7 @@ from airflow_mv.errors import InvalidQueryError, JobError
 from airflow_mv.job.context import JobContext, incomparable
 from airflow_mv.job.history import read_history
 from airflow_mv.quoting import quote, string_literal
-from airflow_mv.script import REFRESH_ID_KEY, SNAPSHOT_PROPERTY, CreateStorageStep, Script
+from airflow_mv.script import REFRESH_ID_KEY, SNAPSHOT_PROPERTY, CreateStorageStep, Script, with_row_groups
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
 #: A deletion vector contains the file's earlier deletes, which are counted as removed and as added.
@@ -39,7 +39,7 @@ def create_table(context: JobContext, step: CreateStorageStep, schema: StructTyp
             raise InvalidQueryError(
                 f"the column {field.name!r} is always NULL and has no type: give it one with CAST(NULL AS …)"
             )
-    given = dict(step.properties)
+    given = with_row_groups(step.properties, len(schema.fields))
     if any(_since_version_3(field, staged=context.is_staged(step.table)) for field in schema.fields):
         given["format-version"] = "3"
     pairs = ", ".join(f"{string_literal(key)} = {string_literal(value)}" for key, value in given.items())

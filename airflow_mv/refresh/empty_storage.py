@@ -11,6 +11,7 @@ from airflow_mv.catalog.empty_table import EmptyTable, NewColumn
 from airflow_mv.catalog.files import join
 from airflow_mv.ivm import certain_output
 from airflow_mv.refresh.resolved import ResolvedQuery
+from airflow_mv.script import with_row_groups
 from airflow_mv.spec.base_tables import DELTA_BY_PATH
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.partitioning import partition_field
@@ -50,7 +51,7 @@ def known_table(
     for item, base in found:
         own = inherited[base].get(item.origin[1], "") if base is not None and item.origin is not None else ""
         new.append(NewColumn(item.name, item.type, comments.get(item.name, own)))
-    made = EmptyTable(new, [partition_field(text) for text in partition_by], dict(properties))
+    made = EmptyTable(new, [partition_field(text) for text in partition_by], with_row_groups(properties, len(new)))
     if not made.is_possible:
         return Reason(Code.UNSUPPORTED_OPERATOR, "only Spark knows whether this partitioning is possible")
     return made

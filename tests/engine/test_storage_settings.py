@@ -9,14 +9,16 @@ import pytest
 from airflow_mv.errors import ConfigurationError, UnsupportedError
 from airflow_mv.maintenance import small_files
 from airflow_mv.maintenance.compact import compact
+from airflow_mv.refresh import candidates
 from airflow_mv.refresh.define import define
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.sort_order import SORT_PROPERTY, sort_order_of
 from tests.builders import LAYOUTS
-from tests.engine.support import Lake
+from tests.engine.support import Lake, multiset, recomputed
 
 DAILY = "SELECT day, sum(amount) AS amount, count(*) AS rows FROM {ns}.orders GROUP BY day"
+ROW_GROUP = "write.parquet.row-group-size-bytes"
 CODEC = "airflow-mv.storage.write.parquet.compression-codec"
 
 
@@ -84,6 +86,36 @@ def test_the_files_of_a_view_are_sorted_as_its_owner_chooses(
     wrong = {SORT_PROPERTY: "day, price"}
     with pytest.raises(ConfigurationError, match=r"there is no column 'price'; there are: day, amount"):
         lake.create("other", query, layout=layout, properties=wrong)
+
+
+def test_stored_rows_are_found_in_small_row_groups(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new table has them by default, and a property of the view takes precedence. Few rows are deleted."""
+    monkeypatch.setattr(candidates, "SMALL_STORAGE", -1)  # else so few rows are written anew by each refresh
+    rows = ", ".join(f"({number}, {number % 7}, 'row {number}')" for number in range(900))
+    lake.table("orders", "id integer, amount bigint, note varchar", rows)
+    query, ways = "SELECT id, amount, note FROM {ns}.orders", list[str]()
+    lake.create("daily", query, refresh_strategy="incremental")
+    assert lake.catalog.load_storage(lake.view("daily")).table.properties[ROW_GROUP] == str(3 * 160 * 1024)
+
+    chosen = {ROW_GROUP: "1", "write.parquet.row-group-check-min-record-count": "50"}
+    own = {f"airflow-mv.storage.{key}": value for key, value in chosen.items()}
+    lake.create("daily", query, refresh_strategy="incremental", properties=own, replace=True)
+    lake.refresh("daily")
+
+    def noted(script: Script) -> Outcome:
+        outcome = lake.stager(script)
+        ways.append(outcome.written_by)
+        return outcome
+
+    assert max(pq.ParquetFile(file).metadata.num_row_groups for file in lake.stored_files("daily")) > 3
+    for change in (
+        "DELETE FROM {} WHERE id BETWEEN 120 AND 133",
+        "UPDATE {} SET amount = -1 WHERE id IN (0, 450, 899)",
+    ):
+        lake.run(change.format(lake("orders")))
+        assert lake.refresh("daily", stager=noted, on_fallback="fail").mode == "merge"
+        assert multiset(lake.stored("daily")) == recomputed(lake, "daily", query.replace("{ns}.", ""))
+    assert ways == ["positions", "positions"]
 
 
 def _amounts(lake: Lake) -> list[list[int]]:
