@@ -31,14 +31,14 @@ _DATA, _POSITIONS = 0, 1
 _REMOVED = 2
 #: Iceberg's id of the column of a delete file that names the data file.
 _PATH_ID = 2147483546
-_BOUND_PATH = f"IF(data_file.content = {_DATA}, NULL, data_file.{{}}_bounds[{_PATH_ID}])"
 #: What tells whether two snapshots have the same file with the same deletes, and what else is read of an entry.
 _KEY = ("content", "file_path", "content_offset", "sequence_number")
 _OTHERS = ("referenced_data_file", "record_count", "low", "high", "side")
 _FILE_ITEMS = (
     "data_file.content, data_file.file_path, data_file.content_offset, sequence_number, "
     "data_file.referenced_data_file, data_file.record_count, "
-    f"{_BOUND_PATH.format('lower')} AS low, {_BOUND_PATH.format('upper')} AS high"
+    f"IF(data_file.content = {_DATA}, NULL, data_file.lower_bounds[{_PATH_ID}]) AS low, "
+    f"IF(data_file.content = {_DATA}, NULL, data_file.upper_bounds[{_PATH_ID}]) AS high"
 )
 #: The client reads the entries of all files if they and their bounds are at most so many values.
 _MOST_VALUES = 20_000

@@ -17,10 +17,12 @@ from airflow_mv.job.context import JobContext, as_frame
 
 _SELECTS = {
     "snapshots": "SELECT 'snapshots' AS kind, snapshot_id, parent_id, operation AS text, summary, "
-    "CAST(NULL AS INT) AS schema FROM {table}.snapshots",
-    "log": "SELECT 'log', latest_snapshot_id, NULL, file, NULL, latest_schema_id FROM {table}.metadata_log_entries",
-    "references": "SELECT 'references', snapshot_id, NULL, name, NULL, NULL FROM {table}.refs",
+    "CAST(NULL AS INT) AS schema",
+    "log": "SELECT 'log', latest_snapshot_id, NULL, file, NULL, latest_schema_id",
+    "references": "SELECT 'references', snapshot_id, NULL, name, NULL, NULL",
 }
+#: The metadata table of each of them.
+_TABLES = {"snapshots": "snapshots", "log": "metadata_log_entries", "references": "refs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def read_history(spark: SparkSession, table: str, *more: str) -> History:
         table: Quoted Spark name.
         more: ``log`` and ``references``, if they are wanted beside the snapshots.
     """
-    selects = (_SELECTS[part].format(table=table) for part in ("snapshots", *more))
+    selects = (f"{_SELECTS[part]} FROM {table}.{_TABLES[part]}" for part in ("snapshots", *more))
     rows = as_frame(spark, " UNION ALL ".join(selects)).collect()
     snapshots, log, references = ([row for row in rows if row.kind == kind] for kind in _SELECTS)
     return History(
