@@ -34,6 +34,8 @@ from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 #: Row ids by blocks of 64, and an id's bit in its block.
 _BLOCK, _BIT = f"({_ROW_ID} DIV 64)", f"shiftleft(1L, CAST({_ROW_ID} % 64 AS INT))"
+#: So many blocks with changed rows are broadcast, of some 60 bytes each. With more, all ids of both sides are compared.
+_MOST_BLOCKS = 500_000
 #: Types whose equal values may still be distinguishable.
 _EQUAL_YET_OTHER = ("float", "double", "map")
 #: How Spark's plans mark a function that is not built in.
@@ -556,12 +558,12 @@ class _Tasks:
         own = _unlike("__", old.columns)
         block, version, bits = (f"{own}{name}" for name in ("block", "version", "bits"))
         found = both.groupBy(F.expr(_BLOCK).alias(block), F.col(_ROW_VERSION).alias(version))
-        few = self.context.collect_locally(found.agg(F.expr(f"bit_xor({_BIT})").alias(bits)).where(f"{bits} <> 0"))
+        unlike, blocks = self.context.kept(found.agg(F.expr(f"bit_xor({_BIT})").alias(bits)).where(f"{bits} <> 0"))
         # From here on without the step's condition: the remaining rows of both have passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
-            if few is not None:
+            if blocks <= _MOST_BLOCKS:
                 same = F.expr(f"{_BLOCK} = {block} AND {_ROW_VERSION} <=> {version} AND ({bits} & {_BIT}) <> 0")
-                changed = here.join(F.broadcast(few[0]), on=same, how="left_semi")
+                changed = here.join(F.broadcast(unlike), on=same, how="left_semi")
             else:
                 changed = here.join(there.select(*ids), on=ids, how="left_anti")
             yield _signed(changed, replace(self.step, where=""), sign)
