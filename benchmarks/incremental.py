@@ -182,7 +182,6 @@ class Bench:
     options: argparse.Namespace
     clock: Clock
     cells: dict[tuple[Change, str], Cell] = field(default_factory=dict)
-    _full: dict[tuple[str, str], Way] = field(default_factory=dict)
     _number: int = 0
 
     def measure(self) -> list[Cell]:
@@ -196,8 +195,8 @@ class Bench:
     def _in_sequence(self, changes: Sequence[Change]) -> None:
         """Make the changes one after another. Those of one format version happen to the same tables and views.
 
-        At a large scale most of the time goes to full refreshes. So one is measured after the first change of each
-        variant only, and counts for its later changes, too.
+        At a large scale most of the time goes to full refreshes. So one of each view is measured only after the first
+        change of a format version, and counts for the later ones, too.
         """
         for version in dict.fromkeys(change.format_version for change in changes):
             own = [change for change in changes if change.format_version == version]
@@ -205,10 +204,11 @@ class Bench:
                 continue
             tables = self._made(own[0].variant, f"v{version} sequence")
             self._warm_up(tables, own[0])
+            full: dict[str, Way] = {}
             for change in own:
                 if self.clock.allows(str(change)):
                     tables = tables.turned(self.stager.session, change.variant)
-                    self._row(tables, change, self._full)
+                    self._row(tables, change, full)
 
     def _each_by_itself(self) -> None:
         """Measure all sizes, the most telling ones first, and the cheap ones again as long as there is time.
@@ -258,22 +258,21 @@ class Bench:
                 self._way(_view_name(tables, view), _INCREMENTAL)
         self.clock.phase("warm-up", since)
 
-    def _row(self, tables: Tables, change: Change, full: dict[tuple[str, str], Way]) -> None:
+    def _row(self, tables: Tables, change: Change, full: dict[str, Way]) -> None:
         """Change the tables once, and refresh their views both ways.
 
         Args:
             tables: Which.
             change: What happens to them.
-            full: Full refreshes of a variant and view that need not be measured again; gets those that were.
+            full: Full refreshes of views that need not be measured again; gets those that were.
         """
         self._change(tables, change)
         since = time.monotonic()
         for view in self.options.views:
             cell = Cell(self.options.scale, change.variant, change.sort, change.percent, view)
             cell = self.cells.setdefault((change, view), cell)
-            key = (change.variant, view)
-            cell.runs.append(self._run(_view_name(tables, view), full.get(key)))
-            full[key] = cell.runs[-1].full
+            cell.runs.append(self._run(_view_name(tables, view), full.get(view)))
+            full[view] = cell.runs[-1].full
             print(cell, flush=True)
         self.clock.phase("refreshes", since)
 

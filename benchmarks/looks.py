@@ -8,6 +8,7 @@ and with ``--count`` the queries and the metadata files, which takes time itself
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from contextlib import suppress
@@ -83,6 +84,8 @@ def main(look: str, file: str, views: str, *options: str) -> None:
     counts = _count() if options else {}
     LOOKS[look](int(views))
     Path(file).write_text(json.dumps({**found, **counts}))
+    if look != "status":
+        os._exit(0)  # as Airflow ends the process of a task; the others go on
 
 
 if __name__ == "__main__":

@@ -78,24 +78,26 @@ _TOOLS = "bare ours trino ours-process pipelines dbt"
 #: sizes for the plots.
 PARTS = (
     _part("full-refresh", 4, "full-refresh --repeat 6"),
-    _part("shared-application", 4, "shared-application --alone 3"),
-    _part("many-views", 4, "many-views"),
+    _part("shared-application", 4, "shared-application --alone 2"),
+    _part("many-views", 4, "many-views --repeat 2"),
     _part("many-views-postgresql", 4, "many-views --postgres --repeat 1"),
     _part("snapshots", 3, "freshness --number 10 --tables 5 --repeat 3"),
     _part("starts", 3, "starts"),
     _part("demo", 6, "demo"),
     _part("connect", 4, "connect --repeat 3"),
     _part("waiting-sensors", 4, "waiting-sensors --period 10"),
-    _part("incremental", 9, f"{_MEDIANS} --percents 0.1 10 --variants v2-mor", reserve=2),
+    _part("incremental", 9, f"{_MEDIANS} --percents 0.1 --variants v2-mor", reserve=2),
     _part("incremental-10", 10, f"{_TEN} v2-mor:append:0.1 v2-mor:mixed:0.1", reserve=4),
-    _part("incremental-10-lineage", 14, f"{_TEN} {_LINEAGE}", "incremental-10", reserve=4),
+    _part("incremental-10-lineage", 16, f"{_TEN} {_LINEAGE}", "incremental-10", reserve=4),
     _part("peers", 10, f"peers --tools {_TOOLS} --views v1 v3 --minutes {{minutes}}", reserve=2),
     _part("memory", 4, "memory"),
     _part("peers-10", 9, "peers --scale 10 --tools bare ours trino --views v1 v3 --minutes {minutes}", reserve=3),
     _part("incremental-0.1", 3, f"{_INCREMENTAL} --scale 0.1 --percents 0.1 --variants v2-mor", reserve=1),
     _part("many-views-1000", 2, "many-views --views 1000 --tables 200"),
     _part("many-views-100", 1, "many-views --views 100 --tables 20"),
-    _part("incremental-sizes", 6, f"{_INCREMENTAL} --percents 1 0.01 50 --variants v2-mor", "incremental", reserve=2),
+    _part(
+        "incremental-sizes", 6, f"{_INCREMENTAL} --percents 10 1 0.01 50 --variants v2-mor", "incremental", reserve=2
+    ),
     _part("incremental-lineage", 4, f"{_INCREMENTAL} --percents 0.1 --variants v3-mor", "incremental", reserve=1),
 )
 
