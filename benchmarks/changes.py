@@ -54,7 +54,7 @@ class Tables:
         for table in TABLES:
             self._share(spark, catalog, table)
 
-    def turned(self, spark: SparkSession, variant: str) -> Tables:
+    def as_variant(self, spark: SparkSession, variant: str) -> Tables:
         """Let later changes delete rows as a variant of the same format version does, and return the tables as that."""
         for table in TABLES:
             spark.sql(f"ALTER TABLE {self.name(table)} SET TBLPROPERTIES ({_written(VARIANTS[variant])})")

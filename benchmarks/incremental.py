@@ -207,7 +207,7 @@ class Bench:
             full: dict[str, Way] = {}
             for change in own:
                 if self.clock.allows(str(change)):
-                    tables = tables.turned(self.stager.session, change.variant)
+                    tables = tables.as_variant(self.stager.session, change.variant)
                     self._row(tables, change, full)
 
     def _each_by_itself(self) -> None:
@@ -219,7 +219,8 @@ class Bench:
         made = {
             sort: self._made(sort[0], f"{sort[0]} {sort[1]}") for sort in sorts if self.clock.allows(" ".join(sort))
         }
-        for tables, sort in list(zip(made.values(), made, strict=True))[:1]:
+        if made:
+            sort, tables = next(iter(made.items()))
             self._warm_up(tables, Change(*sort, self.options.percents[0]))
         for turn in range(max(1, self.options.repeat)):
             for percent in (item for item in self.options.percents if turn == 0 or item <= _CHEAP):

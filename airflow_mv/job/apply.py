@@ -19,7 +19,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, columns_of, incomparable
 from airflow_mv.job.gather import PLACE
 from airflow_mv.job.positions import Located, locate
-from airflow_mv.job.pruning import KeyFilters, key_filters, of_files
+from airflow_mv.job.pruning import KeyFilters, key_filters, skipping_keys
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
 
@@ -158,7 +158,7 @@ class _Keys:
     def filters(self) -> KeyFilters:
         """What is known of the rows that have one of the keys."""
         # A merge asks for stored rows only.
-        keys = self._of_files if isinstance(self.step, MergeAdditiveStep) else self.step.keys
+        keys = self._skipping_keys if isinstance(self.step, MergeAdditiveStep) else self.step.keys
         return key_filters(self.context.spark, self.view, keys, self._types, self.context.keys or 0)
 
     def only(self, relation: str, alias: str) -> str:
@@ -272,12 +272,12 @@ class _Keys:
     def _stored_predicates(self) -> Mapping[str, str]:
         """The predicates for the storage table."""
         found = self.filters.predicates
-        return {key: text for key, text in found.items() if key in self._of_files}
+        return {key: text for key, text in found.items() if key in self._skipping_keys}
 
     @cached_property
-    def _of_files(self) -> Sequence[str]:
+    def _skipping_keys(self) -> Sequence[str]:
         """The keys whose predicates are applied to the storage table."""
-        return of_files(self.step.keys, self._types, self.context.clustered_by(self.step.table))
+        return skipping_keys(self.step.keys, self._types, self.context.clustered_by(self.step.table))
 
 
 def _condition(predicates: Mapping[str, str], alias: str) -> str:

@@ -259,8 +259,11 @@ def _bounded(
     places = [first[snapshot] for snapshot in snapshots if snapshot in first]
     if not places or len(_schemas(log[max(places) :])) > 1 or context.at(table, log[-1].snapshot).schema != now:
         return {}
-    same = len(places) == len(snapshots) and len(_schemas(log[min(places) :])) == 1
-    same = same and first[log[-1].snapshot] == len(log) - 1
+    same = (
+        len(places) == len(snapshots)
+        and len(_schemas(log[min(places) :])) == 1
+        and first[log[-1].snapshot] == len(log) - 1
+    )
     return {
         item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT) and (same or item.name in columns)
     }

@@ -256,7 +256,8 @@ class JobContext:
             if local is not None:
                 return local
         held = frame.localCheckpoint(eager=True)
-        # Over Spark Connect the rows would go to the client and back. That pays for none: Spark drops what joins them.
+        # Over Spark Connect rows would go to the client and back. That is worth it only without rows: Spark removes
+        # joins with an empty relation.
         count = held.count() if self.jvm is None else 0
         local = self.collect_locally(held) if fits and not count else None
         if local is not None:

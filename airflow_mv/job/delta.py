@@ -139,7 +139,7 @@ def _to_join(context: JobContext, step: DeltaStep, frame: DataFrame, rows: int) 
 
     That is their bounds, which Spark applies to the other side of a join too, and that they are few.
     """
-    size = rows * len(step.columns) * _VALUE_BYTES
+    size = _size(step, rows)
     all_pass = ""
     if rows and step.bounded:
         with context.sized_for(size):
@@ -151,6 +151,11 @@ def _to_join(context: JobContext, step: DeltaStep, frame: DataFrame, rows: int) 
         frame = frame.where(all_pass)
     # Spark takes the size of the files that were read for the size of the rows that were held.
     return F.broadcast(frame) if size <= _BROADCAST_BYTES else frame
+
+
+def _size(step: DeltaStep, rows: int) -> int:
+    """Return about how many bytes so many rows of a change have."""
+    return rows * len(step.columns) * _VALUE_BYTES
 
 
 def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
@@ -167,10 +172,20 @@ def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
 def histories(context: JobContext, steps: Iterable[Step]) -> dict[str, bool]:
     """Return the tables whose histories some steps read over Spark Connect, and whether they read the log, too."""
     found: dict[str, bool] = {}
-    for step in steps:
-        if isinstance(step, DeltaStep) and not context.is_staged(step.table):
+    for step in _of_base_tables(context, steps):
+        if delta_path(step.table) is None:
             found[step.table] = found.get(step.table, False) or _reads_log(step)
     return found
+
+
+def _of_base_tables(context: JobContext, steps: Iterable[Step]) -> Iterator[DeltaStep]:
+    """Yield the steps that read changes of tables that exist before the run.
+
+    Other steps register the tables of nested views, from files that do not change.
+    """
+    for step in steps:
+        if isinstance(step, DeltaStep) and not context.is_staged(step.table):
+            yield step
 
 
 def _reads_log(step: DeltaStep) -> bool:
@@ -183,13 +198,11 @@ def check_snapshots(context: JobContext, steps: Iterable[Step]) -> None:
     Raises:
         IncrementalRefusedError: Code ``snapshot-missing``.
     """
-    for step in steps:
-        # The steps themselves register the tables of nested views, from files that do not change.
-        if isinstance(step, DeltaStep) and not context.is_staged(step.table):
-            wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
-            missing = wanted - _known(context, step, wanted)
-            if missing:
-                raise _expired(step, missing.pop())
+    for step in _of_base_tables(context, steps):
+        wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
+        missing = wanted - _known(context, step, wanted)
+        if missing:
+            raise _expired(step, missing.pop())
 
 
 def _known(context: JobContext, step: DeltaStep, wanted: Iterable[int]) -> set[int]:
@@ -216,7 +229,7 @@ def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
 def _partitions(context: JobContext, step: DeltaStep, read: _Read) -> AbstractContextManager[None]:
     facts = read.facts
     if read.held:
-        return context.sized_for((read.most or 0) * len(step.columns) * _VALUE_BYTES)
+        return context.sized_for(_size(step, read.most or 0))
     known = facts.old_tasks + facts.new_tasks
     return context.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
 

@@ -21,7 +21,7 @@ _RULES = (
     "optimizer.SimplifyCasts",
     "optimizer.BooleanSimplification",
 )
-#: Without rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
+#: They switch off rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
 _RUNTIME_FILTERS = {
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",

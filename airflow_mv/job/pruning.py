@@ -39,7 +39,7 @@ class KeyFilters:
     first: str | None
 
 
-def of_files(keys: Iterable[str], types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> list[str]:
+def skipping_keys(keys: Iterable[str], types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> list[str]:
     """Return the keys whose predicates are worth their time where a whole table is read.
 
     Each one is applied to each row, too. Strings and decimals are slow to compare, and skip files only if the table's

@@ -150,7 +150,9 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
         self.log.info("::group::Spark's own log, on master %s", submission.target.master)
         try:
             with _no_connect_variables():
-                self._submission = self.new_submission(identity, hook, on_submit, application=str(main_file()))
+                self._submission = self.new_submission(
+                    identity=identity, new_hook=hook, on_submit=on_submit, application=str(main_file())
+                )
                 self._submission.submit(context)
                 return self._submission.driver
         except (AirflowException, RuntimeError, OSError) as error:
@@ -160,22 +162,17 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
         finally:
             self.log.info("::endgroup::")
 
-    def new_submission(
-        self,
-        identity: str,
-        new_hook: Callable[[Mapping[Any, Any]], SparkSubmitHook],
-        on_submit: Callable[[], object] | None = None,
-        **arguments: Any,
-    ) -> SparkSubmission:
-        """Make a submission with the user's arguments and others; see :class:`SparkSubmission`."""
+    def new_submission(self, **arguments: Any) -> SparkSubmission:
+        """Make a submission with the user's arguments and those that are given.
+
+        Args:
+            **arguments: As for :class:`~airflow_mv.operators.spark_provider.SparkSubmission`.
+        """
         from airflow_mv.operators.spark_provider import SparkSubmission
 
         given = {**self.spark_arguments(), "conn_id": self.spark_conn_id, **arguments}
-        # Of a DAG of its own: if a file calls dag.test() within the block of its DAG, it would be added to that DAG.
-        own = DAG("submission", auto_register=False)
-        return SparkSubmission(
-            dag=own, task_id=self.task_id, identity=identity, new_hook=new_hook, on_submit=on_submit, **given
-        )
+        # A DAG of its own: if a file calls dag.test() within the block of its DAG, it would be added to that DAG.
+        return SparkSubmission(dag=DAG("submission", auto_register=False), task_id=self.task_id, **given)
 
     @property
     def hook(self) -> SparkSubmitHook | None:
@@ -460,7 +457,9 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         from airflow_mv.operators.spark_provider import submit_hook
 
         arguments = {**self.spark_arguments(), "conn_id": self.spark_conn_id}
-        return self.new_submission(_identity(context, script), lambda _: submit_hook(arguments, local=False))
+        return self.new_submission(
+            identity=_identity(context, script), new_hook=lambda _: submit_hook(arguments, local=False)
+        )
 
 
 def _identity(context: Context, script: Script) -> str:

@@ -74,8 +74,7 @@ _TEN = f"{_INCREMENTAL} --scale 10 --sequence"
 _LINEAGE = "v3-cow:mixed:0.1 v3-mor:clustered:0.04 v3-mor:mixed:0.1"
 #: Without bare Spark in a new process, which is its running session and Spark's start.
 _TOOLS = "bare ours trino ours-process pipelines dbt"
-#: In this order: what is left out for want of time comes last. Behind the peers there are no targets, but other
-#: sizes for the plots.
+#: In this order: what is left out for want of time comes last. The parts from the peers on have no targets.
 PARTS = (
     _part("full-refresh", 4, "full-refresh --repeat 6"),
     _part("shared-application", 4, "shared-application --alone 2"),
