@@ -33,9 +33,10 @@ from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 #: Row ids by blocks of 64, and an id's bit in its block.
-_BLOCK, _BIT = f"({_ROW_ID} DIV 64)", f"shiftleft(1L, CAST({_ROW_ID} % 64 AS INT))"
+_BLOCK, _BIT = f"shiftright({_ROW_ID}, 6)", f"shiftleft(1L, CAST({_ROW_ID} & 63 AS INT))"
 #: So many blocks with changed rows are broadcast, of some 60 bytes each. With more, all ids of both sides are compared.
 _MOST_BLOCKS = 500_000
+_WITH_ROW_IDS, _MOST_LONG = 3, 2**63 - 1
 #: Types whose equal values may still be distinguishable.
 _EQUAL_YET_OTHER = ("float", "double", "map")
 #: How Spark's plans mark a function that is not built in.
@@ -549,8 +550,7 @@ class _Tasks:
                 yield _signed(frame, self.step, sign)
 
     def _files(self) -> Iterator[DataFrame]:
-        both = self.removed.size() and self.added.size()
-        if both and self.version > 2 and self.diff.lineage(self.removed) and self.diff.lineage(self.added):
+        if self.removed.size() and self.added.size() and self._have_row_ids():
             self.read_by.append("lineage")
             yield from self._by_lineage()
             return
@@ -569,17 +569,35 @@ class _Tasks:
         # the XOR is a row on one side only. So few numbers are shuffled, and no column but the ids is read for them.
         both = old.select(*ids).unionAll(new.select(*ids))
         own = _unlike("__", old.columns)
-        block, version, bits = (f"{own}{name}" for name in ("block", "version", "bits"))
-        found = both.groupBy(F.expr(_BLOCK).alias(block), F.col(_ROW_VERSION).alias(version))
-        unlike, blocks = self.context.kept(found.agg(F.expr(f"bit_xor({_BIT})").alias(bits)).where(f"{bits} <> 0"))
+        block, bits = f"{own}block", f"{own}bits"
+        last, newest = self._limits
+        # One number, because Spark hashes one faster than two.
+        place = f"({_BLOCK} * {newest + 1}L + {_ROW_VERSION})"
+        valid = f"{_ROW_ID} BETWEEN 0 AND {last} AND {_ROW_VERSION} BETWEEN 0 AND {newest}"
+        checked = f"IF({valid}, {place}, raise_error('a row has an id or a version that the table has not given'))"
+        found = both.groupBy(F.expr(checked).alias(block)).agg(F.expr(f"bit_xor({_BIT})").alias(bits))
+        unlike, blocks = self.context.kept(found.where(f"{bits} <> 0"))
         # From here on without the step's condition: the remaining rows of both have passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
             if blocks <= _MOST_BLOCKS:
-                same = F.expr(f"{_BLOCK} = {block} AND {_ROW_VERSION} <=> {version} AND ({bits} & {_BIT}) <> 0")
+                same = F.expr(f"{place} = {block} AND ({bits} & {_BIT}) <> 0")
                 changed = here.join(F.broadcast(unlike), on=same, how="left_semi")
             else:
                 changed = here.join(there.select(*ids), on=ids, how="left_anti")
             yield _signed(changed, replace(self.step, where=""), sign)
+
+    def _have_row_ids(self) -> bool:
+        """Whether each row has an id, which fits into one number with its version."""
+        if self.version < _WITH_ROW_IDS or not (self.diff.lineage(self.removed) and self.diff.lineage(self.added)):
+            return False
+        last, newest = self._limits
+        return (last // 64 + 1) * (newest + 1) <= _MOST_LONG
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """The greatest id and the greatest version that a row of the table may have."""
+        following, newest = (int(number) for number in self.diff.limits())
+        return following - 1, newest
 
     def _mattering(self, frame: DataFrame) -> DataFrame:
         """Rows with the same id and version are equal: both sides have them or neither, after the condition too."""

@@ -120,6 +120,7 @@ class BaseTableInput:
         appended: The commits since the recorded snapshot; ``None`` if not all of them are appends, or columns
             changed since.
         files: The files of both snapshots; ``None``: their metadata file is not known.
+        has_row_ids: Whether its rows have ids.
     """
 
     identifier: Identifier
@@ -134,6 +135,7 @@ class BaseTableInput:
     schema_is_current: bool = True
     appended: AppendedFiles | None = None
     files: SnapshotFiles | None = None
+    has_row_ids: bool = False
 
     @property
     def changed(self) -> bool:
@@ -383,7 +385,7 @@ def _reasons(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
 
 def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
     """Return the base tables in the form of the estimates."""
-    return tuple(BaseCost(base.range if base.changed else None, base.total_bytes) for base in bases)
+    return tuple(BaseCost(base.range if base.changed else None, base.total_bytes, base.has_row_ids) for base in bases)
 
 
 def _gathering(bases: Sequence[BaseTableInput]) -> BaseTableInput | None:

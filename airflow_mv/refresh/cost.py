@@ -20,8 +20,8 @@ from airflow_mv.spec.units import human
 _SCAN = 300e6
 #: Bytes that they scan, join, aggregate and write in a second, in a full refresh of an ordinary query.
 _COMPUTE = 55e6
-#: Bytes of rows that they compare in a second.
-_COMPARE = 28e6
+#: Bytes of rows that they compare in a second: by all values, and by row ids (tables of format version 3).
+_COMPARE, _COMPARE_IDS = 28e6, 100e6
 #: A row that is read at its position, among others that are not read, takes as long as so many rows of whole files.
 _BY_POSITION = 4
 #: Bytes of stored rows that they find by value, and rewrite, in a second.
@@ -104,10 +104,12 @@ class BaseCost:
     Args:
         range: The change; ``None`` if the table did not change.
         total_bytes: Bytes of its files now; ``None``: not known.
+        has_row_ids: Whether its rows have ids, so that copied ones are recognized.
     """
 
     range: Range | None
     total_bytes: int | None
+    has_row_ids: bool = False
 
     @property
     def changed_bytes(self) -> int | None:
@@ -120,19 +122,21 @@ class BaseCost:
         return self._at_most_both((size.bytes_added, size.bytes_removed, size.bytes_touched))
 
     @property
-    def compared_bytes(self) -> int | None:
-        """Bytes of the compared rows: files that only one of the two snapshots has, and deleted rows of other files.
+    def comparing(self) -> float | None:
+        """Seconds to compare rows: of files that only one of the two snapshots has, and deleted rows of other files.
 
-        Rows of other files are counted several times, because they take longer.
+        Rows of other files are counted several times, because they take longer. ``None``: not known.
         """
         if self.range is None or self.range.only_appends:
-            return 0
+            return 0.0
         size = self.range.size
         deleted = size.bytes_touched
         if deleted and None not in (size.rows_deleted, size.total_rows):
             rows, total = size.rows_deleted or 0, size.total_rows or 0
             deleted = _BY_POSITION * deleted * min(rows, total) // max(total, 1)
-        return self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
+        compared = self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
+        by_ids = self.has_row_ids and not size.bytes_touched
+        return None if compared is None else compared / (_COMPARE_IDS if by_ids else _COMPARE)
 
     def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
         """At most both snapshots are read, which have about the same size."""
@@ -188,16 +192,16 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
     changed = [base for base in bases if base.range is not None]
     rows = known_sum(base.changed_rows for base in changed)
     delta = known_sum(base.changed_bytes for base in changed)
-    compared = known_sum(base.compared_bytes for base in changed)
+    comparing = [base.comparing for base in changed]
     others = known_sum(base.total_bytes for base in bases)
-    if delta is None or compared is None or others is None:
+    if delta is None or None in comparing or others is None:
         return Estimate(mode, None, None, rows)
     # The change of each table is joined with the whole other tables: once for each changed table.
     read = delta + sum(others - (base.total_bytes or 0) for base in changed)
     largest = max(changed, key=lambda base: base.total_bytes or 0, default=None)
     if largest is not None and largest.is_read_once:
         read -= (len(changed) - 1) * (largest.total_bytes or 0)
-    seconds = compared / _COMPARE
+    seconds = sum(filter(None, comparing))
     if mode == "replace-keys":
         # The rows of the affected keys are searched in all base tables and in the stored rows.
         read += others + stored.bytes

@@ -122,6 +122,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         schema_is_current=is_current,
         appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
         files=_files(observed, change.recorded, {str(item["name"]): item["id"] for item in _fields(target)}, kept),
+        has_row_ids=table.has_row_ids,
     )
 
 

@@ -80,6 +80,7 @@ class ResolvedQuery:
             total_bytes=table.bytes_at(observed.head),
             kept=kept_columns(then, now),
             not_null=required_columns(then) & required_columns(now),
+            has_row_ids=table.has_row_ids,
         )
 
 

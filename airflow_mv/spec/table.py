@@ -23,6 +23,7 @@ from airflow_mv.spec.times import from_ms
 
 #: The newest supported table format version.
 MAX_FORMAT_VERSION = 3
+_WITH_ROW_IDS = 3
 _NUMBER = re.compile(r"[0-9]{1,30}")
 _LARGEST = 2**63 - 1
 _MAIN = "main"
@@ -131,6 +132,11 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         """Return a retained snapshot, or ``None``."""
         number = self.by_id.get(snapshot_id)
         return None if number is None else self.snapshots[number]
+
+    @property
+    def has_row_ids(self) -> bool:
+        """Whether its rows have ids, which copies keep (spec: Row Lineage)."""
+        return self.format_version >= _WITH_ROW_IDS
 
     @property
     def column_names(self) -> tuple[str, ...]:

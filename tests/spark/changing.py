@@ -196,6 +196,20 @@ def delete_by_equality(table: Table, **values: Any) -> None:
     java.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
 
 
+def append_files_of(table: Table, other: Table) -> None:
+    """Commit the data files of another table as they are, as a tool that knows nothing of row ids may do."""
+    spark: Any = table.spark
+    one, two = (
+        spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, item.name)
+        for item in (table, other)
+    )
+    append = one.newAppend()
+    tasks = two.newScan().planFiles().iterator()
+    while tasks.hasNext():
+        append.appendFile(tasks.next().file())
+    append.commit()
+
+
 def _java_list(jvm: Any, items: Sequence[str]) -> Any:
     found = jvm.java.util.ArrayList()
     for item in items:

@@ -27,7 +27,17 @@ from airflow_mv.script import (
     Step,
     temporary,
 )
-from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, Table, delete_by_equality, make_table, quick, random_history
+from tests.spark.changing import (
+    COLUMNS,
+    LAYOUTS,
+    VIEW,
+    Table,
+    append_files_of,
+    delete_by_equality,
+    make_table,
+    quick,
+    random_history,
+)
 from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
 from tests.spark.processes import over_connect
 
@@ -158,6 +168,21 @@ def test_a_compaction_is_not_a_change(spark: SparkSession, lake: Lake) -> None:
         assert table.head != before
         found, facts = table.delta(before, table.head)
         assert (found, facts.rows, facts.rows_read) == ({}, 0, 40)
+
+
+def test_row_ids_that_the_table_has_not_given_are_refused(spark: SparkSession, lake: Lake) -> None:
+    """Copied rows are recognized by numbers made of ids and versions, and a foreign file could make two alike."""
+    layout = (3, "copy-on-write")
+    other, table = (make_table(spark, f"{lake.name}.sales.{name}", layout, "id BIGINT, k INT") for name in "or")
+    other.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, 1 FROM range(100)", "DELETE FROM {t} WHERE id < 90")
+    table.run("INSERT INTO {t} VALUES (1000, 1)")
+    append_files_of(table, other)
+    table.run("UPDATE {t} SET k = 2 WHERE id = 95", "DELETE FROM {t} WHERE id = 1000")
+    _, before, after, last = table.snapshots
+    assert table.delta(after, last)[0] == table.change(after, last)
+    with pytest.raises(IncrementalRefusedError, match="a row has an id or a version that") as refused:
+        table.delta(before, after)
+    assert refused.value.code == "delta-failed"
 
 
 def test_changes_that_do_not_affect_the_view_cancel(spark: SparkSession, lake: Lake) -> None:
