@@ -17,7 +17,7 @@ from benchmarks.whole.parts import PARTS, documents, run_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, default=38.0, metavar="M", help="begin no part after so many minutes")
+    parser.add_argument("--minutes", type=float, default=40.0, metavar="M", help="begin no part after so many minutes")
     parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="only these parts")
     parser.add_argument("--keep", action="store_true", help=f"write {FILE.name}, the pages' tables and the plots")
     parser.add_argument("--pages", action="store_true", help=f"measure nothing: write them from {FILE.name}")
