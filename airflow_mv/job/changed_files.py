@@ -3,7 +3,8 @@
 
 Files that both snapshots read with the same delete files have the same rows in both. Of a file that only one has, all
 rows are read. Of a file that both have with other delete files, the rows are read that one snapshot has and the other
-one has deleted, by the positions in its delete files.
+one has deleted: all that are marked as deleted if the first one has no deletes of the file, else by the positions in
+the delete files.
 
 The files are named in a filter on ``_file``. Iceberg (1.12) skips no file by such a filter, so the filter also has the
 range of values in these files.
@@ -11,8 +12,8 @@ range of values in these files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext
+from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, as_frame
 from airflow_mv.job.history import LoggedFile, history
 from airflow_mv.quoting import quote, string_literal
 
@@ -44,7 +45,7 @@ _FILE_ITEMS = (
 _MOST_VALUES = 20_000
 #: Types whose bounds in the statistics are exact, and between which Spark's SQL and Python's values may be compared.
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType, T.TimestampNTZType)
-_FILE, _POSITION = "_file", "_pos"
+_FILE, _POSITION, _DELETED = "_file", "_pos", "_deleted"
 #: Positions are read from all delete files of a snapshot, which may be so many times those that matter, and these more.
 _TIMES, _MORE = 10, 100
 
@@ -89,10 +90,31 @@ class _Own:
     partly: set[str] = field(default_factory=set)
 
 
-def changed_files(
-    context: JobContext, table: str, snapshots: tuple[int, int], columns: Sequence[str]
-) -> list[ChangedRows] | None:
+def changed_files(context: JobContext, entries: Entries) -> list[ChangedRows] | None:
     """Return the rows that may differ between two snapshots; ``None`` if they cannot be told, or are in too many files.
+
+    Args:
+        context: The run.
+        entries: The entries of both.
+    """
+    if _FILE in entries.taken or (own := entries.own()) is None:
+        return None
+    touched = _touch(context, entries.table, own)
+    if any(len(item.data) + len(touched) > MOST_FILES for item in own):
+        return None
+    files = _Files(context, own, entries)
+    if touched and not files.tell_deleted_rows():
+        for item in own:
+            item.data, item.partly = item.data | touched, set()
+    found = [files.whole(0), files.whole(1), files.partly(0), files.partly(1)]
+    return [item for item in found if item is not None]
+
+
+class Entries:
+    """The entries of the manifests of two snapshots.
+
+    If they are few, they are all read here, at once: over Spark Connect a query takes longer than they do. This may be
+    in a thread of its own, since it changes nothing in the session.
 
     Args:
         context: The run.
@@ -100,45 +122,19 @@ def changed_files(
         snapshots: The two.
         columns: Columns that are known to be the same ones at both, and now.
     """
-    now = context.spark.table(table).schema
-    taken = {name.lower() for name in now.names}
-    if _FILE in taken:
-        return None
-    entries = _Entries(context, table, snapshots, _bounded(context, table, snapshots, now, columns))
-    if (own := entries.own()) is None:
-        return None
-    touched = _touch(context, table, own)
-    if any(len(item.data) + len(touched) > MOST_FILES for item in own):
-        return None
-    files = _Files(context, table, own, entries)
-    if touched and (_POSITION in taken or not files.have_positions()):
-        for item in own:
-            item.data, item.partly = item.data | touched, set()
-    found = [files.whole(0), files.whole(1), files.partly(0), files.partly(1)]
-    return [item for item in found if item is not None]
 
-
-class _Entries:
-    """The entries of the manifests of two snapshots.
-
-    If they are few, they are all read at once: over Spark Connect a query takes longer than they do.
-
-    Args:
-        context: The run.
-        table: Quoted Spark name.
-        snapshots: The two.
-        bounded: The columns whose bounds are wanted.
-    """
-
-    def __init__(
-        self, context: JobContext, table: str, snapshots: tuple[int, int], bounded: Mapping[str, T.DataType]
-    ) -> None:
-        self._context, self._table, self._snapshots, self.bounded = context, table, snapshots, bounded
+    def __init__(self, context: JobContext, table: str, snapshots: tuple[int, int], columns: Collection[str]) -> None:
+        self._context, self.table, self._snapshots = context, table, snapshots
+        now = context.spark.table(table).schema
+        #: The names of the columns, in lower case.
+        self.taken = {name.lower() for name in now.names}
+        #: The columns whose bounds may skip files.
+        self.bounded = _bounded(context, table, snapshots, now, columns)
         self._all = self._read([(side, "") for side in (0, 1)]) if self._are_few() else None
 
     def _are_few(self) -> bool:
         """Whether the client can hold all entries, by the snapshots' summaries."""
-        known = history(self._context, self._table).snapshots
+        known = history(self._context, self.table).snapshots
         summaries = [known[snapshot].summary for snapshot in self._snapshots if snapshot in known]
         counts = [summary.get(f"total-{kind}-files", "") for summary in summaries for kind in ("data", "delete")]
         if len(summaries) < len(self._snapshots) or not all(map(str.isdecimal, counts)):
@@ -160,6 +156,13 @@ class _Entries:
             else:
                 own[row.side].deletes.append(row)
         return own
+
+    def has_no_deletes(self, side: int, paths: Collection[str]) -> bool:
+        """Whether it is known that a snapshot has no deletes that may be about some data files."""
+        if self._all is None:
+            return False
+        deletes = [row for row in self._all if row.side == side and row.content != _DATA]
+        return all(row.content == _POSITIONS and _about(row) not in {None, *paths} for row in deletes)
 
     def statistics(self, wanted: Sequence[Collection[str]]) -> dict[tuple[int, str], Row]:
         """Return the entries of data files with their statistics, by the side and the path.
@@ -184,7 +187,7 @@ class _Entries:
             items += [f"{text} AS {what}{number}" for what, text in zip(("low", "high"), bounds, strict=True)]
             items.append(f"{column}.null_value_count AS nulls{number}")
         selected = " UNION ALL ".join(self._select(", ".join(items), side, condition) for side, condition in parts)
-        return self._context.query(selected).collect() if parts else []
+        return as_frame(self._context.spark, selected).collect() if parts else []
 
     def _compared(self) -> list[Row]:
         """Return the entries that only one snapshot has, without statistics; one more than there may be."""
@@ -199,7 +202,7 @@ class _Entries:
 
     def _select(self, items: str, side: int, condition: str) -> str:
         return (
-            f"SELECT {items}, {side} AS side FROM {self._table}.entries VERSION AS OF {self._snapshots[side]} "
+            f"SELECT {items}, {side} AS side FROM {self.table}.entries VERSION AS OF {self._snapshots[side]} "
             f"WHERE status <> {_REMOVED}{condition}"
         )
 
@@ -276,17 +279,25 @@ def _schemas(log: Iterable[LoggedFile]) -> set[int | None]:
 class _Files:
     """The changed files with their statistics, and their rows."""
 
-    def __init__(self, context: JobContext, table: str, own: tuple[_Own, _Own], entries: _Entries) -> None:
-        self.context, self.table, self.own, self.bounded = context, table, own, entries.bounded
+    def __init__(self, context: JobContext, own: tuple[_Own, _Own], entries: Entries) -> None:
+        self.context, self.table, self.own, self.bounded = context, entries.table, own, entries.bounded
+        self._taken = entries.taken
         #: The entries of files of both snapshots are on the first side.
         self._rows = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
+        #: Whether a snapshot has all rows of its ``partly``. Then they are those that the other one has as deleted.
+        self._has_all = [
+            _DELETED not in self._taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
+        ]
 
-    def have_positions(self) -> bool:
-        """Whether the positions in delete files tell the deleted rows of the files of both, at a reasonable cost."""
+    def tell_deleted_rows(self) -> bool:
+        """Whether the rows of ``partly`` can be read, at a reasonable cost."""
         known = history(self.context, self.table).snapshots
-        for one, other in ((self.own[0], self.own[1]), (self.own[1], self.own[0])):
-            if not one.partly:
+        for side, one in enumerate(self.own):
+            other = self.own[1 - side]
+            if not one.partly or self._has_all[side]:
                 continue
+            if _POSITION in self._taken:
+                return False
             total = known[other.snapshot].summary.get("total-delete-files", "") if other.snapshot in known else ""
             if not total.isdecimal() or int(total) > _TIMES * len(other.deletes) + _MORE:
                 return False
@@ -308,34 +319,56 @@ class _Files:
         own = self.own[side]
         # The statistics of the files of both are on the first side.
         rows = [self._rows.get((side, path)) or self._rows.get((0, path)) for path in own.data]
-        return self._read(side, [row for row in rows if row is not None])
+        return self._read(side, [row for row in rows if row is not None], self.own[side].snapshot)
 
     def partly(self, side: int) -> ChangedRows | None:
         """Return the rows of the files of both snapshots that the other snapshot has deleted."""
         one, other = self.own[side], self.own[1 - side]
-        found = self._read(side, self._of(0, one.partly))
+        has_all = self._has_all[side]
+        files, snapshot, extra = self._of(0, one.partly), one.snapshot, _POSITION
+        if has_all:
+            snapshot, extra = other.snapshot, _DELETED  # with this column deleted rows are read, too
+        found = self._read(side, files, snapshot, extra)
         if found is None:
             return None
+        most = sum(row.record_count for row in other.deletes)
+        if has_all:
+            frame = found.frame.where(F.col(_DELETED))
+        else:
+            frame = found.frame.join(self._places(side, most), on=[_FILE, _POSITION], how="left_semi")
+        return replace(found, frame=frame, most=most, certain=True)
+
+    def _places(self, side: int, most: int) -> DataFrame:
+        """Return the files and positions of a snapshot's rows that the other snapshot has deleted.
+
+        Args:
+            side: The snapshot that has the rows.
+            most: An upper bound of their number.
+        """
+        one, other = self.own[side], self.own[1 - side]
         # Deletes of rows that this snapshot does not have either match no row.
         where = F.col("delete_file_path").isin(sorted({row.file_path for row in other.deletes}))
         where &= F.col("file_path").isin(sorted(one.partly))
         deleted = self.context.at(f"{self.table}.position_deletes", other.snapshot).where(where)
         places = deleted.select(F.col("file_path").alias(_FILE), F.col("pos").alias(_POSITION))
-        most = sum(row.record_count for row in other.deletes)
-        places = F.broadcast(places) if most <= MAX_LOCAL_ROWS else places
-        frame = found.frame.join(places, on=[_FILE, _POSITION], how="left_semi")
-        return ChangedRows(frame, found.sign, found.files, found.bytes, found.rows, most, certain=True)
+        return F.broadcast(places) if most <= MAX_LOCAL_ROWS else places
 
-    def _read(self, side: int, files: Sequence[Row]) -> ChangedRows | None:
+    def _read(self, side: int, files: Sequence[Row], snapshot: int, *extra: str) -> ChangedRows | None:
+        """Return all rows of some files.
+
+        Args:
+            side: The side that they count for.
+            files: The entries of the files, which have their statistics.
+            snapshot: The snapshot at which they are read.
+            extra: Metadata columns of Iceberg that are wanted, too.
+        """
         if not files:
             return None
-        own = self.own[side]
-        pinned = self.context.at(self.table, own.snapshot)
-        names = [F.col(_FILE), *([F.col(_POSITION)] if own.partly else [])]
+        pinned = self.context.at(self.table, snapshot)
         named = F.col(_FILE).isin(sorted(row.file_path for row in files))
         condition = reduce(Column.__and__, self._within(files), named)
         size, rows = sum(row.file_size_in_bytes for row in files), sum(row.record_count for row in files)
-        frame = pinned.select("*", *names).where(condition)
+        frame = pinned.select("*", *map(F.col, (_FILE, *extra))).where(condition)
         return ChangedRows(frame, 2 * side - 1, len(files), size, rows, rows)
 
     def _within(self, files: Sequence[Row]) -> list[Column]:

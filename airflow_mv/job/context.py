@@ -7,6 +7,7 @@ import pkgutil
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -68,6 +69,8 @@ class JobContext:
         self.executors = ExecutorTime(None, "")
         #: What is known of the past of tables, or is being read, see :mod:`airflow_mv.job.history`.
         self.histories: dict[str, object] = {}
+        #: What tells the changed files of a step, by its view, while it is being read, see :mod:`airflow_mv.job.delta`.
+        self.looks: dict[str, Future[Any]] = {}
         self._analysed: dict[str, DataFrame] = {}
         self._views: set[str] = set()
         self._staged: list[tuple[Any, str]] = []
@@ -102,7 +105,9 @@ class JobContext:
         """
         self.sql = sql
         if sql not in self._analysed:
-            self._analysed[sql] = self.query(sql)
+            frame = self._analysed[sql] = self.query(sql)
+            if self.jvm is None:
+                _ = frame.schema  # here it is analysed, and the frame keeps it
         return self._analysed[sql]
 
     def at(self, table: str, snapshot: int | None) -> DataFrame:
@@ -225,7 +230,7 @@ class JobContext:
         Args:
             size: Bytes.
         """
-        given, wanted = self._given_partitions, max(self._cores, -(-size // _PARTITION_BYTES))
+        given, wanted = self._given_partitions, max(self.cores, -(-size // _PARTITION_BYTES))
         once = {_ADAPTIVE: "false"} if size <= _PARTITION_BYTES else {}
         with self.settings({_PARTITIONS: str(min(given, wanted)), **once}):
             yield
@@ -235,7 +240,8 @@ class JobContext:
         return int(str(self.spark.conf.get(_PARTITIONS)))
 
     @cached_property
-    def _cores(self) -> int:
+    def cores(self) -> int:
+        """The cores that Spark plans for."""
         if self.jvm is not None:
             return int(self.spark.sparkContext.defaultParallelism)
         # A Connect server does not report its cores. By default it makes a range of so many partitions.

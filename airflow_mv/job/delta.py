@@ -8,6 +8,7 @@ snapshot has, minus those that only the old one has. Files that both read with t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,13 +20,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.changed_files import ChangedRows, changed_files
-from airflow_mv.job.changelog import changelog
+from airflow_mv.job.changed_files import ChangedRows, Entries, changed_files
+from airflow_mv.job.changelog import Changelog, changelog
 from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import PLACE, gathered, newly_deleted
-from airflow_mv.job.history import history
+from airflow_mv.job.history import begin, history
 from airflow_mv.job.pruning import bounds_of, within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.quoting import quote
@@ -170,13 +171,24 @@ def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
         raise IncrementalRefusedError("delta-failed", message) from error
 
 
-def histories(context: JobContext, steps: Iterable[Step]) -> dict[str, bool]:
-    """Return the tables whose histories some steps read over Spark Connect, and whether they read the log, too."""
-    found: dict[str, bool] = {}
-    for step in _of_base_tables(context, steps):
-        if delta_path(step.table) is None:
-            found[step.table] = found.get(step.table, False) or _reads_log(step)
-    return found
+def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
+    """Begin to read in a thread what the steps will ask of the metadata of base tables, while the run goes on.
+
+    Args:
+        context: The run, over Spark Connect.
+        steps: Its steps.
+    """
+    of_iceberg = [step for step in _of_base_tables(context, steps) if delta_path(step.table) is None]
+    if not of_iceberg:
+        return
+    pool = ThreadPoolExecutor(1)
+    for table in dict.fromkeys(step.table for step in of_iceberg):
+        begin(context, table, pool, log=any(_reads_log(step) for step in of_iceberg if step.table == table))
+    for step in of_iceberg:
+        if step.start is not None and step.end not in (None, step.start) and _looks(context, step):
+            context.looks[step.view] = pool.submit(_look, context, step, step.start, step.end)
+    pool.submit(lambda: context.cores)
+    pool.shutdown(wait=False)  # the thread ends after the last one
 
 
 def _of_base_tables(context: JobContext, steps: Iterable[Step]) -> Iterator[DeltaStep]:
@@ -256,8 +268,7 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
     if step.kind == "append":
         return _append_by_summaries(context, step)
     try:
-        compared = step.kind == "values" or context.is_spark_4_0  # on which the metadata tables were not tried
-        found = None if compared else _by_metadata_tables(context, step, start, end)
+        found = _by_metadata_tables(context, step, start, end) if _looks(context, step) else None
     except AnalysisException:
         found = None  # those of another version of Iceberg have other columns
     return found or _values(context, step)
@@ -265,13 +276,25 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
 
 def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
-    if (found := changelog(context, step.table, start, end)) is not None:
+    begun = context.looks.pop(step.view, None)
+    found = begun.result() if begun is not None else _look(context, step, start, end)
+    if isinstance(found, Changelog):
         frame = _signed(found.frame, step, found.weight)
         (old, new) = found.removed, found.added
         facts = Delta(step.table, ("changelog",), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
         return _Read(frame, facts, net=False)
-    parts = changed_files(context, step.table, (start, end), step.columns)
+    parts = changed_files(context, found)
     return None if parts is None else _of_parts(context, step, parts)
+
+
+def _looks(context: JobContext, step: DeltaStep) -> bool:
+    """Whether the metadata tables tell the change of a step. With Spark 4.0 they were not tried."""
+    return step.kind not in ("append", "values") and not context.is_spark_4_0
+
+
+def _look(context: JobContext, step: DeltaStep, start: int, end: int) -> Changelog | Entries:
+    """Read what tells in which files two snapshots differ. It changes nothing in the session."""
+    return changelog(context, step.table, start, end) or Entries(context, step.table, (start, end), step.columns)
 
 
 def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]) -> _Read:

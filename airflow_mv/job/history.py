@@ -7,7 +7,7 @@ Over Spark Connect each query is a job of some 100 ms, so one query reads all th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -77,17 +77,16 @@ class History:
         return line if first == start else None
 
 
-def read_ahead(context: JobContext, tables: Mapping[str, bool]) -> None:
-    """Begin to read the histories of base tables in a thread, while the run goes on.
+def begin(context: JobContext, table: str, pool: Executor, *, log: bool) -> None:
+    """Begin to read the history of a base table, for :func:`history`.
 
     Args:
         context: The run, over Spark Connect.
-        tables: Quoted Spark names, and whether the log is wanted, too.
+        table: Quoted Spark name.
+        pool: Reads it.
+        log: Whether the log is wanted, too.
     """
-    pool = ThreadPoolExecutor(1)
-    for table, log in tables.items():
-        context.histories[table] = pool.submit(read_history, context.spark, table, *_parts(log=log))
-    pool.shutdown(wait=False)  # the thread ends after the last one
+    context.histories[table] = pool.submit(read_history, context.spark, table, *_parts(log=log))
 
 
 def history(context: JobContext, table: str, *, log: bool = True) -> History:

@@ -21,8 +21,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.column_types import check_types
 from airflow_mv.job.context import JobContext, cause
-from airflow_mv.job.delta import check_deterministic, check_snapshots, histories, make_delta
-from airflow_mv.job.history import read_ahead
+from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta, read_ahead
 from airflow_mv.job.reads import check_reads
 from airflow_mv.job.storage import create_table
 from airflow_mv.script import (
@@ -77,7 +76,7 @@ def run_steps(
     """
     context.has_fallback = bool(script.fallback)
     if context.jvm is None:
-        read_ahead(context, histories(context, script.steps))
+        read_ahead(context, script.steps)
     try:
         _run_incremental(context, script, seconds, report)
     except IncrementalRefusedError as error:
@@ -132,9 +131,7 @@ def _run_each(
         if script.branch is not None and number == len(steps):
             context.before_last = partial(context.spark.conf.set, COMPLETE, "true")
         try:
-            if isinstance(step, DeterminismStep):  # it precedes all incremental steps
-                check_snapshots(context, steps)
-            _run_step(context, step)
+            _run_step(context, step, steps)
         finally:
             seconds.append(round(time.monotonic() - started, 3))
         if number < len(steps):  # what the last step has taken is read with the outcome
@@ -142,14 +139,14 @@ def _run_each(
         report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
 
 
-def _run_step(context: JobContext, step: Step) -> None:
+def _run_step(context: JobContext, step: Step, steps: Sequence[Step]) -> None:
     match step:
         case SqlStep():
             _run_sql(context, step)
         case CreateStorageStep():
             context.write(create_table(context, step, check_reads(context, step.query).schema))
         case DeterminismStep():
-            check_deterministic(context, step)
+            _check(context, step, steps)
         case DeltaStep():
             make_delta(context, step)
         case ReplaceKeysStep():
@@ -159,6 +156,17 @@ def _run_step(context: JobContext, step: Step) -> None:
         case RewriteStep():
             context.written_by = "rewrite"
             context.run(step.describe())
+
+
+def _check(context: JobContext, step: DeterminismStep, steps: Sequence[Step]) -> None:
+    """Check the query and the snapshots, before any incremental step.
+
+    Over Spark Connect the histories are read meanwhile. An expired snapshot is the reason for an error of the query.
+    """
+    try:
+        check_deterministic(context, step)
+    finally:
+        check_snapshots(context, steps)
 
 
 def _run_sql(context: JobContext, step: SqlStep) -> None:

@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.changed_files import _Files
 from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta import check_deterministic
 from airflow_mv.job.run import run
@@ -239,6 +240,37 @@ def test_without_scan_tasks_a_second_deletion_vector_of_a_file_replaces_the_firs
     for start, end in itertools.permutations(table.snapshots, 2):
         found, facts = table.delta(start, end)
         assert (found, facts.read_by) == (table.change(start, end), ("deleted",))
+
+
+@pytest.mark.parametrize("layout", [V2, V3], ids=["v2", "v3"])
+def test_without_scan_tasks_the_first_deletes_of_a_file_are_read_by_their_mark(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later ones are read by their positions, as are those of a table with equality deletes, or with such a column."""
+    monkeypatch.setattr(JobContext, "lists_tasks", False)
+    places, read = _Files._places, []
+    monkeypatch.setattr(_Files, "_places", lambda *args: read.append(args[1]) or places(*args))
+    table = make_table(spark, f"{lake.name}.sales.m", layout, "id BIGINT, k INT")
+    table.run(*(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ id, 0 FROM range({n}, {n + 9})" for n in (0, 10)))
+    table.run("DELETE FROM {t} WHERE id IN (3, 4)", "DELETE FROM {t} WHERE id = 12", "DELETE FROM {t} WHERE id = 5")
+    _, whole, first, other, again = table.snapshots
+
+    def positions_of(table: Table, start: int, end: int) -> list[int]:
+        read.clear()
+        found, facts = table.delta(start, end)
+        assert (found, facts.read_by) == (table.change(start, end), ("deleted",)), (start, end)
+        return list(read)
+
+    for start, end in ((whole, first), (first, whole), (first, other), (other, first), (whole, again), (again, whole)):
+        assert positions_of(table, start, end) == [], (start, end)
+    assert 0 in positions_of(table, first, again)
+    table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, 7 FROM range(20, 29)")
+    delete_by_equality(table, k=6)
+    table.run("DELETE FROM {t} WHERE id = 23")
+    assert positions_of(table, *table.snapshots[-2:]) == [0]
+    named = make_table(spark, f"{lake.name}.sales.n", layout, "id BIGINT, k INT, _deleted BOOLEAN")
+    named.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, 0, true FROM range(9)", "DELETE FROM {t} WHERE id = 3")
+    assert positions_of(named, *named.snapshots[-2:]) == [0]
 
 
 # -------------------------------------------------------------------------------------- columns, names
