@@ -24,6 +24,7 @@ from pyspark.sql import types as T
 from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, as_frame
 from airflow_mv.job.history import LoggedFile, history
 from airflow_mv.quoting import quote, string_literal
+from airflow_mv.script import DeltaStep
 
 #: With more files than this, all rows are compared.
 MOST_FILES = 2_000
@@ -118,28 +119,31 @@ class Entries:
 
     Args:
         context: The run.
-        table: Quoted Spark name.
+        step: Names the table, and columns that are known to be the same ones at both, and when the refresh was planned.
         snapshots: The two.
-        columns: Columns that are known to be the same ones at both, and now.
     """
 
-    def __init__(self, context: JobContext, table: str, snapshots: tuple[int, int], columns: Collection[str]) -> None:
-        self._context, self.table, self._snapshots = context, table, snapshots
-        now = context.spark.table(table).schema
+    def __init__(self, context: JobContext, step: DeltaStep, snapshots: tuple[int, int]) -> None:
+        self._context, self.table, self._snapshots = context, step.table, snapshots
+        now = context.spark.table(step.table).schema
         #: The names of the columns, in lower case.
         self.taken = {name.lower() for name in now.names}
-        #: The columns whose bounds may skip files.
-        self.bounded = _bounded(context, table, snapshots, now, columns)
-        self._all = self._read([(side, "") for side in (0, 1)]) if self._are_few() else None
+        #: The columns whose bounds are read.
+        self.exact = {item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT)}
+        files = self._count() if step.marked_files is None else step.marked_files
+        few = files is not None and files * (1 + len(self.exact)) <= _MOST_VALUES
+        self._all = self._read([(side, "") for side in (0, 1)]) if few else None
+        #: Those of them whose bounds may skip files. This is last, because it waits for the history.
+        self.bounded = _bounded(context, step.table, snapshots, now, step.columns) & self.exact.keys()
 
-    def _are_few(self) -> bool:
-        """Whether the client can hold all entries, by the snapshots' summaries."""
+    def _count(self) -> int | None:
+        """Return the number of all entries, by the snapshots' summaries."""
         known = history(self._context, self.table).snapshots
         summaries = [known[snapshot].summary for snapshot in self._snapshots if snapshot in known]
         counts = [summary.get(f"total-{kind}-files", "") for summary in summaries for kind in ("data", "delete")]
         if len(summaries) < len(self._snapshots) or not all(map(str.isdecimal, counts)):
-            return False
-        return sum(map(int, counts)) * (1 + len(self.bounded)) <= _MOST_VALUES
+            return None
+        return sum(map(int, counts))
 
     def own(self) -> tuple[_Own, _Own] | None:
         """Return the files that only one snapshot has, or has with another sequence number, on which deletes depend.
@@ -181,7 +185,7 @@ class Entries:
     def _read(self, parts: Sequence[tuple[int, str]]) -> list[Row]:
         """Return entries with their statistics, of each part those of a side that fulfil a condition."""
         items = [_FILE_ITEMS, "data_file.file_size_in_bytes"]
-        for number, (name, kind) in enumerate(self.bounded.items()):
+        for number, (name, kind) in enumerate(self.exact.items()):
             column = f"readable_metrics.{quote(name)}"
             bounds = (_as_number(f"{column}.{bound}_bound", kind) for bound in ("lower", "upper"))
             items += [f"{text} AS {what}{number}" for what, text in zip(("low", "high"), bounds, strict=True)]
@@ -242,7 +246,7 @@ def _about(deletes: Row) -> str | None:
 
 def _bounded(
     context: JobContext, table: str, snapshots: tuple[int, int], now: T.StructType, columns: Collection[str]
-) -> dict[str, T.DataType]:
+) -> set[str]:
     """Return the columns whose bounds may skip files. Iceberg takes the names in a filter as those of present columns.
 
     The table's log has the ids of the schemas of snapshots. It shows a change of columns after the last commit only as
@@ -261,15 +265,13 @@ def _bounded(
         first.setdefault(file.snapshot, place)
     places = [first[snapshot] for snapshot in snapshots if snapshot in first]
     if not places or len(_schemas(log[max(places) :])) > 1 or context.at(table, log[-1].snapshot).schema != now:
-        return {}
+        return set()
     same = (
         len(places) == len(snapshots)
         and len(_schemas(log[min(places) :])) == 1
         and first[log[-1].snapshot] == len(log) - 1
     )
-    return {
-        item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT) and (same or item.name in columns)
-    }
+    return {name for name in now.names if same or name in columns}
 
 
 def _schemas(log: Iterable[LoggedFile]) -> set[int | None]:
@@ -280,13 +282,12 @@ class _Files:
     """The changed files with their statistics, and their rows."""
 
     def __init__(self, context: JobContext, own: tuple[_Own, _Own], entries: Entries) -> None:
-        self.context, self.table, self.own, self.bounded = context, entries.table, own, entries.bounded
-        self._taken = entries.taken
+        self.context, self.table, self.own, self._entries = context, entries.table, own, entries
         #: The entries of files of both snapshots are on the first side.
         self._rows = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
         #: Whether a snapshot has all rows of its ``partly``. Then they are those that the other one has as deleted.
         self._has_all = [
-            _DELETED not in self._taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
+            _DELETED not in entries.taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
         ]
 
     def tell_deleted_rows(self) -> bool:
@@ -296,7 +297,7 @@ class _Files:
             other = self.own[1 - side]
             if not one.partly or self._has_all[side]:
                 continue
-            if _POSITION in self._taken:
+            if _POSITION in self._entries.taken:
                 return False
             total = known[other.snapshot].summary.get("total-delete-files", "") if other.snapshot in known else ""
             if not total.isdecimal() or int(total) > _TIMES * len(other.deletes) + _MORE:
@@ -374,7 +375,9 @@ class _Files:
     def _within(self, files: Sequence[Row]) -> list[Column]:
         """Return conditions that all rows of some files fulfil, by which Iceberg skips other files."""
         found = []
-        for number, (name, kind) in enumerate(self.bounded.items()):
+        for number, (name, kind) in enumerate(self._entries.exact.items()):
+            if name not in self._entries.bounded:
+                continue
             lows, highs, nulls = ([row[f"{what}{number}"] for row in files] for what in ("low", "high", "nulls"))
             if None not in (*lows, *highs, *nulls) and not any(nulls):
                 found.append(F.col(quote(name)).between(_literal(min(lows), kind), _literal(max(highs), kind)))

@@ -172,7 +172,7 @@ def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
 
 
 def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
-    """Begin to read in a thread what the steps will ask of the metadata of base tables, while the run goes on.
+    """Begin to read in threads what the steps will ask of the metadata of base tables, while the run goes on.
 
     Args:
         context: The run, over Spark Connect.
@@ -181,14 +181,14 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
     of_iceberg = [step for step in _of_base_tables(context, steps) if delta_path(step.table) is None]
     if not of_iceberg:
         return
-    pool = ThreadPoolExecutor(1)
+    pool = ThreadPoolExecutor(2)  # what is read of the files of one table does not wait for its history
     for table in dict.fromkeys(step.table for step in of_iceberg):
         begin(context, table, pool, log=any(_reads_log(step) for step in of_iceberg if step.table == table))
     for step in of_iceberg:
         if step.start is not None and step.end not in (None, step.start) and _looks(context, step):
             context.looks[step.view] = pool.submit(_look, context, step, step.start, step.end)
     pool.submit(lambda: context.cores)
-    pool.shutdown(wait=False)  # the thread ends after the last one
+    pool.shutdown(wait=False)  # the threads end after the last one
 
 
 def _of_base_tables(context: JobContext, steps: Iterable[Step]) -> Iterator[DeltaStep]:
@@ -294,7 +294,9 @@ def _looks(context: JobContext, step: DeltaStep) -> bool:
 
 def _look(context: JobContext, step: DeltaStep, start: int, end: int) -> Changelog | Entries:
     """Read what tells in which files two snapshots differ. It changes nothing in the session."""
-    return changelog(context, step.table, start, end) or Entries(context, step.table, (start, end), step.columns)
+    # Tables with delete files have no changelog.
+    found = changelog(context, step.table, start, end) if step.marked_files is None else None
+    return found or Entries(context, step, (start, end))
 
 
 def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]) -> _Read:

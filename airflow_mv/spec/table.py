@@ -166,6 +166,10 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         """Return the total bytes of a snapshot's files; ``None``: unknown."""
         return self._total("total-files-size", snapshot_id)
 
+    def files_at(self, snapshot_id: int | None) -> tuple[int | None, int | None]:
+        """Return the numbers of a snapshot's data files and delete files; ``None``: unknown."""
+        return self._total("total-data-files", snapshot_id), self._total("total-delete-files", snapshot_id)
+
     def _total(self, key: str, snapshot_id: int | None) -> int | None:
         if snapshot_id is None:
             return 0  # a table without snapshots has no files

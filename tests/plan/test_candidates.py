@@ -21,9 +21,11 @@ from airflow_mv.refresh.candidates import (
     candidate,
 )
 from airflow_mv.refresh.cost import StoredCost
+from airflow_mv.refresh.incremental import _marked_files
 from airflow_mv.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Mode
+from airflow_mv.spec.table import Snapshot, TableMetadata
 from airflow_mv.sql.query import parse_query
 
 TABLE = Identifier("lake", ("db",), "r")
@@ -124,3 +126,16 @@ def test_a_sum_of_columns_without_nulls_is_counted_by_the_rows(full: Collection[
     found = planned(sql, "a", "total", "n", change=UPDATED, full=full)
     assert found.mode == mode
     assert ("no column of them is NULL" in found.reasons[0].message) == (mode == Mode.MERGE)
+
+
+@pytest.mark.parametrize(
+    ("deletes", "known"), [(("0", "2"), 22), (("2", "0"), 22), (("0", "0"), None), ((None, "2"), None), ((None,), None)]
+)
+def test_the_files_of_a_table_with_delete_files_are_counted(deletes: Sequence[str | None], known: int | None) -> None:
+    """Their number tells a job over Spark Connect how to read them. Summaries may lack numbers."""
+    summaries = [
+        {"total-data-files": "10"} | ({} if number is None else {"total-delete-files": number}) for number in deletes
+    ]
+    snapshots = [Snapshot(snapshot_id=number, summary=summary) for number, summary in enumerate(summaries, 1)]
+    table = TableMetadata(format_version=2, location="/t", snapshots=snapshots)
+    assert _marked_files(table, [item.snapshot_id for item in snapshots]) == known

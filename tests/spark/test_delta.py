@@ -20,8 +20,10 @@ from airflow_mv.job.delta import check_deterministic
 from airflow_mv.job.run import run
 from airflow_mv.script import (
     STAGING,
+    WEIGHT,
     DeltaStep,
     DeterminismStep,
+    Outcome,
     ReplaceKeysStep,
     Script,
     SqlStep,
@@ -521,3 +523,32 @@ def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_r
     assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
     assert [delta.read_by for delta in joined.deltas] == [("append",)]
     assert (refused.mode, refused.fallback) == ("none", "plan-differs")
+
+
+@pytest.mark.cluster
+def test_over_spark_connect_deleted_rows_are_read_from_files_that_are_known_ahead(tmp_path: Path, connect: str) -> None:
+    """The script says how many files there are, or the history does. An expired snapshot is named in both cases."""
+    lake = make_lake(tmp_path)
+    name = f"{lake.name}.sales.marked"
+    modes = "'write.delete.mode' = 'merge-on-read'"
+    made = f"CREATE TABLE {name} USING iceberg TBLPROPERTIES ({modes}) AS SELECT id, id % 3 AS k FROM range(20)"
+    (create,) = lake.creation().steps
+    written = lake.query(lake.first_snapshot)
+    insert = SqlStep(f"INSERT INTO {TABLE} SELECT concat(id, k), {WEIGHT} FROM {VIEW}")
+
+    def script(*steps: Step) -> Script:
+        return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, *steps), incremental=True, reads=lake.reads)
+
+    def run_all(*scripts: Script) -> list[Outcome]:
+        return over_connect(connect, lake.settings.session_confs(), *scripts)[0]
+
+    run_all(script(SqlStep(made), SqlStep(f"DELETE FROM {name} WHERE id IN (3, 7)")))
+    snapshots = SqlCatalog(lake.name, **lake.properties).load_table("sales.marked").metadata.snapshots
+    delta = DeltaStep(VIEW, name, snapshots[0].snapshot_id, snapshots[1].snapshot_id, ("id", "k"))
+    steps = [replace(delta, marked_files=files) for files in (None, 10)]
+    found = run_all(*(script(DeterminismStep(written, written), step, insert) for step in steps))
+    for outcome in found:
+        assert rows_of(outcome) == [("30", -1), ("71", -1)]
+        assert [item.read_by for item in outcome.deltas] == [("deleted",)]
+    gone = run_all(*(script(DeterminismStep(written, written), replace(step, start=1), insert) for step in steps))
+    assert [outcome.fallback for outcome in gone] == ["snapshot-missing"] * 2
