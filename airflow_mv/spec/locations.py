@@ -26,8 +26,9 @@ _WITHOUT_HOST = frozenset({"file", "hdfs", "viewfs"})
 _AZURE = frozenset({"abfss", "wasbs"})
 _DEFAULT_PORTS = {"hdfs": ":8020"}
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?://([^/]*))?(.*)", re.DOTALL)
-#: pyiceberg ignores a location's text from one of these characters on.
-_END_OF_PATH = re.compile(r"[?#]|;[^/]*$")
+#: pyiceberg ignores a location's text from one of these characters on, and in the last segment from a semicolon on.
+#: The latter is left out of every segment: the last one of a folder is not the last one of its files.
+_END_OF_PATH, _PARAMETERS = re.compile(r"[?#]"), re.compile(r"(?<!/\.)(?<!/\.\.);[^/]*")
 _MOST_ENCODINGS = 8
 
 
@@ -66,7 +67,8 @@ def exact(location: str) -> str:
 def canonical(location: str) -> str:
     """Return the canonical form, which all spellings of a file or folder share. Links are not resolved."""
     scheme, host, path = split_location(location)
-    plain = posixpath.normpath("/" + decoded(_END_OF_PATH.split(path, maxsplit=1)[0]).lstrip("/")).rstrip("/")
+    shown = _PARAMETERS.sub("", _END_OF_PATH.split(path, maxsplit=1)[0])
+    plain = posixpath.normpath("/" + decoded(shown).lstrip("/")).rstrip("/")
     return unicodedata.normalize("NFC", f"//{_host(scheme, host)}{plain}".casefold())
 
 

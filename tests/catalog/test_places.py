@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_mv.catalog.places import Places, check_regular, exact_form, lies_in
@@ -68,7 +68,15 @@ def test_locations_are_proven_equal_only_if_they_cannot_differ() -> None:
     assert not lies_in("s3://b/wh2", ("s3://b/wh",))
 
 
+@pytest.mark.parametrize("folder", ["s3://b/wh/x;y", "s3://b/wh/x;y/", "s3://b/wh/x", "s3://b/wh/..;y", "file:///wh/;"])
+def test_i11_a_file_below_a_folder_with_a_semicolon_may_lie_in_it(folder: str) -> None:
+    """Readers differ in whether the semicolon, and what follows, belongs to the folder's name."""
+    name = "x;y/part" if folder.endswith("x") else f"{folder.rstrip('/').rpartition('/')[2]}/part"
+    assert Places().may_lie_in(f"{folder.rstrip('/').rpartition('/')[0]}/{name}", folder)
+
+
 @given(st.text(max_size=40))
+@example("/;")
 def test_every_text_has_a_canonical_form(text: str) -> None:
     """Locations of other tables are untrusted input."""
     assert canonical(text).startswith("//")
