@@ -87,13 +87,13 @@ PARTS = (
     _part("waiting-sensors", 4, "waiting-sensors --period 10"),
     _part("incremental", 9, f"{_MEDIANS} --percents 0.1 --variants v2-mor", reserve=2),
     _part("incremental-10", 10, f"{_TEN} v2-mor:append:0.1 v2-mor:mixed:0.1", reserve=4),
-    _part("incremental-10-lineage", 16, f"{_TEN} {_LINEAGE}", "incremental-10", reserve=4),
+    _part("incremental-10-lineage", 18, f"{_TEN} {_LINEAGE}", "incremental-10", reserve=3),
     _part("peers", 10, f"peers --tools {_TOOLS} --views v1 v3 --minutes {{minutes}}", reserve=2),
-    _part("memory", 4, "memory"),
+    _part("memory", 6, "memory"),
     _part("peers-10", 9, "peers --scale 10 --tools bare ours trino --views v1 v3 --minutes {minutes}", reserve=3),
     _part("incremental-0.1", 3, f"{_INCREMENTAL} --scale 0.1 --percents 0.1 --variants v2-mor", reserve=1),
     _part("many-views-1000", 2, "many-views --views 1000 --tables 200"),
-    _part("many-views-100", 1, "many-views --views 100 --tables 20"),
+    _part("many-views-100", 2, "many-views --views 100 --tables 20"),
     _part(
         "incremental-sizes", 6, f"{_INCREMENTAL} --percents 10 1 0.01 50 --variants v2-mor", "incremental", reserve=2
     ),
