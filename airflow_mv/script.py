@@ -316,7 +316,7 @@ class DeltaStep:
             the change, its column.
         near_views: Further views to create, as ``new`` or ``old`` and a quoted name: at least all rows of that version
             that have one of these matches.
-        marked_files: How many data and delete files both snapshots have, if one of them has delete files; else, or if
+        merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
             that is not known, ``None``. Over Spark Connect, few of them are read before anything else is known.
     """
 
@@ -333,7 +333,7 @@ class DeltaStep:
     bounded: bool = False
     near: tuple[tuple[str, str, str], ...] = ()
     near_views: tuple[tuple[str, str], ...] = ()
-    marked_files: int | None = None
+    merge_on_read_files: int | None = None
 
     def describe(self) -> str:
         """Return a description of the view's content."""

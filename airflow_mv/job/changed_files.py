@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, as_frame
+from airflow_mv.job.gather import DELETED, PLACE
 from airflow_mv.job.history import LoggedFile, history
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import DeltaStep
@@ -46,7 +47,7 @@ _FILE_ITEMS = (
 _MOST_VALUES = 20_000
 #: Types whose bounds in the statistics are exact, and between which Spark's SQL and Python's values may be compared.
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType, T.TimestampNTZType)
-_FILE, _POSITION, _DELETED = "_file", "_pos", "_deleted"
+_FILE, _POSITION = PLACE
 #: Positions are read from all delete files of a snapshot, which may be so many times those that matter, and these more.
 _TIMES, _MORE = 10, 100
 
@@ -130,7 +131,7 @@ class Entries:
         self.taken = {name.lower() for name in now.names}
         #: The columns whose bounds are read.
         self.exact = {item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT)}
-        files = self._count() if step.marked_files is None else step.marked_files
+        files = self._count() if step.merge_on_read_files is None else step.merge_on_read_files
         few = files is not None and files * (1 + len(self.exact)) <= _MOST_VALUES
         self._all = self._read([(side, "") for side in (0, 1)]) if few else None
         #: Those of them whose bounds may skip files. This is last, because it waits for the history.
@@ -287,7 +288,7 @@ class _Files:
         self._rows = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
         #: Whether a snapshot has all rows of its ``partly``. Then they are those that the other one has as deleted.
         self._has_all = [
-            _DELETED not in entries.taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
+            DELETED not in entries.taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
         ]
 
     def tell_deleted_rows(self) -> bool:
@@ -328,13 +329,13 @@ class _Files:
         has_all = self._has_all[side]
         files, snapshot, extra = self._of(0, one.partly), one.snapshot, _POSITION
         if has_all:
-            snapshot, extra = other.snapshot, _DELETED  # with this column deleted rows are read, too
+            snapshot, extra = other.snapshot, DELETED  # with this column deleted rows are read, too
         found = self._read(side, files, snapshot, extra)
         if found is None:
             return None
         most = sum(row.record_count for row in other.deletes)
         if has_all:
-            frame = found.frame.where(F.col(_DELETED))
+            frame = found.frame.where(F.col(DELETED))
         else:
             frame = found.frame.join(self._places(side, most), on=[_FILE, _POSITION], how="left_semi")
         return replace(found, frame=frame, most=most, certain=True)

@@ -70,7 +70,7 @@ class JobContext:
         #: What is known of the past of tables, or is being read, see :mod:`airflow_mv.job.history`.
         self.histories: dict[str, object] = {}
         #: What tells the changed files of a step, by its view, while it is being read, see :mod:`airflow_mv.job.delta`.
-        self.looks: dict[str, Future[Any]] = {}
+        self.read_ahead: dict[str, Future[Any]] = {}
         self._analysed: dict[str, DataFrame] = {}
         self._views: set[str] = set()
         self._staged: list[tuple[Any, str]] = []

@@ -25,7 +25,7 @@ from airflow_mv.job.changelog import Changelog, changelog
 from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
-from airflow_mv.job.gather import PLACE, gathered, newly_deleted
+from airflow_mv.job.gather import DELETED, PLACE, gathered, newly_deleted
 from airflow_mv.job.history import begin, history
 from airflow_mv.job.pruning import bounds_of, within
 from airflow_mv.job.reads import check_reads
@@ -185,8 +185,8 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
     for table in dict.fromkeys(step.table for step in of_iceberg):
         begin(context, table, pool, log=any(_reads_log(step) for step in of_iceberg if step.table == table))
     for step in of_iceberg:
-        if step.start is not None and step.end not in (None, step.start) and _looks(context, step):
-            context.looks[step.view] = pool.submit(_look, context, step, step.start, step.end)
+        if step.start is not None and step.end not in (None, step.start) and _uses_metadata_tables(context, step):
+            context.read_ahead[step.view] = pool.submit(_changelog_or_entries, context, step, step.start, step.end)
     pool.submit(lambda: context.cores)
     pool.shutdown(wait=False)  # the threads end after the last one
 
@@ -268,7 +268,7 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
     if step.kind == "append":
         return _append_by_summaries(context, step)
     try:
-        found = _by_metadata_tables(context, step, start, end) if _looks(context, step) else None
+        found = _by_metadata_tables(context, step, start, end) if _uses_metadata_tables(context, step) else None
     except AnalysisException:
         found = None  # those of another version of Iceberg have other columns
     return found or _values(context, step)
@@ -276,8 +276,8 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
 
 def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
-    begun = context.looks.pop(step.view, None)
-    found = begun.result() if begun is not None else _look(context, step, start, end)
+    begun = context.read_ahead.pop(step.view, None)
+    found = begun.result() if begun is not None else _changelog_or_entries(context, step, start, end)
     if isinstance(found, Changelog):
         frame = _signed(found.frame, step, found.weight)
         (old, new) = found.removed, found.added
@@ -287,15 +287,15 @@ def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: i
     return None if parts is None else _of_parts(context, step, parts)
 
 
-def _looks(context: JobContext, step: DeltaStep) -> bool:
+def _uses_metadata_tables(context: JobContext, step: DeltaStep) -> bool:
     """Whether the metadata tables tell the change of a step. With Spark 4.0 they were not tried."""
     return step.kind not in ("append", "values") and not context.is_spark_4_0
 
 
-def _look(context: JobContext, step: DeltaStep, start: int, end: int) -> Changelog | Entries:
+def _changelog_or_entries(context: JobContext, step: DeltaStep, start: int, end: int) -> Changelog | Entries:
     """Read what tells in which files two snapshots differ. It changes nothing in the session."""
     # Tables with delete files have no changelog.
-    found = changelog(context, step.table, start, end) if step.marked_files is None else None
+    found = changelog(context, step.table, start, end) if step.merge_on_read_files is None else None
     return found or Entries(context, step, (start, end))
 
 
@@ -564,20 +564,21 @@ class _Tasks:
         newly = newly_deleted(self.context, self.diff) if self.diff.deleting(self.before).size() else None
         if newly is not None and not set(PLACE) & set(self.step.columns):
             # Both snapshots have the older deletes, so the files are read once.
-            deleted = self.context.staged(table, self.after).where(F.col("_deleted"))
+            deleted = self.context.staged(table, self.after).where(F.col(DELETED))
             placed = deleted.select(*(F.col(quote(name)) for name in self.step.columns), *map(F.col, newly.columns))
             yield _signed(placed.join(F.broadcast(newly), on=newly.columns, how="left_semi"), self.step, -1)
             return
         for tasks, sign in ((self.after, -1), (self.before, 1)):
             deleting = self.diff.deleting(tasks)
             if deleting.size():
-                frame = self.context.staged(table, deleting).where(F.col("_deleted"))
+                frame = self.context.staged(table, deleting).where(F.col(DELETED))
                 yield _signed(frame, self.step, sign)
 
     def _files(self) -> Iterator[DataFrame]:
-        if self.removed.size() and self.added.size() and self._have_row_ids():
+        limits = self._row_id_limits() if self.removed.size() and self.added.size() else None
+        if limits is not None:
             self.read_by.append("lineage")
-            yield from self._by_lineage()
+            yield from self._by_lineage(*limits)
             return
         if self.removed.size() or self.added.size():
             self.read_by.append("diff")
@@ -586,7 +587,7 @@ class _Tasks:
             if tasks.size():
                 yield _signed(self.context.staged(table, tasks), self.step, sign)
 
-    def _by_lineage(self) -> Iterator[DataFrame]:
+    def _by_lineage(self, last: int, newest: int) -> Iterator[DataFrame]:
         table = self.diff.reading(self.version)
         old, new = (self._mattering(self.context.staged(table, tasks)) for tasks in (self.removed, self.added))
         ids = [_ROW_ID, _ROW_VERSION]
@@ -595,7 +596,6 @@ class _Tasks:
         both = old.select(*ids).unionAll(new.select(*ids))
         own = _unlike("__", old.columns)
         block, bits = f"{own}block", f"{own}bits"
-        last, newest = self._limits
         # One number, because Spark hashes one faster than two.
         place = f"({_BLOCK} * {newest + 1}L + {_ROW_VERSION})"
         valid = f"{_ROW_ID} BETWEEN 0 AND {last} AND {_ROW_VERSION} BETWEEN 0 AND {newest}"
@@ -611,18 +611,15 @@ class _Tasks:
                 changed = here.join(there.select(*ids), on=ids, how="left_anti")
             yield _signed(changed, replace(self.step, where=""), sign)
 
-    def _have_row_ids(self) -> bool:
-        """Whether each row has an id, which fits into one number with its version."""
-        if self.version < _WITH_ROW_IDS or not (self.diff.lineage(self.removed) and self.diff.lineage(self.added)):
-            return False
-        last, newest = self._limits
-        return (last // 64 + 1) * (newest + 1) <= _MOST_LONG
+    def _row_id_limits(self) -> tuple[int, int] | None:
+        """Return the greatest id and version that a row of the table may have.
 
-    @property
-    def _limits(self) -> tuple[int, int]:
-        """The greatest id and the greatest version that a row of the table may have."""
+        ``None``: a row has no id, or an id and a version do not fit into one number.
+        """
+        if self.version < _WITH_ROW_IDS or not (self.diff.lineage(self.removed) and self.diff.lineage(self.added)):
+            return None
         following, newest = (int(number) for number in self.diff.limits())
-        return following - 1, newest
+        return (following - 1, newest) if (following // 64 + 1) * (newest + 1) <= _MOST_LONG else None
 
     def _mattering(self, frame: DataFrame) -> DataFrame:
         """Rows with the same id and version are equal: both sides have them or neither, after the condition too."""

@@ -21,7 +21,7 @@ from airflow_mv.script import DeltaStep
 
 #: Iceberg's metadata columns.
 PLACE = _FILE, _POSITION = "_file", "_pos"
-_DELETED = "_deleted"
+DELETED = "_deleted"
 #: The driver holds at most so many positions of deleted rows.
 _MOST_POSITIONS = 200_000
 #: The matching rows are kept: at most about one in so many of the table's rows, as of the other table's.
@@ -46,7 +46,7 @@ def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> t
         match is None
         or diff.removed().size()
         or not diff.after().size()
-        or {_DELETED, _FILE, _POSITION} & {*step.columns}
+        or {DELETED, _FILE, _POSITION} & {*step.columns}
     ):
         return None
     newly = newly_deleted(context, diff) if diff.deleting(diff.before()).size() else None
@@ -110,10 +110,10 @@ def _statement(
     columns, where = columns_of(step.columns), f"({step.where})" if step.where else "true"
     copies, file, position = map(quote, names)
     deleting, reading = tables
-    marked = context.staged(deleting, diff.after()).select(*map(quote, (*step.columns, _DELETED, _FILE, _POSITION)))
+    marked = context.staged(deleting, diff.after()).select(*map(quote, (*step.columns, DELETED, _FILE, _POSITION)))
     parts = [
-        f"SELECT {columns}, IF({_DELETED}, -1, 0) AS {copies}, {_FILE} AS {file}, {_POSITION} AS {position}\n"
-        f"FROM {_named(context, marked)} WHERE ({_DELETED} AND {where}) OR {match}"
+        f"SELECT {columns}, IF({DELETED}, -1, 0) AS {copies}, {_FILE} AS {file}, {_POSITION} AS {position}\n"
+        f"FROM {_named(context, marked)} WHERE ({DELETED} AND {where}) OR {match}"
     ]
     for tasks, number, condition in ((diff.added(), 1, f"{where} OR {match}"), (_same(context, step, diff), 0, match)):
         if tasks.size():

@@ -121,7 +121,7 @@ class BaseTableInput:
             changed since.
         files: The files of both snapshots; ``None``: their metadata file is not known.
         has_row_ids: Whether its rows have ids.
-        marked_files: How many data and delete files both snapshots have, if one of them has delete files; else, or if
+        merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
             that is not known, ``None``.
     """
 
@@ -138,7 +138,7 @@ class BaseTableInput:
     appended: AppendedFiles | None = None
     files: SnapshotFiles | None = None
     has_row_ids: bool = False
-    marked_files: int | None = None
+    merge_on_read_files: int | None = None
 
     @property
     def changed(self) -> bool:
@@ -455,7 +455,7 @@ def _delta(relation: BaseRelation, base: BaseTableInput, columns: Sequence[str],
         kind="append" if base.range.only_appends and base.schema_is_current else "diff",
         where=where,
         uses=uses,
-        marked_files=base.marked_files,
+        merge_on_read_files=base.merge_on_read_files,
     )
 
 

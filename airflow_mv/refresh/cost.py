@@ -122,7 +122,7 @@ class BaseCost:
         return self._at_most_both((size.bytes_added, size.bytes_removed, size.bytes_touched))
 
     @property
-    def comparing(self) -> float | None:
+    def compare_seconds(self) -> float | None:
         """Seconds to compare rows: of files that only one of the two snapshots has, and deleted rows of other files.
 
         Rows of other files are counted several times, because they take longer. ``None``: not known.
@@ -192,7 +192,7 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
     changed = [base for base in bases if base.range is not None]
     rows = known_sum(base.changed_rows for base in changed)
     delta = known_sum(base.changed_bytes for base in changed)
-    comparing = [base.comparing for base in changed]
+    comparing = [base.compare_seconds for base in changed]
     others = known_sum(base.total_bytes for base in bases)
     if delta is None or None in comparing or others is None:
         return Estimate(mode, None, None, rows)

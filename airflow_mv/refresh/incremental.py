@@ -123,11 +123,11 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
         files=_files(observed, change.recorded, {str(item["name"]): item["id"] for item in _fields(target)}, kept),
         has_row_ids=table.has_row_ids,
-        marked_files=_marked_files(table, (change.recorded, observed.head)),
+        merge_on_read_files=_merge_on_read_files(table, (change.recorded, observed.head)),
     )
 
 
-def _marked_files(table: TableMetadata, snapshots: Iterable[int | None]) -> int | None:
+def _merge_on_read_files(table: TableMetadata, snapshots: Iterable[int | None]) -> int | None:
     """Return the number of data and delete files of some snapshots; ``None`` if it is not known, or without deletes."""
     counts = [table.files_at(snapshot) for snapshot in snapshots]
     return known_sum(number for pair in counts for number in pair) if any(deletes for _, deletes in counts) else None

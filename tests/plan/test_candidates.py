@@ -21,7 +21,7 @@ from airflow_mv.refresh.candidates import (
     candidate,
 )
 from airflow_mv.refresh.cost import StoredCost
-from airflow_mv.refresh.incremental import _marked_files
+from airflow_mv.refresh.incremental import _merge_on_read_files
 from airflow_mv.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Mode
@@ -138,4 +138,4 @@ def test_the_files_of_a_table_with_delete_files_are_counted(deletes: Sequence[st
     ]
     snapshots = [Snapshot(snapshot_id=number, summary=summary) for number, summary in enumerate(summaries, 1)]
     table = TableMetadata(format_version=2, location="/t", snapshots=snapshots)
-    assert _marked_files(table, [item.snapshot_id for item in snapshots]) == known
+    assert _merge_on_read_files(table, [item.snapshot_id for item in snapshots]) == known

@@ -545,7 +545,7 @@ def test_over_spark_connect_deleted_rows_are_read_from_files_that_are_known_ahea
     run_all(script(SqlStep(made), SqlStep(f"DELETE FROM {name} WHERE id IN (3, 7)")))
     snapshots = SqlCatalog(lake.name, **lake.properties).load_table("sales.marked").metadata.snapshots
     delta = DeltaStep(VIEW, name, snapshots[0].snapshot_id, snapshots[1].snapshot_id, ("id", "k"))
-    steps = [replace(delta, marked_files=files) for files in (None, 10)]
+    steps = [replace(delta, merge_on_read_files=files) for files in (None, 10)]
     found = run_all(*(script(DeterminismStep(written, written), step, insert) for step in steps))
     for outcome in found:
         assert rows_of(outcome) == [("30", -1), ("71", -1)]
