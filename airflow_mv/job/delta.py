@@ -599,7 +599,7 @@ class _Tasks:
         # One number, because Spark hashes one faster than two.
         place = f"({_BLOCK} * {newest + 1}L + {_ROW_VERSION})"
         valid = f"{_ROW_ID} BETWEEN 0 AND {last} AND {_ROW_VERSION} BETWEEN 0 AND {newest}"
-        checked = f"IF({valid}, {place}, raise_error('a row has an id or a version that the table has not given'))"
+        checked = f"IF({valid}, {place}, raise_error('a row has an id or a version that the table has not assigned'))"
         found = both.groupBy(F.expr(checked).alias(block)).agg(F.expr(f"bit_xor({_BIT})").alias(bits))
         unlike, blocks = self.context.kept(found.where(f"{bits} <> 0"))
         # From here on without the step's condition: the remaining rows of both have passed it.

@@ -173,7 +173,7 @@ def test_a_compaction_is_not_a_change(spark: SparkSession, lake: Lake) -> None:
         assert (found, facts.rows, facts.rows_read) == ({}, 0, 40)
 
 
-def test_row_ids_that_the_table_has_not_given_are_refused(spark: SparkSession, lake: Lake) -> None:
+def test_row_ids_that_the_table_has_not_assigned_are_refused(spark: SparkSession, lake: Lake) -> None:
     """Copied rows are recognized by numbers made of ids and versions, and a foreign file could make two alike."""
     layout = (3, "copy-on-write")
     other, table = (make_table(spark, f"{lake.name}.sales.{name}", layout, "id BIGINT, k INT") for name in "or")
