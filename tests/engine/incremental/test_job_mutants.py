@@ -74,8 +74,8 @@ def _nothing_deleted(self: delta._Tasks) -> Iterator[DataFrame]:
     return iter(())
 
 
-def _only_come(self: delta._Tasks) -> Iterator[DataFrame]:
-    return iter(list(_kept_by_lineage(self))[1:])
+def _only_come(self: delta._Tasks, *limits: int) -> Iterator[DataFrame]:
+    return iter(list(_kept_by_lineage(self, *limits))[1:])
 
 
 def _unsigned(frame: DataFrame, step: Any, sign: int) -> DataFrame:
