@@ -111,21 +111,25 @@ class Tables:
 
     def mix(self, spark: SparkSession, share: float, number: int) -> None:
         """Delete half of a share of the orders with their lineitems, and update the other half's lineitems."""
-        self._change(spark, _chosen("{}", share / 2, 2 * number), _chosen("{}", share / 2, 2 * number + 1))
+        self._change(
+            spark, _chosen("o_orderkey", share / 2, 2 * number), _chosen("o_orderkey", share / 2, 2 * number + 1)
+        )
 
     def cluster(self, spark: SparkSession, share: float, number: int) -> None:
         """The same for orders whose rows are stored side by side, as those of one day in a table that grows daily."""
         keys = _KEYS * self.scale
         first = int(keys * (0.1 + 0.07 * number % 0.8))
         middle, last = first + int(keys * share / 2), first + int(keys * share)
-        self._change(spark, f"{{}} BETWEEN {first} AND {middle}", f"{{}} BETWEEN {middle + 1} AND {last}")
+        self._change(spark, f"o_orderkey BETWEEN {first} AND {middle}", f"o_orderkey BETWEEN {middle + 1} AND {last}")
 
     def _change(self, spark: SparkSession, deleted: str, updated: str) -> None:
-        for table, key in (("orders", "o_orderkey"), ("lineitem", "l_orderkey")):
-            spark.sql(f"DELETE FROM {self.name(table)} WHERE {deleted.format(key)}")
+        spark.sql(f"DELETE FROM {self.name('orders')} WHERE {deleted}")
+        # Copy-on-write rewrites each file once for it. A DELETE and an UPDATE would rewrite it twice.
         spark.sql(
-            f"UPDATE {self.name('lineitem')} SET l_quantity = l_quantity + 1, l_extendedprice = l_extendedprice * 1.01 "
-            f"WHERE {updated.format('l_orderkey')}"
+            f"MERGE INTO {self.name('lineitem')} USING (\n"
+            f"SELECT o_orderkey, {deleted} AS deleted FROM {CATALOG}.{DATA}.orders WHERE {deleted} OR {updated})\n"
+            "ON l_orderkey = o_orderkey\nWHEN MATCHED AND deleted THEN DELETE\n"
+            "WHEN MATCHED THEN UPDATE SET l_quantity = l_quantity + 1, l_extendedprice = l_extendedprice * 1.01"
         )
 
 
