@@ -32,6 +32,8 @@ import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.DeleteWriteResult;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFileFactory;
+import org.apache.iceberg.util.Tasks;
+import org.apache.iceberg.util.ThreadPools;
 import org.apache.spark.sql.Row;
 
 /**
@@ -85,7 +87,7 @@ public class PositionDeletes {
   }
 
   /** Deletes rows in one commit. Each is a Row of its data file and its position there. */
-  public void commit(List found, Map summary) throws java.io.IOException {
+  public void commit(List found, Map summary) throws Exception {
     Map positions = byFile(found);
     RowDelta delta = table.newRowDelta().validateFromSnapshot(head.snapshotId())
         .validateDataFilesExist(positions.keySet());
@@ -132,13 +134,26 @@ public class PositionDeletes {
     return OutputFileFactory.builderFor(table, 0, 0L).format(format).suffix("deletes").build();
   }
 
-  /** One file of position deletes for each data file. */
-  private List files(Map positions) throws java.io.IOException {
-    OutputFileFactory outputs = outputs(FileFormat.PARQUET);
-    List results = new ArrayList();
-    Iterator each = positions.entrySet().iterator();
-    while (each.hasNext()) {
-      Map.Entry entry = (Map.Entry) each.next();
+  /** One file of position deletes for each data file. They are written at the same time: a store may be far away. */
+  private List files(Map positions) throws Exception {
+    List results = Collections.synchronizedList(new ArrayList());
+    Tasks.foreach(positions.entrySet()).executeWith(ThreadPools.getWorkerPool()).stopOnFailure()
+        .throwFailureWhenFinished().run(new Writing(outputs(FileFormat.PARQUET), results), Exception.class);
+    return results;
+  }
+
+  /** Writes the file of position deletes of one data file. */
+  private class Writing implements Tasks.Task {
+    private final OutputFileFactory outputs;
+    private final List results;
+
+    Writing(OutputFileFactory outputs, List results) {
+      this.outputs = outputs;
+      this.results = results;
+    }
+
+    public void run(Object item) throws java.io.IOException {
+      Map.Entry entry = (Map.Entry) item;
       FileScanTask task = (FileScanTask) tasks.get(entry.getKey());
       StructLike partition = task.file().partition();
       EncryptedOutputFile output = outputs.newOutputFile(spec(task), partition);
@@ -161,7 +176,6 @@ public class PositionDeletes {
       }
       results.add(writer.result());
     }
-    return results;
   }
 
   /** A deletion vector for each data file. It takes the place of the file's earlier deletes, and contains them. */

@@ -207,8 +207,9 @@ _WEIGHTS = {
     **{"insert": 8, "delete": 4, "update": 5, "merge": 3, "overwrite": 2, "compact": 2, "roll-back": 2},
     **{"delete-equal": 2, "add-column": 1, "repartition": 1},
 }
-#: Kinds of steps, in turn, so that each occurs in a short run.
+#: Kinds of steps, in turn, so that each occurs in a short run. Rows are changed in most of them: how a change of rows
+#: is read depends on the table's format.
 _STEPS = (
-    *("insert", "any", "compact", "any", "insert", "delete-equal", "any", "insert", "empty", "any", "add-column"),
+    *("insert", "update", "compact", "any", "merge", "delete-equal", "delete", "insert", "empty", "update", "add-column"),
     *("roll-back", "repartition"),
 )

@@ -26,7 +26,9 @@ from tests.engine.support import Lake
 
 #: The first history of the long run.
 _FIRST = 1000 * (1 + int(os.environ.get("TORTURE_SEED") or 0))
-_MODES = {"append", "merge", "replace-keys", "full", "fast-forward", "noop"}
+_MODES = {"append", "merge", "replace-keys", "fast-forward", "noop"}
+#: How changes are read and rows are written.
+_METHODS = {"append", "deleted", "diff", "gathered", "lineage", "positions", "merge", "delete", "overwrite"}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +57,7 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
     assert not _MODES - set(tally.modes), tally
     assert set(CHANGES) == set(tally.changes), tally
     assert {"pointed", "registered"} == set(tally.layouts), tally
-    assert {"gathered", "positions"} <= set(tally.methods), tally
+    assert not _METHODS - set(tally.methods), tally
     assert tally.by_duckdb > tally.refreshes // 4, tally
     return tally
 
