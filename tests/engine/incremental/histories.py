@@ -210,6 +210,6 @@ _WEIGHTS = {
 #: Kinds of steps, in turn, so that each occurs in a short run. Rows are changed in most of them: how a change of rows
 #: is read depends on the table's format.
 _STEPS = (
-    *("insert", "update", "compact", "any", "merge", "delete-equal", "delete", "insert", "empty", "update", "add-column"),
-    *("roll-back", "repartition"),
+    *("insert", "update", "compact", "any", "merge", "delete-equal", "delete", "overwrite", "empty", "any"),
+    *("add-column", "roll-back", "repartition"),
 )
