@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.executors import ExecutorTime
-from airflow_mv.job.session import temporary_settings
+from airflow_mv.job.session import present_settings, temporary_settings
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
@@ -181,7 +181,7 @@ class JobContext:
 
     def _collect_locally(self, frame: DataFrame, most: int, size: int | None) -> tuple[DataFrame, int] | None:
         if self.jvm is None:
-            with nullcontext() if size is None else self.sized_for(size):
+            with nullcontext() if size is None else self.sized_for(size, fetched=True):
                 table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
             return (local, table.num_rows) if table.num_rows <= most else None
@@ -222,22 +222,36 @@ class JobContext:
         return temporary_settings(self.spark, wanted)
 
     @contextmanager
-    def sized_for(self, size: int) -> Iterator[None]:
+    def sized_for(self, size: int, *, fetched: bool = False) -> Iterator[None]:
         """Plan for this many bytes: use few shuffle partitions, since each costs milliseconds, but one for each core.
 
         For a few bytes adaptive execution is off: planning again after each stage takes longer than the stages.
 
         Args:
             size: Bytes.
+            fetched: Whether a client of Spark Connect gets the rows. The server brings them into one partition first,
+                by one more stage. A few bytes are planned for one partition, which needs none.
         """
-        given, wanted = self._given_partitions, max(self.cores, -(-size // _PARTITION_BYTES))
-        once = {_ADAPTIVE: "false"} if size <= _PARTITION_BYTES else {}
-        with self.settings({_PARTITIONS: str(min(given, wanted)), **once}):
-            yield
+        few = size <= _PARTITION_BYTES
+        least = 1 if few and fetched else self.cores
+        wanted = {_PARTITIONS: str(min(self._given_partitions, max(least, -(-size // _PARTITION_BYTES))))}
+        if few:
+            wanted[_ADAPTIVE] = "false"
+        before, self._sized = self._sized, {**self._sized, **wanted}
+        try:
+            with temporary_settings(self.spark, wanted, before):
+                yield
+        finally:
+            self._sized = before
 
     @cached_property
     def _given_partitions(self) -> int:
-        return int(str(self.spark.conf.get(_PARTITIONS)))
+        return int(self._sized[_PARTITIONS] or str(self.spark.conf.get(_PARTITIONS)))
+
+    @cached_property
+    def _sized(self) -> Mapping[str, str | None]:
+        """The present values of the settings that :meth:`sized_for` changes: asked for once, then known."""
+        return present_settings(self.spark, (_PARTITIONS, _ADAPTIVE))
 
     @cached_property
     def cores(self) -> int:

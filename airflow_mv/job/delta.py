@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType
+from pyspark.sql.types import MapType, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.changed_files import ChangedRows, Entries, changed_files
@@ -68,6 +68,19 @@ class _Read:
     added: bool = False
     most: int | None = None
     held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Appends:
+    """What metadata tables tell of appends.
+
+    Args:
+        schema: The table's columns at the last snapshot.
+        counts: Files, bytes and rows; ``None`` if they are not known.
+    """
+
+    schema: StructType
+    counts: Sequence[int] | None
 
 
 def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
@@ -185,8 +198,9 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
     for table in dict.fromkeys(step.table for step in of_iceberg):
         begin(context, table, pool, log=any(_reads_log(step) for step in of_iceberg if step.table == table))
     for step in of_iceberg:
-        if step.start is not None and step.end not in (None, step.start) and _uses_metadata_tables(context, step):
-            context.read_ahead[step.view] = pool.submit(_changelog_or_entries, context, step, step.start, step.end)
+        asks = step.kind == "append" or _uses_metadata_tables(context, step)
+        if step.start is not None and step.end not in (None, step.start) and asks:
+            context.read_ahead[step.view] = pool.submit(_ask, context, step, step.start, step.end)
     pool.submit(lambda: context.cores)
     pool.shutdown(wait=False)  # the threads end after the last one
 
@@ -266,7 +280,7 @@ def _read(context: JobContext, step: DeltaStep) -> _Read:
 def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     """Read the change where scan tasks cannot be listed."""
     if step.kind == "append":
-        return _append_by_summaries(context, step)
+        return _append_by_summaries(context, step, start, end)
     try:
         found = _by_metadata_tables(context, step, start, end) if _uses_metadata_tables(context, step) else None
     except AnalysisException:
@@ -276,8 +290,7 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
 
 def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
-    begun = context.read_ahead.pop(step.view, None)
-    found = begun.result() if begun is not None else _changelog_or_entries(context, step, start, end)
+    found = _answer(context, step, start, end)
     if isinstance(found, Changelog):
         frame = _signed(found.frame, step, found.weight)
         (old, new) = found.removed, found.added
@@ -292,8 +305,19 @@ def _uses_metadata_tables(context: JobContext, step: DeltaStep) -> bool:
     return step.kind not in ("append", "values") and not context.is_spark_4_0
 
 
-def _changelog_or_entries(context: JobContext, step: DeltaStep, start: int, end: int) -> Changelog | Entries:
-    """Read what tells in which files two snapshots differ. It changes nothing in the session."""
+def _answer(context: JobContext, step: DeltaStep, start: int, end: int) -> Any:
+    """Return what :func:`_ask` returns, which may have been asked before."""
+    begun = context.read_ahead.pop(step.view, None)
+    return _ask(context, step, start, end) if begun is None else begun.result()
+
+
+def _ask(context: JobContext, step: DeltaStep, start: int, end: int) -> _Appends | Changelog | Entries:
+    """Read what tells which files were appended, or in which files two snapshots differ.
+
+    It changes nothing in the session.
+    """
+    if step.kind == "append":
+        return _Appends(context.at(step.table, end).schema, _summarized_appends(context, step, start, end))
     # Tables with delete files have no changelog.
     found = changelog(context, step.table, start, end) if step.merge_on_read_files is None else None
     return found or Entries(context, step, (start, end))
@@ -362,16 +386,16 @@ def _append(
     return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
-def _append_by_summaries(context: JobContext, step: DeltaStep) -> _Read:
+def _append_by_summaries(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
-    current, then = (context.at(step.table, snapshot).schema for snapshot in (None, step.end))
-    if current != then:
+    found: _Appends = _answer(context, step, start, end)
+    if context.spark.table(step.table).schema != found.schema:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
-    return _append(context, step, _summarized_appends(context, step))
+    return _append(context, step, found.counts)
 
 
-def _summarized_appends(context: JobContext, step: DeltaStep) -> Sequence[int] | None:
+def _summarized_appends(context: JobContext, step: DeltaStep, start: int, end: int) -> Sequence[int] | None:
     """Return files, bytes and rows of a step's appends from the snapshots' summaries, without access to the Java table.
 
     Returns:
@@ -381,7 +405,7 @@ def _summarized_appends(context: JobContext, step: DeltaStep) -> Sequence[int] |
         IncrementalRefusedError: Code ``snapshot-missing``.
     """
     past = history(context, step.table, log=False)
-    line = past.line(step.start, step.end) if step.start is not None and step.end is not None else None
+    line = past.line(start, end)
     if line is None:
         raise IncrementalRefusedError("snapshot-missing", f"{step.table}: a snapshot of the appends has expired")
     appended = [past.snapshots[item].summary for item in line if past.snapshots[item].operation == "append"]

@@ -248,9 +248,17 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def temporary_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of a session, and restore the earlier values afterwards."""
-    before = _settings(spark, wanted)
+def temporary_settings(
+    spark: SparkSession, wanted: Mapping[str, str], known: Mapping[str, str | None] | None = None
+) -> Iterator[None]:
+    """Set settings of a session, and restore the earlier values afterwards.
+
+    Args:
+        spark: A session, classic or Connect.
+        wanted: The settings.
+        known: Their earlier values, ``None`` for one that is not set. By default they are asked for.
+    """
+    before = present_settings(spark, wanted) if known is None else {key: known[key] for key in wanted}
     try:
         _set(spark, wanted)
         yield
@@ -259,8 +267,8 @@ def temporary_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterat
             _set(spark, before)
 
 
-def _settings(spark: SparkSession, keys: Collection[str]) -> dict[str, str | None]:
-    """Return settings of a session; over Spark Connect with one request."""
+def present_settings(spark: SparkSession, keys: Collection[str]) -> dict[str, str | None]:
+    """Return settings of a session, ``None`` for one that is not set; over Spark Connect with one request."""
     if getattr(spark, "_jvm", None) is not None:
         return {key: spark.conf.get(key, None) for key in keys}
     session: Any = spark

@@ -478,6 +478,22 @@ def test_few_large_rows_are_not_collected_on_the_driver(spark: SparkSession) -> 
         conf.remove("spark.driver.maxResultSize")
 
 
+def test_sizes_within_each_other_are_restored_one_by_one(spark: SparkSession) -> None:
+    """A change is held in a block that is planned for its files, and collected in another one for its rows."""
+    work = JobContext(spark, "none")
+
+    def now() -> list[str | None]:
+        return [spark.conf.get(f"spark.sql.{key}", None) for key in ("shuffle.partitions", "adaptive.enabled")]
+
+    before = now()
+    with work.sized_for(1, fetched=True):
+        outer = now()
+        with work.sized_for(1 << 40):
+            assert now() == [before[0], "false"]
+        assert now() == outer == ["1", "false"]
+    assert now() == before
+
+
 def test_temporary_names_differ_between_runs() -> None:
     """The run gives its staging catalog a unique name, and these views, too."""
     assert temporary("a `b") == f"`{STAGING}-a ``b`"
