@@ -200,7 +200,7 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
     for step in of_iceberg:
         asks = step.kind == "append" or _uses_metadata_tables(context, step)
         if step.start is not None and step.end not in (None, step.start) and asks:
-            context.read_ahead[step.view] = pool.submit(_ask, context, step, step.start, step.end)
+            context.read_ahead[step.view] = pool.submit(_read_metadata, context, step, step.start, step.end)
     pool.submit(lambda: context.cores)
     pool.shutdown(wait=False)  # the threads end after the last one
 
@@ -290,7 +290,7 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
 
 def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
-    found = _answer(context, step, start, end)
+    found = _metadata_of(context, step, start, end)
     if isinstance(found, Changelog):
         frame = _signed(found.frame, step, found.weight)
         (old, new) = found.removed, found.added
@@ -305,13 +305,13 @@ def _uses_metadata_tables(context: JobContext, step: DeltaStep) -> bool:
     return step.kind not in ("append", "values") and not context.is_spark_4_0
 
 
-def _answer(context: JobContext, step: DeltaStep, start: int, end: int) -> Any:
-    """Return what :func:`_ask` returns, which may have been asked before."""
+def _metadata_of(context: JobContext, step: DeltaStep, start: int, end: int) -> Any:
+    """Return what :func:`_read_metadata` returns, which may have been read ahead."""
     begun = context.read_ahead.pop(step.view, None)
-    return _ask(context, step, start, end) if begun is None else begun.result()
+    return _read_metadata(context, step, start, end) if begun is None else begun.result()
 
 
-def _ask(context: JobContext, step: DeltaStep, start: int, end: int) -> _Appends | Changelog | Entries:
+def _read_metadata(context: JobContext, step: DeltaStep, start: int, end: int) -> _Appends | Changelog | Entries:
     """Read what tells which files were appended, or in which files two snapshots differ.
 
     It changes nothing in the session.
@@ -388,7 +388,7 @@ def _append(
 
 def _append_by_summaries(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
-    found: _Appends = _answer(context, step, start, end)
+    found: _Appends = _metadata_of(context, step, start, end)
     if context.spark.table(step.table).schema != found.schema:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
