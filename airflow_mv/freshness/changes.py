@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
 
@@ -137,7 +138,7 @@ def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows
     return Range(
         kind=kind,
         operations=tuple(sorted(counts.items())),
-        size=_sizes([item for item in commits if item.snapshot.snapshot_id not in same_rows], _totals(table, new)),
+        size=_sizes(table, new, [item for item in commits if item.snapshot.snapshot_id not in same_rows]),
         only_appends=set(counts) <= {"append", "replace"},
         schema_changed=old is not None and _schema_of(table, old) != _schema_of(table, new),
     )
@@ -252,6 +253,8 @@ _NEVER: Mapping[str, frozenset[str]] = {
     "append": frozenset({removed for _, removed in _NAMES.values()} | {"added-delete-files", "added-position-deletes"}),
     "delete": frozenset({"added-records", "added-data-files"}),
 }
+#: So many commits tell how large a table's files are.
+_RECENT = 20
 #: Stands for the table before its first snapshot.
 _NONE = Snapshot(snapshot_id=-1)
 
@@ -283,9 +286,11 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
         # Two branches of one history: their changes since they diverged are not followed, so all rows may differ.
         size = replace(unknown, bytes_added=totals.total_bytes, bytes_removed=table.bytes_at(old), bytes_touched=0)
     else:
-        undone = _sizes([_Commit(snapshot, _parent(table, snapshot)) for snapshot in left], totals)
+        undone = _sizes(table, old, [_Commit(snapshot, _parent(table, snapshot)) for snapshot in left])
         size = replace(
             undone,
+            total_rows=totals.total_rows,
+            total_bytes=totals.total_bytes,
             rows_added=undone.rows_deleted,
             rows_deleted=undone.rows_added,
             bytes_added=undone.bytes_removed,
@@ -320,8 +325,10 @@ def _grown(before: int | None, after: int | None) -> dict[str, int | None]:
     return {"bytes_added": max(0, after - before), "bytes_removed": max(0, before - after)}
 
 
-def _sizes(chain: Sequence[_Commit], totals: Size) -> Size:
+def _sizes(table: TableMetadata, last: int | None, chain: Sequence[_Commit]) -> Size:
+    """Return how much some commits changed, the last of which made a snapshot of the table."""
     moved = [item for item in chain if item.snapshot.operation != "replace"]
+    totals = _totals(table, last)
 
     def total(what: str, side: int, commits: Sequence[_Commit]) -> int | None:
         return known_sum(item.moved(what)[side] for item in commits)
@@ -334,21 +341,43 @@ def _sizes(chain: Sequence[_Commit], totals: Size) -> Size:
         files_added=total("data-files", 0, chain),
         files_removed=total("data-files", 1, chain),
         partitions=known_sum(item.snapshot.number("changed-partition-count") for item in moved),
-        bytes_touched=_touched(moved, totals),
+        bytes_touched=_touched(table, last, moved),
         total_rows=totals.total_rows,
         total_bytes=totals.total_bytes,
     )
 
 
-def _touched(moved: Sequence[_Commit], totals: Size) -> int | None:
-    """Return approximately how many bytes of data files have deletes. Usually a delete file is for one data file."""
-    deletes = known_sum(item.moved("delete-files")[0] for item in moved)
+def _touched(table: TableMetadata, last: int | None, moved: Sequence[_Commit]) -> int | None:
+    """Return approximately how many bytes of data files have deletes.
+
+    Usually a delete file is for one data file. Most rows are in large files, so these have the deletes.
+    """
+    deletes, total = known_sum(item.moved("delete-files")[0] for item in moved), table.bytes_at(last)
     if deletes == 0:
         return 0
-    files = max((item.snapshot.number("total-data-files") or 0 for item in moved), default=0)
-    if deletes is None or not files or totals.total_bytes is None:
-        return totals.total_bytes
-    return totals.total_bytes * min(deletes, files) // files
+    if deletes is None or total is None:
+        return total
+    largest = _largest(list(islice(ancestors(table, last), _RECENT)), deletes)
+    return total if largest is None else min(largest, total)
+
+
+def _largest(line: Sequence[Snapshot], files: int) -> int | None:
+    """Return approximately how many bytes so many of a table's data files have, the largest ones.
+
+    ``None``: fewer files are known.
+
+    Args:
+        line: The table's last snapshots, the newest one first.
+        files: How many.
+    """
+    added = [(item.number(_ADDED_FILES), item.number("added-files-size")) for item in line[:-1]]
+    before = [(item.number("total-data-files"), item.number("total-files-size")) for item in line[-1:]]
+    known = [(count, size) for count, size in (*added, *before) if count and size]
+    found = 0
+    for count, size in sorted(known, key=lambda item: item[1] / item[0], reverse=True):
+        taken = min(files, count)
+        found, files = found + size * taken // count, files - taken
+    return None if files else found
 
 
 def _totals(table: TableMetadata, snapshot_id: int | None) -> Size:
