@@ -161,6 +161,16 @@ def test_a_compaction_changes_no_rows_but_its_bytes_are_counted() -> None:
     assert (size.bytes_added, size.bytes_removed) == (180, 100)
 
 
+def test_deleted_rows_are_taken_to_be_in_the_largest_files() -> None:
+    """Small files that were appended since do not make a change of large files look cheap."""
+    loaded = APPEND | {"added-data-files": "4", "added-files-size": "4000"}
+    few, many = ({**POSITION, "added-delete-files": number} for number in ("4", "50"))
+    assert between(table(loaded, *[APPEND] * 6, few), 7, 8).size.bytes_touched == 4000
+    assert between(table(loaded, *[APPEND] * 6, many), 7, 8).size.bytes_touched == 4607, "all files"
+    # Of the commits before the last twenty the average is known.
+    assert between(table(loaded, *[APPEND] * 30, few), 31, 32).size.bytes_touched == 4 * 5200 // 16
+
+
 def test_a_range_may_start_before_the_first_snapshot() -> None:
     found = between(table(APPEND, APPEND), None, 2)
     assert (found.kind, found.size.rows_added, found.size.total_rows) == (Kind.APPENDED, 20, 20)
