@@ -55,6 +55,8 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
         return tally
     # A fuzzer that does not reach a mode proves nothing about it.
     assert not _MODES - set(tally.modes), tally
+    # Few views are not refreshed incrementally.
+    assert len(histories) < 100 or "full" in tally.modes, tally
     assert set(CHANGES) == set(tally.changes), tally
     assert {"pointed", "registered"} == set(tally.layouts), tally
     assert not _METHODS - set(tally.methods), tally
