@@ -198,8 +198,8 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
     for table in dict.fromkeys(step.table for step in of_iceberg):
         begin(context, table, pool, log=any(_reads_log(step) for step in of_iceberg if step.table == table))
     for step in of_iceberg:
-        asks = step.kind == "append" or _uses_metadata_tables(context, step)
-        if step.start is not None and step.end not in (None, step.start) and asks:
+        needs_metadata = step.kind == "append" or _uses_metadata_tables(context, step)
+        if step.start is not None and step.end not in (None, step.start) and needs_metadata:
             context.read_ahead[step.view] = pool.submit(_read_metadata, context, step, step.start, step.end)
     pool.submit(lambda: context.cores)
     pool.shutdown(wait=False)  # the threads end after the last one
@@ -389,7 +389,7 @@ def _append(
 def _append_by_summaries(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
     found: _Appends = _metadata_of(context, step, start, end)
-    if context.spark.table(step.table).schema != found.schema:
+    if context.at(step.table, None).schema != found.schema:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
     return _append(context, step, found.counts)
