@@ -566,7 +566,7 @@ class Delta:
     Args:
         table: Quoted Spark name.
         read_by: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete
-            files hide), ``gathered`` (files with delete files, read once), ``lineage`` (row ids), ``changelog``
+            files hide), ``gathered`` (with rows that match other changes), ``lineage`` (row ids), ``changelog``
             (Iceberg's scan of changed files), ``files`` (changed files, by their names), ``feed`` (a Delta table's
             change data feed), ``values`` (both snapshots whole), ``whole`` (one of them is empty); empty if nothing
             had to be read.

@@ -59,9 +59,10 @@ class Size:
     """The size of a change, and of the table after it. ``None``: unknown.
 
     Args:
-        rows_added: Rows in added data files, without those of compaction.
-        rows_deleted: Rows of removed data files and rows deleted by position; rows that equality
-            deletes match are unknown.
+        rows_added: Rows in added data files, without those of compaction, and without those that were only copied if
+            the commit says how many these are.
+        rows_deleted: Likewise rows of removed data files, and rows deleted by position; rows that equality deletes
+            match are unknown.
         bytes_added: Bytes of added files, including compaction: a difference of two snapshots reads them.
         bytes_removed: Bytes of removed files, likewise.
         files_added: Data files added.
@@ -234,6 +235,14 @@ class _Commit:
         # Contradictory numbers are ignored.
         return (added, removed) if sound and min(added or 0, removed or 0) >= 0 else (None, None)
 
+    def rows(self) -> _Moved:
+        """Return how many rows the commit added and removed, without copied ones, as far as it says so."""
+        added, removed = self.moved("records")
+        copied = self.snapshot.number(_COPIED)
+        if copied is None or added is None or removed is None or copied > min(added, removed):
+            return added, removed
+        return added - copied, removed - copied
+
     def _count(self, key: str) -> int | None:
         if key in self.snapshot.summary:
             return self.snapshot.number(key)
@@ -253,6 +262,8 @@ _NEVER: Mapping[str, frozenset[str]] = {
     "append": frozenset({removed for _, removed in _NAMES.values()} | {"added-delete-files", "added-position-deletes"}),
     "delete": frozenset({"added-records", "added-data-files"}),
 }
+#: Spark's name for the rows that a copy-on-write MERGE has copied into new files.
+_COPIED = "spark.merge-into.num-target-rows-copied"
 #: So many commits tell how large a table's files are.
 _RECENT = 20
 #: Stands for the table before its first snapshot.
@@ -334,8 +345,8 @@ def _sizes(table: TableMetadata, last: int | None, chain: Sequence[_Commit]) -> 
         return known_sum(item.moved(what)[side] for item in commits)
 
     return Size(
-        rows_added=total("records", 0, moved),
-        rows_deleted=known_sum((total("records", 1, moved), total("position-deletes", 0, moved))),
+        rows_added=known_sum(item.rows()[0] for item in moved),
+        rows_deleted=known_sum((*(item.rows()[1] for item in moved), total("position-deletes", 0, moved))),
         bytes_added=total("files-size", 0, chain),
         bytes_removed=total("files-size", 1, chain),
         files_added=total("data-files", 0, chain),

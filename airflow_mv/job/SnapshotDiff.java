@@ -432,12 +432,6 @@ public class SnapshotDiff {
     return true;
   }
 
-  /** The table's next row id and its last sequence number: every row's id is below, and its version not above. */
-  public List limits() {
-    TableMetadata now = ((HasTableOperations) table).operations().current();
-    return Arrays.asList(new Object[] {Long.valueOf(now.nextRowId()), Long.valueOf(now.lastSequenceNumber())});
-  }
-
   /** Bytes to read for the tasks. */
   public static long bytes(List tasks) {
     long sum = 0;

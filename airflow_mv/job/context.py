@@ -6,7 +6,7 @@ from __future__ import annotations
 import pkgutil
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -491,3 +491,18 @@ def cause(error: Exception) -> str:
 def columns_of(names: Sequence[str]) -> str:
     """Return a list of quoted names."""
     return ", ".join(quote(name) for name in names)
+
+
+def unlike(prefix: str, names: Sequence[str]) -> str:
+    """Return a prefix with which none of these names begins."""
+    while any(name.lower().startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
+
+
+def list_of(context: JobContext, items: Iterable[Any]) -> Any:
+    """Return a Java list."""
+    found = context.java("java.util.ArrayList")()
+    for item in items:
+        found.add(item)
+    return found

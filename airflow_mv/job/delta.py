@@ -22,22 +22,17 @@ from pyspark.sql.types import MapType, StructType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.changed_files import ChangedRows, Entries, changed_files
 from airflow_mv.job.changelog import Changelog, changelog
-from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable
+from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable, list_of, unlike
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import DELETED, PLACE, gathered, newly_deleted
 from airflow_mv.job.history import begin, history
 from airflow_mv.job.pruning import bounds_of, within
 from airflow_mv.job.reads import check_reads
+from airflow_mv.job.row_lineage import CountedRows, RewrittenFiles
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 
-_ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
-#: Row ids by blocks of 64, and an id's bit in its block.
-_BLOCK, _BIT = f"shiftright({_ROW_ID}, 6)", f"shiftleft(1L, CAST({_ROW_ID} & 63 AS INT))"
-#: So many blocks with changed rows are broadcast, of some 60 bytes each. With more, all ids of both sides are compared.
-_MOST_BLOCKS = 500_000
-_WITH_ROW_IDS, _MOST_LONG = 3, 2**63 - 1
 #: Types whose equal values may still be distinguishable.
 _EQUAL_YET_OTHER = ("float", "double", "map")
 #: How Spark's plans mark a function that is not built in.
@@ -438,7 +433,7 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
     exact = [name for name in step.columns if incomparable(frame.schema[name].dataType, _EQUAL_YET_OTHER) is None]
     other = [name for name in step.columns if name not in exact]
     # GROUP BY treats -0.0 and 0.0, and maps in any order, as equal. A query can distinguish them.
-    own = _unlike("__", step.columns)
+    own = unlike("__", step.columns)
     texts = [F.col(quote(name)).cast("string").alias(f"{own}text{number}") for number, name in enumerate(other)]
     values = [F.first(F.col(quote(name))).alias(name) for name in other]
     keys = [F.col(quote(name)) for name in exact]
@@ -446,13 +441,6 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
     summed = frame.groupBy(*keys, *same, *texts)
     found = summed.agg(*values, F.sum(weight).cast("int").alias(WEIGHT)).where(weight != 0)
     return found.select(*(F.col(quote(name)) for name in (*step.columns, WEIGHT)))
-
-
-def _unlike(prefix: str, names: Sequence[str]) -> str:
-    """Return a prefix with which none of these names begins."""
-    while any(name.lower().startswith(prefix) for name in names):
-        prefix += "_"
-    return prefix
 
 
 def _ordered(frame: DataFrame, name: str) -> Column:
@@ -521,14 +509,6 @@ def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Re
     return _Tasks(context, step, diff, table).read()
 
 
-def list_of(context: JobContext, items: tuple[str, ...]) -> Any:
-    """Return a Java list."""
-    found = context.java("java.util.ArrayList")()
-    for item in items:
-        found.add(item)
-    return found
-
-
 class _Tasks:
     """The rows of the scan tasks that only one of two snapshots has."""
 
@@ -536,37 +516,45 @@ class _Tasks:
         self.context, self.step, self.diff = context, step, diff
         self.removed, self.added, self.before, self.after = diff.removed(), diff.added(), diff.before(), diff.after()
         self.version = int(self.context.java("org.apache.iceberg.TableUtil").formatVersion(table))
+        self.rewritten = RewrittenFiles(context, step, diff, table)
         self.read_by: list[str] = []
 
     def read(self) -> _Read:
         """Return the signed union of the rows that must be read."""
         if (together := self._gathered()) is not None:
-            return together
-        parts = [*self._deleted(), *self._files()]
+            self.read_by += ["gathered", "lineage"] if self.removed.size() else ["gathered"]
+            return self._counted(together)
+        deleted = [*self._deleted()]
+        if (rows := self.rewritten.changed()) is not None:
+            self.read_by.append("lineage")
+            if not deleted:
+                return self._counted(rows)
+            parts = [*deleted, self._changed(rows)]
+        else:
+            parts = [*deleted, *self._files()]
         facts = self._facts()
         if not parts:
             empty = replace(self.step, where="false")
             return _Read(_pinned(self.context, empty, self.step.end, 1), replace(facts, rows=0))
-        frame = parts[0]
-        for part in parts[1:]:
-            frame = frame.unionAll(part)
         if self.read_by == ["diff"] and not self.removed.size():
             facts = replace(facts, rows=facts.rows_read)
         only_added = not (self.removed.size() or self.before.size() or self.after.size())
+        frame = reduce(DataFrame.unionAll, parts)
         return _Read(frame, facts, net=len(parts) == 1, sized=self.read_by == ["diff"], added=only_added)
 
-    def _gathered(self) -> _Read | None:
+    def _gathered(self) -> CountedRows | None:
         """The rows of the change, if the further views of the step are created from the same scan."""
-        found = (
-            gathered(self.context, self.step, self.diff, self.diff.reading(self.version)) if self.step.near else None
-        )
-        if found is None:
+        if not self.step.near:
             return None
-        rows, count, copies = found
-        self.read_by.append("gathered")
-        changed = rows.where(F.col(quote(copies)) != 0)
-        frame = changed.select(*(F.col(quote(name)) for name in self.step.columns), F.col(quote(copies)).alias(WEIGHT))
-        return _Read(frame, self._facts(), net=not self.added.size(), most=count, held=True)
+        return gathered(self.context, self.step, self.diff, self.diff.reading(self.version), self.rewritten)
+
+    def _counted(self, rows: CountedRows) -> _Read:
+        return _Read(self._changed(rows), self._facts(), net=not self.added.size(), most=rows.count, held=True)
+
+    def _changed(self, rows: CountedRows) -> DataFrame:
+        copies = F.col(quote(rows.copies))
+        # The rows have passed the step's condition, and may lack the columns for it.
+        return _signed(rows.frame.where(copies != 0), replace(self.step, where=""), copies)
 
     def _facts(self) -> Delta:
         return Delta(
@@ -599,52 +587,10 @@ class _Tasks:
                 yield _signed(frame, self.step, sign)
 
     def _files(self) -> Iterator[DataFrame]:
-        limits = self._row_id_limits() if self.removed.size() and self.added.size() else None
-        if limits is not None:
-            self.read_by.append("lineage")
-            yield from self._by_lineage(*limits)
-            return
+        """All rows of files that only one snapshot has."""
         if self.removed.size() or self.added.size():
             self.read_by.append("diff")
         table = self.diff.reading(self.version)
         for tasks, sign in ((self.removed, -1), (self.added, 1)):
             if tasks.size():
                 yield _signed(self.context.staged(table, tasks), self.step, sign)
-
-    def _by_lineage(self, last: int, newest: int) -> Iterator[DataFrame]:
-        table = self.diff.reading(self.version)
-        old, new = (self._mattering(self.context.staged(table, tasks)) for tasks in (self.removed, self.added))
-        ids = [_ROW_ID, _ROW_VERSION]
-        # A row has the same id and version on both sides or is on one of them, and an id is there once: each bit of
-        # the XOR is a row on one side only. So few numbers are shuffled, and no column but the ids is read for them.
-        both = old.select(*ids).unionAll(new.select(*ids))
-        own = _unlike("__", old.columns)
-        block, bits = f"{own}block", f"{own}bits"
-        # One number, because Spark hashes one faster than two.
-        place = f"({_BLOCK} * {newest + 1}L + {_ROW_VERSION})"
-        valid = f"{_ROW_ID} BETWEEN 0 AND {last} AND {_ROW_VERSION} BETWEEN 0 AND {newest}"
-        checked = f"IF({valid}, {place}, raise_error('a row has an id or a version that the table has not assigned'))"
-        found = both.groupBy(F.expr(checked).alias(block)).agg(F.expr(f"bit_xor({_BIT})").alias(bits))
-        unlike, blocks = self.context.kept(found.where(f"{bits} <> 0"))
-        # From here on without the step's condition: the remaining rows of both have passed it.
-        for here, there, sign in ((old, new, -1), (new, old, 1)):
-            if blocks <= _MOST_BLOCKS:
-                same = F.expr(f"{place} = {block} AND ({bits} & {_BIT}) <> 0")
-                changed = here.join(F.broadcast(unlike), on=same, how="left_semi")
-            else:
-                changed = here.join(there.select(*ids), on=ids, how="left_anti")
-            yield _signed(changed, replace(self.step, where=""), sign)
-
-    def _row_id_limits(self) -> tuple[int, int] | None:
-        """Return the greatest id and version that a row of the table may have.
-
-        ``None``: a row has no id, or an id and a version do not fit into one number.
-        """
-        if self.version < _WITH_ROW_IDS or not (self.diff.lineage(self.removed) and self.diff.lineage(self.added)):
-            return None
-        following, newest = (int(number) for number in self.diff.limits())
-        return (following - 1, newest) if (following // 64 + 1) * (newest + 1) <= _MOST_LONG else None
-
-    def _mattering(self, frame: DataFrame) -> DataFrame:
-        """Rows with the same id and version are equal: both sides have them or neither, after the condition too."""
-        return frame.where(self.step.where) if self.step.where else frame

@@ -8,14 +8,16 @@ with what changed elsewhere. Both are few rows of the same files.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType
 
-from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, columns_of
+from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, columns_of, unlike
+from airflow_mv.job.row_lineage import CountedRows, RewrittenFiles
 from airflow_mv.quoting import quote
 from airflow_mv.script import DeltaStep
 
@@ -28,7 +30,9 @@ _MOST_POSITIONS = 200_000
 _ONE_IN = 20
 
 
-def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> tuple[DataFrame, int, str] | None:
+def gathered(
+    context: JobContext, step: DeltaStep, diff: Any, reading: Any, rewritten: RewrittenFiles
+) -> CountedRows | None:
     """Read the rows of a step and those that match, and create the step's further views.
 
     Args:
@@ -36,29 +40,21 @@ def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> t
         step: The step.
         diff: The Java helper with the tasks of both snapshots.
         reading: The Java table for the reading of tasks.
+        rewritten: Reads the rewritten files among them.
 
     Returns:
-        The rows, how many they are, and the column with each one's number of copies in the change (0 for a row of both
-        snapshots); ``None`` if the table is to be read in the usual way.
+        ``None`` if the table is to be read in the usual way.
     """
     match = _match(context, step)
-    if (
-        match is None
-        or diff.removed().size()
-        or not diff.after().size()
-        or {DELETED, _FILE, _POSITION} & {*step.columns}
-    ):
+    if match is None or {DELETED, *PLACE} & {*step.columns}:
         return None
-    newly = newly_deleted(context, diff) if diff.deleting(diff.before()).size() else None
-    if newly is None and diff.deleting(diff.before()).size():
+    reads = _reads(context, step, diff, rewritten)
+    if reads is None:
         return None
-    table = diff.readingDeletes()
-    if table is None:
-        return None
-    names = _free(step.columns)
-    frame = context.query(_statement(context, step, diff, (table, reading), match, names))
-    held, count = context.kept(frame)
-    if newly is not None:
+    names = [f"{unlike('__', step.columns)}{name}" for name in ("copies", "file", "pos")]
+    queries = _queries(_Parts(context, step, match, names), diff, reading, reads)
+    held, count = context.kept(context.query("\nUNION ALL\n".join(queries)))
+    if (newly := reads.newly) is not None:
         state = F.col(quote(names[0]))
         of_then = held.where(state == -1).join(F.broadcast(newly.toDF(*names[1:])), on=names[1:], how="left_semi")
         held, count = context.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
@@ -67,7 +63,7 @@ def gathered(context: JobContext, step: DeltaStep, diff: Any, reading: Any) -> t
         is_there = F.col(quote(names[0])) >= 0 if version == "new" else F.col(quote(names[0])) <= 0
         context.view(view, kept.where(is_there).select(*map(quote, step.columns)))
         context.gathered.add(view)
-    return kept, count, names[0]
+    return CountedRows(kept, names[0], count)
 
 
 def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
@@ -95,31 +91,95 @@ def _match(context: JobContext, step: DeltaStep) -> str | None:
     return " OR ".join(parts) or None
 
 
-def _free(columns: Sequence[str]) -> list[str]:
-    """Return names for the number of copies, the file and the position, that no column has."""
-    prefix = "__"
-    while any(name.lower().startswith(prefix) for name in columns):
-        prefix += "_"
-    return [f"{prefix}{name}" for name in ("copies", "file", "pos")]
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """How the files with changed rows are read, other than new ones.
+
+    Args:
+        deleting: The Java table to read deleted rows with, if files have other deletes than before.
+        newly: Which of these rows are deleted in the new snapshot only, if some are in both.
+        rewritten: The rows of rewritten files.
+    """
+
+    deleting: Any
+    newly: DataFrame | None
+    rewritten: CountedRows | None
 
 
-def _statement(
-    context: JobContext, step: DeltaStep, diff: Any, tables: tuple[Any, Any], match: str, names: Sequence[str]
-) -> str:
-    """Return the query for the rows: of files with other deletes, of new files, of files that are the same."""
-    columns, where = columns_of(step.columns), f"({step.where})" if step.where else "true"
-    copies, file, position = map(quote, names)
-    deleting, reading = tables
-    marked = context.staged(deleting, diff.after()).select(*map(quote, (*step.columns, DELETED, _FILE, _POSITION)))
-    parts = [
-        f"SELECT {columns}, IF({DELETED}, -1, 0) AS {copies}, {_FILE} AS {file}, {_POSITION} AS {position}\n"
-        f"FROM {_named(context, marked)} WHERE ({DELETED} AND {where}) OR {match}"
-    ]
-    for tasks, number, condition in ((diff.added(), 1, f"{where} OR {match}"), (_same(context, step, diff), 0, match)):
-        if tasks.size():
-            rows = context.staged(reading, tasks).select(*map(quote, step.columns))
-            parts.append(f"SELECT {columns}, {number}, NULL, NULL FROM {_named(context, rows)} WHERE {condition}")
-    return "\nUNION ALL\n".join(parts)
+def _reads(context: JobContext, step: DeltaStep, diff: Any, rewritten: RewrittenFiles) -> _Reads | None:
+    """Return how the files are read; ``None`` if their rows do not tell the change, or no row was removed."""
+    deleting, newly, found = None, None, None
+    if diff.after().size():
+        deleted_before = bool(diff.deleting(diff.before()).size())
+        newly = newly_deleted(context, diff) if deleted_before else None
+        deleting = diff.readingDeletes() if newly is not None or not deleted_before else None
+        if deleting is None:
+            return None
+    if diff.removed().size():
+        wanted = [(column, context.spark.table(view).select(quote(other))) for column, view, other in step.near]
+        found = rewritten.changed(wanted)
+        if found is None:
+            return None
+    return None if deleting is None and found is None else _Reads(deleting, newly, found)
+
+
+def _queries(parts: _Parts, diff: Any, reading: Any, reads: _Reads) -> Iterator[str]:
+    if reads.deleting is not None:
+        yield parts.deleted(reads.deleting, diff.after())
+    if reads.rewritten is not None:
+        yield parts.counted(reads.rewritten)
+    elif diff.added().size():
+        yield parts.all_of(reading, diff.added(), 1)
+    same = _same(parts.context, parts.step, diff)
+    if same.size():
+        yield parts.all_of(reading, same, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The queries for the rows of the change and those that match, with the columns of the step and three more.
+
+    Args:
+        match: The condition of those that match.
+        names: The further columns: the number of copies, and the file and the position of a row that may be deleted.
+    """
+
+    context: JobContext
+    step: DeltaStep
+    match: str
+    names: Sequence[str]
+
+    @property
+    def where(self) -> str:
+        return f"({self.step.where or 'true'})"
+
+    def deleted(self, table: Any, tasks: Any) -> str:
+        """The rows of files with other deletes than before."""
+        rows = self.context.staged(table, tasks).select(*map(quote, self.step.columns), DELETED, *PLACE)
+        return self._query(rows, (f"IF({DELETED}, -1, 0)", *PLACE), f"{DELETED} AND {self.where}")
+
+    def counted(self, rows: CountedRows) -> str:
+        """The rows of rewritten files."""
+        copies = quote(rows.copies)
+        return self._query(rows.frame, (copies, "NULL", "NULL"), f"{copies} <> 0 AND {self.where}")
+
+    def all_of(self, table: Any, tasks: Any, copies: int) -> str:
+        """The rows of files of the new snapshot.
+
+        Args:
+            table: The Java table to read with.
+            tasks: Its scan tasks.
+            copies: 1 if the old snapshot does not have the files, else 0.
+        """
+        rows = self.context.staged(table, tasks).select(*map(quote, self.step.columns))
+        return self._query(rows, (str(copies), "NULL", "NULL"), self.where if copies else "false")
+
+    def _query(self, rows: DataFrame, more: Sequence[str], changed: str) -> str:
+        name = quote(f"airflow_mv_read_{uuid.uuid4().hex[:12]}")
+        self.context.view(name, rows)
+        items = zip(more, ("INT", "STRING", "BIGINT"), map(quote, self.names), strict=True)
+        added = ", ".join(f"CAST({item} AS {kind}) AS {named}" for item, kind, named in items)
+        return f"SELECT {columns_of(self.step.columns)}, {added} FROM {name} WHERE ({changed}) OR {self.match}"
 
 
 def _same(context: JobContext, step: DeltaStep, diff: Any) -> Any:
@@ -137,9 +197,3 @@ def _same(context: JobContext, step: DeltaStep, diff: Any) -> Any:
                 bound.add(item)
             bounds.add(bound)
     return diff.sameWithin(bounds)
-
-
-def _named(context: JobContext, frame: DataFrame) -> str:
-    name = quote(f"airflow_mv_read_{uuid.uuid4().hex[:12]}")
-    context.view(name, frame)
-    return name

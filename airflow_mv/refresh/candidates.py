@@ -394,12 +394,13 @@ def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
 def _gathering(bases: Sequence[BaseTableInput]) -> BaseTableInput | None:
     """Return the table of which one scan finds both its change and the rows that match changes of other tables.
 
-    It is the largest one of several changed tables, if its files are read because rows of them were deleted.
+    It is the largest one of several changed tables, if its files are read because rows were deleted or rewritten.
     """
-    changed = [base for base in bases if base.changed]
-    largest = max(changed, key=lambda base: base.total_bytes or 0, default=None)
-    several = len(changed) > 1 and largest is not None
-    return largest if several and largest is not None and largest.range.size.bytes_touched else None
+    changed = [(base, cost) for base, cost in zip(bases, base_costs(bases), strict=True) if base.changed]
+    if len(changed) < 2:
+        return None
+    largest, cost = max(changed, key=lambda pair: pair[0].total_bytes or 0)
+    return largest if cost.is_read_once else None
 
 
 def _relation(number: int, base: BaseTableInput, *, gathers: bool) -> BaseRelation:

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.freshness.changes import Range, known_sum
+from airflow_mv.freshness.changes import Kind, Range, known_sum
 from airflow_mv.spec.units import human
 
 #: Bytes of Parquet that two cores scan and filter in a second, for a query that reads some of the columns.
 _SCAN = 300e6
 #: Bytes that they scan, join, aggregate and write in a second, in a full refresh of an ordinary query.
 _COMPUTE = 55e6
-#: Bytes of rows that they compare in a second: by all values, and by row ids (tables of format version 3).
-_COMPARE, _COMPARE_IDS = 28e6, 100e6
+#: Bytes of rows that they compare in a second by all values. A comparison by row ids takes no longer than the scan.
+_COMPARE = 28e6
 #: A row that is read at its position, among others that are not read, takes as long as so many rows of whole files.
 _BY_POSITION = 4
 #: Bytes of stored rows that they find by value, and rewrite, in a second.
@@ -130,13 +130,14 @@ class BaseCost:
         if self.range is None or self.range.only_appends:
             return 0.0
         size = self.range.size
+        if self.has_row_ids and not size.bytes_touched:
+            return 0.0
         deleted = size.bytes_touched
         if deleted and None not in (size.rows_deleted, size.total_rows):
             rows, total = size.rows_deleted or 0, size.total_rows or 0
             deleted = _BY_POSITION * deleted * min(rows, total) // max(total, 1)
         compared = self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
-        by_ids = self.has_row_ids and not size.bytes_touched
-        return None if compared is None else compared / (_COMPARE_IDS if by_ids else _COMPARE)
+        return None if compared is None else compared / _COMPARE
 
     def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
         """At most both snapshots are read, which have about the same size."""
@@ -149,7 +150,9 @@ class BaseCost:
     @property
     def is_read_once(self) -> bool:
         """Whether one scan of its files can find its change and the rows that match changes of other tables."""
-        return self.range is not None and bool(self.range.size.bytes_touched)
+        if self.range is None:
+            return False
+        return bool(self.range.size.bytes_touched or (self.has_row_ids and self.range.kind == Kind.REWRITTEN))
 
     @property
     def changed_rows(self) -> int | None:

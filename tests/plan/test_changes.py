@@ -171,6 +171,15 @@ def test_deleted_rows_are_taken_to_be_in_the_largest_files() -> None:
     assert between(table(loaded, *[APPEND] * 30, few), 31, 32).size.bytes_touched == 4 * 5200 // 16
 
 
+def test_rows_that_a_merge_has_only_copied_are_no_changed_rows() -> None:
+    """Spark says how many they are. A number that is greater than that of all rows is ignored."""
+    found = [
+        between(table(APPEND, COPY_ON_WRITE | {"spark.merge-into.num-target-rows-copied": copied}), 1, 2).size
+        for copied in ("8", "11", "many")
+    ]
+    assert [(size.rows_added, size.rows_deleted) for size in found] == [(1, 2), (9, 10), (9, 10)]
+
+
 def test_a_range_may_start_before_the_first_snapshot() -> None:
     found = between(table(APPEND, APPEND), None, 2)
     assert (found.kind, found.size.rows_added, found.size.total_rows) == (Kind.APPENDED, 20, 20)

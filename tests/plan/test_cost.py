@@ -32,10 +32,10 @@ MEASURED = {
     ("join", "copy-on-write"): (22.8, 6.01),
     ("aggregate", "copy-on-write"): (19.2, 1.95),
     ("four-way", "copy-on-write"): (18.0, 5.95),
-    ("filter", "copy-on-write with row ids"): (4.42, 1.00),
-    ("join", "copy-on-write with row ids"): (8.05, 4.73),
-    ("aggregate", "copy-on-write with row ids"): (4.85, 3.28),
-    ("four-way", "copy-on-write with row ids"): (5.97, 5.66),
+    ("filter", "copy-on-write with row ids"): (5.73, 1.30),
+    ("join", "copy-on-write with row ids"): (7.54, 5.17),
+    ("aggregate", "copy-on-write with row ids"): (2.99, 4.16),
+    ("four-way", "copy-on-write with row ids"): (4.63, 5.85),
 }
 
 

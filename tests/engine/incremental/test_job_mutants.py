@@ -13,7 +13,7 @@ from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame
 
 from airflow_mv.catalog import statistics
-from airflow_mv.job import apply, delta, pruning
+from airflow_mv.job import apply, delta, pruning, row_lineage
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental.checking import Mismatch, check
 from tests.engine.incremental.playing import ALWAYS, writing
@@ -74,8 +74,9 @@ def _nothing_deleted(self: delta._Tasks) -> Iterator[DataFrame]:
     return iter(())
 
 
-def _only_come(self: delta._Tasks, *limits: int) -> Iterator[DataFrame]:
-    return iter(list(_kept_by_lineage(self, *limits))[1:])
+def _only_come(self: row_lineage.RewrittenFiles, *arguments: Any) -> row_lineage.CountedRows | None:
+    rows = _kept_by_lineage(self, *arguments)
+    return None if rows is None else replace(rows, frame=rows.frame.where(f"`{rows.copies}` >= 0"))
 
 
 def _unsigned(frame: DataFrame, step: Any, sign: int) -> DataFrame:
@@ -93,7 +94,7 @@ def _insert_only(self: apply._Keys, new: str) -> None:
 _kept_equal = apply._Keys._equal
 _kept_predicate = pruning._predicate
 _kept_within = pruning.within
-_kept_by_lineage = delta._Tasks._by_lineage
+_kept_by_lineage = row_lineage.RewrittenFiles.changed
 _kept_signed = delta._signed
 
 MUTANTS = {
@@ -129,7 +130,7 @@ MUTANTS = {
         sql="SELECT k, n FROM r WHERE n > 0",
     ),
     "delta: by lineage only the new rows": Mutant(
-        _replace(delta._Tasks, "_by_lineage", _only_come),
+        _replace(row_lineage.RewrittenFiles, "changed", _only_come),
         "UPDATE {ns}.r SET k = 2 WHERE n = 3",
         version=3,
         mode="copy-on-write",

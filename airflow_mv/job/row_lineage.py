@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that have changed in rewritten files, by their ids and versions (Iceberg ``format/spec.md``, "Row Lineage").
+
+A row that was copied into a new file keeps its id and the sequence number of the commit that last changed it. So the
+changed rows of the new files are those with a later number than the first snapshot's, and those of the old files are
+the rows whose ids no copied row has. Each file is read once, no row is shuffled, and only changed rows leave the scan.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType
+
+from airflow_mv.job.context import JobContext, list_of, unlike
+from airflow_mv.quoting import quote
+from airflow_mv.script import DeltaStep
+
+_ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
+_WITH_ROW_IDS = 3
+#: What the scan adds to each row, to the last one of each partition, and to those with ids that follow it.
+_COPIES, _LAST, _IDS = "copies", ("found", "kept", "sum"), ("block", "ids")
+#: Types of the columns whose values the scan can look for.
+_WHOLE_NUMBERS = (IntegerType, LongType)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRows:
+    """Rows that are held.
+
+    Args:
+        frame: The columns of the step, and one more.
+        copies: Its name: how many copies of the row the change has, 0 for a row of both snapshots.
+        count: How many rows they are.
+    """
+
+    frame: DataFrame
+    copies: str
+    count: int
+
+
+class RewrittenFiles:
+    """The files that only one of two snapshots has, whose rows have ids.
+
+    Args:
+        context: The run.
+        step: The step.
+        diff: The Java helper with the tasks of both snapshots.
+        table: The Java table that has been loaded for it.
+    """
+
+    def __init__(self, context: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
+        self._context, self._step, self._diff, self._table = context, step, diff, table
+        #: Whether the ids do not tell the change, which is known only after a first try.
+        self._failed = False
+
+    def changed(self, wanted: Sequence[tuple[str, DataFrame]] = ()) -> CountedRows | None:
+        """Return the rows that have changed, and more rows of the new files.
+
+        Args:
+            wanted: Columns, and frames with one column of the values for which other rows are returned, too.
+
+        Returns:
+            ``None`` if the ids do not tell it: rows have none, or rows with the same ids and versions are not in both
+            snapshots. They are not after a rollback, or where another writer has not kept the ids.
+        """
+        version = int(self._context.java("org.apache.iceberg.TableUtil").formatVersion(self._table))
+        sides = self._diff.removed(), self._diff.added()
+        have_ids = version >= _WITH_ROW_IDS and all(side.size() and self._diff.lineage(side) for side in sides)
+        if self._failed or not have_ids:
+            return None
+        reading = self._diff.reading(version)
+        old, new = (self._context.staged(reading, side) for side in sides)
+        own = any(reading.schema().caseInsensitiveFindField(name) is not None for name in (_ROW_ID, _ROW_VERSION))
+        types = [kind for name, frame in wanted for kind in (new.schema[name].dataType, frame.schema[0].dataType)]
+        if own or not all(isinstance(kind, _WHOLE_NUMBERS) for kind in types):
+            return None
+        found = self._scanned(old, new, wanted)
+        self._failed = found is None
+        return found
+
+    def _scanned(self, old: DataFrame, new: DataFrame, wanted: Sequence[tuple[str, DataFrame]]) -> CountedRows | None:
+        context, step = self._context, self._step
+        source = (pkgutil.get_data("airflow_mv.job", "RowLineageScan.java") or b"").decode()
+        snapshots = (context.long(number) for number in (step.start or 0, step.end or 0))
+        scan = context.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
+        if not scan.isLine():
+            return None
+        names = [f"{unlike('__', old.columns)}{name}" for name in (_COPIES, *_LAST, *_IDS)]
+        if step.where and not wanted:
+            old, new = old.where(step.where), new.where(step.where)  # both, so that both have the same kept rows
+        values = [item for name, frame in wanted for item in (name, _numbers(frame)._jdf)]
+        added = self._held(scan, new, None, values, names)
+        blocks = added.where(F.col(names[-1]).isNotNull()).select(*names[-2:]).repartition(context.cores, names[-2])
+        here = scan.summary(_last(added, names)._jdf, blocks._jdf)
+        kept = here.kept()
+        removed = self._held(scan, old, kept, (), names)
+        there = scan.summary(_last(removed, names)._jdf, None)
+        kept.destroy()
+        if not here.equals(there):
+            return None
+        columns = [F.col(quote(name)) for name in (*step.columns, names[0])]
+        rows = (side.where(F.col(names[0]).isNotNull()).select(*columns) for side in (removed, added))
+        return CountedRows(next(rows).unionAll(next(rows)), names[0], int(here.found()) + int(there.found()))
+
+    def _held(self, scan: Any, side: DataFrame, kept: Any, wanted: Sequence[Any], names: Sequence[str]) -> DataFrame:
+        """Return the rows of one side that matter, which are read here."""
+        context, columns = self._context, dict.fromkeys((*self._step.columns, _ROW_ID, _ROW_VERSION))
+        rows = side.select(*map(quote, columns))._jdf
+        found = DataFrame(scan.scan(rows, kept, list_of(context, wanted), list_of(context, names)), context.spark)
+        return context.held(found.localCheckpoint(eager=True))
+
+
+def _last(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    numbers = names[1 : 1 + len(_LAST)]
+    return rows.where(F.col(numbers[0]).isNotNull()).select(*numbers)
+
+
+def _numbers(frame: DataFrame) -> DataFrame:
+    return frame.select(F.col(quote(frame.columns[0])).cast("bigint"))
