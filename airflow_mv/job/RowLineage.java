@@ -39,6 +39,9 @@ import scala.util.Right;
 public class RowLineage {
   private static final String ID = "_row_id";
   private static final String VERSION = "_last_updated_sequence_number";
+  private static final StructType ADDED = new StructType().add("copies", DataTypes.IntegerType, true)
+      .add("found", DataTypes.LongType, true).add("kept", DataTypes.LongType, true).add("sum", DataTypes.LongType, true)
+      .add("block", DataTypes.LongType, true).add("ids", DataTypes.BinaryType, true);
   private final SparkSession session;
   private final String source;
   private final Long start;
@@ -58,15 +61,15 @@ public class RowLineage {
 
   /**
    * The rows of the new files that have changed, or match; with `kept`, the rows of the old files that are not kept.
-   * Before the columns of the scan: how many copies of the row the change has. In one more row of each partition: how many
-   * rows it has, how many rows were kept, and a checksum of their ids and versions. In further ones: a block of ids.
+   * Before the columns of the scan is one more, see ADDED. It counts the copies of the row. Of one more row of each
+   * partition it has the number of rows, the number of kept rows and their checksum; of further ones a block of kept ids.
    *
    * @param frame the rows of one side, perhaps with a condition; its columns include the row's id and version
    * @param kept null, or the ids of the kept rows of the new files
    * @param matches for each of some columns its name, then a frame with one BIGINT column, the wanted values
-   * @param names of the added columns
+   * @param name of the added column
    */
-  public Dataset scan(Dataset frame, Broadcast kept, List matches, List names) {
+  public Dataset scan(Dataset frame, Broadcast kept, List matches, String name) {
     SparkPlan plan = frame.queryExecution().executedPlan();
     Seq leaves = plan.collectLeaves();
     if (leaves.size() != 1) {
@@ -75,13 +78,8 @@ public class RowLineage {
     SparkPlan leaf = (SparkPlan) leaves.apply(0);
     Seq output = leaf.output();
     int width = output.size();
-    // The added columns are the first: a reader may return more columns than its scan has.
-    StructType schema = new StructType().add((String) names.get(0), DataTypes.IntegerType, true)
-        .add((String) names.get(1), DataTypes.LongType, true)
-        .add((String) names.get(2), DataTypes.LongType, true)
-        .add((String) names.get(3), DataTypes.LongType, true)
-        .add((String) names.get(4), DataTypes.LongType, true)
-        .add((String) names.get(5), DataTypes.BinaryType, true);
+    // It is the first, because a reader may return more columns than its scan has.
+    StructType schema = new StructType().add(name, ADDED, true);
     Map places = new HashMap();
     for (int i = 0; i < width; i++) {
       Attribute column = (Attribute) output.apply(i);

@@ -82,11 +82,12 @@ final class RowLineageScan extends org.apache.spark.sql.execution.BufferedRowIte
     }
     if (last == null) {
       last = isOld ? new java.util.ArrayList().iterator() : blocks.entrySet().iterator();
-      append(joined.apply(last(Long.valueOf(found), Long.valueOf(kept), Long.valueOf(sum), null, null), none));
+      Object[] numbers = new Object[] {Long.valueOf(found), Long.valueOf(kept), Long.valueOf(sum)};
+      append(joined.apply(added(null, numbers[0], numbers[1], numbers[2], null, null), none));
     } else if (last.hasNext()) {
       java.util.Map.Entry entry = (java.util.Map.Entry) last.next();
       Object ids = ((org.roaringbitmap.Container) entry.getValue()).runOptimize();
-      append(joined.apply(last(null, null, null, entry.getKey(), bytes(ids)), none));
+      append(joined.apply(added(null, null, null, null, entry.getKey(), bytes(ids)), none));
     }
   }
 
@@ -210,13 +211,14 @@ final class RowLineageScan extends org.apache.spark.sql.execution.BufferedRowIte
   }
 
   private static InternalRow counted(int copies) {
-    return new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
-        new Object[] {Integer.valueOf(copies), null, null, null, null, null});
+    return added(Integer.valueOf(copies), null, null, null, null, null);
   }
 
-  private static InternalRow last(Object found, Object kept, Object sum, Object block, Object ids) {
-    return new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
-        new Object[] {null, found, kept, sum, block, ids});
+  /** A row with one value, of the type that RowLineage.ADDED has. */
+  private static InternalRow added(Object copies, Object found, Object kept, Object sum, Object block, Object ids) {
+    InternalRow value = new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(
+        new Object[] {copies, found, kept, sum, block, ids});
+    return new org.apache.spark.sql.catalyst.expressions.GenericInternalRow(new Object[] {value});
   }
 }
 

@@ -9,7 +9,7 @@ the rows whose ids no copied row has. Each file is read once, no row is shuffled
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ from airflow_mv.script import DeltaStep
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 _WITH_ROW_IDS = 3
-#: What the scan adds to each row, to the last one of each partition, and to those with ids that follow it.
-_COPIES, _LAST, _IDS = "copies", ("found", "kept", "sum"), ("block", "ids")
+#: The ids of so many kept rows are merged by one task.
+_ROWS_MERGED = 20_000_000
 #: Types of the columns whose values the scan can look for.
 _WHOLE_NUMBERS = (IntegerType, LongType)
 
@@ -91,34 +91,39 @@ class RewrittenFiles:
         scan = context.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
         if not scan.isLine():
             return None
-        names = [f"{unlike('__', old.columns)}{name}" for name in (_COPIES, *_LAST, *_IDS)]
         if step.where and not wanted:
             old, new = old.where(step.where), new.where(step.where)  # both, so that both have the same kept rows
-        values = [item for name, frame in wanted for item in (name, _numbers(frame)._jdf)]
-        added = self._held(scan, new, None, values, names)
-        blocks = added.where(F.col(names[-1]).isNotNull()).select(*names[-2:]).repartition(context.cores, names[-2])
-        here = scan.summary(_last(added, names)._jdf, blocks._jdf)
+        name = f"{unlike('__', old.columns)}row"
+        values = [item for column, frame in wanted for item in (column, _numbers(frame)._jdf)]
+        added = self._held(scan, new, None, values, name)
+        here = scan.summary(_numbers_of(added, name)._jdf, self._blocks(added, name)._jdf)
         kept = here.kept()
-        removed = self._held(scan, old, kept, (), names)
-        there = scan.summary(_last(removed, names)._jdf, None)
+        removed = self._held(scan, old, kept, (), name)
+        there = scan.summary(_numbers_of(removed, name)._jdf, None)
         kept.destroy()
         if not here.equals(there):
             return None
-        columns = [F.col(quote(name)) for name in (*step.columns, names[0])]
-        rows = (side.where(F.col(names[0]).isNotNull()).select(*columns) for side in (removed, added))
-        return CountedRows(next(rows).unionAll(next(rows)), names[0], int(here.found()) + int(there.found()))
+        columns = [*(F.col(quote(column)) for column in step.columns), F.col(f"{name}.copies").alias(name)]
+        parts = [side.where(f"{name}.copies IS NOT NULL").select(*columns) for side in (removed, added)]
+        return CountedRows(parts[0].unionAll(parts[1]), name, int(here.found()) + int(there.found()))
 
-    def _held(self, scan: Any, side: DataFrame, kept: Any, wanted: Sequence[Any], names: Sequence[str]) -> DataFrame:
+    def _held(self, scan: Any, side: DataFrame, kept: Any, wanted: Iterable[Any], name: str) -> DataFrame:
         """Return the rows of one side that matter, which are read here."""
         context, columns = self._context, dict.fromkeys((*self._step.columns, _ROW_ID, _ROW_VERSION))
         rows = side.select(*map(quote, columns))._jdf
-        found = DataFrame(scan.scan(rows, kept, list_of(context, wanted), list_of(context, names)), context.spark)
+        found = DataFrame(scan.scan(rows, kept, list_of(context, wanted), name), context.spark)
         return context.held(found.localCheckpoint(eager=True))
 
+    def _blocks(self, rows: DataFrame, name: str) -> DataFrame:
+        """Return the blocks of kept ids, with all parts of a block in one partition."""
+        blocks = rows.where(f"{name}.ids IS NOT NULL").select(f"{name}.block", f"{name}.ids")
+        partitions = -(-int(self._diff.rows(self._diff.added())) // _ROWS_MERGED)
+        return blocks.coalesce(1) if partitions <= 1 else blocks.repartition(partitions, "block")
 
-def _last(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    numbers = names[1 : 1 + len(_LAST)]
-    return rows.where(F.col(numbers[0]).isNotNull()).select(*numbers)
+
+def _numbers_of(rows: DataFrame, name: str) -> DataFrame:
+    """Return what the last row of each partition says."""
+    return rows.where(f"{name}.found IS NOT NULL").select(*(f"{name}.{item}" for item in ("found", "kept", "sum")))
 
 
 def _numbers(frame: DataFrame) -> DataFrame:
