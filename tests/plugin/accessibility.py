@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 _RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
@@ -46,6 +46,7 @@ _FAINT = """() => {
 def faults(page: Page) -> list[str]:
     """Return what is wrong with a page that is not inside Airflow's UI, in the light and in the dark theme."""
     found = []
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)  # rows that are being replaced are shown fainter
     chosen = page.evaluate("document.documentElement.dataset.theme")
     for theme in ("light", "dark"):
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
