@@ -3,11 +3,9 @@ import java.io.ByteArrayInputStream;
 import java.io.ObjectInputStream;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.util.SnapshotUtil;
 import org.apache.spark.broadcast.Broadcast;
@@ -45,18 +43,18 @@ public class RowLineage {
   private final SparkSession session;
   private final String source;
   private final Long start;
-  private final boolean isLine;
+  private final boolean startIsAncestor;
 
   public RowLineage(Table table, SparkSession session, String source, Long start, Long end) {
     this.session = session;
     this.source = source;
     this.start = Long.valueOf(table.snapshot(start.longValue()).sequenceNumber());
-    this.isLine = SnapshotUtil.isAncestorOf(table, end.longValue(), start.longValue());
+    this.startIsAncestor = SnapshotUtil.isAncestorOf(table, end.longValue(), start.longValue());
   }
 
-  /** Whether the end was made from the start: only then a version tells whether a row has changed since. */
-  public boolean isLine() {
-    return isLine;
+  /** Whether the start is an ancestor of the end: only then a version tells whether a row has changed since. */
+  public boolean startIsAncestor() {
+    return startIsAncestor;
   }
 
   /**
@@ -66,7 +64,7 @@ public class RowLineage {
    *
    * @param frame the rows of one side, perhaps with a condition; its columns include the row's id and version
    * @param kept null, or the ids of the kept rows of the new files
-   * @param matches for each of some columns its name, then a frame with one BIGINT column, the wanted values
+   * @param matches for each of some columns its name, then a frame with one BIGINT column, the wanted values, none of them NULL
    * @param name of the added column
    */
   public Dataset scan(Dataset frame, Broadcast kept, List matches, String name) {
@@ -132,18 +130,10 @@ public class RowLineage {
   }
 
   private static long[] values(Dataset frame) {
-    Set found = new HashSet();
-    Iterator rows = frame.collectAsList().iterator();
-    while (rows.hasNext()) {
-      Row row = (Row) rows.next();
-      if (!row.isNullAt(0)) {
-        found.add(Long.valueOf(row.getLong(0)));
-      }
-    }
-    long[] values = new long[found.size()];
-    Iterator each = found.iterator();
+    List rows = frame.collectAsList();
+    long[] values = new long[rows.size()];
     for (int i = 0; i < values.length; i++) {
-      values[i] = ((Long) each.next()).longValue();
+      values[i] = ((Row) rows.get(i)).getLong(0);
     }
     return values;
   }

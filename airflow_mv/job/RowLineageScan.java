@@ -82,8 +82,8 @@ final class RowLineageScan extends org.apache.spark.sql.execution.BufferedRowIte
     }
     if (last == null) {
       last = isOld ? new java.util.ArrayList().iterator() : blocks.entrySet().iterator();
-      Object[] numbers = new Object[] {Long.valueOf(found), Long.valueOf(kept), Long.valueOf(sum)};
-      append(joined.apply(added(null, numbers[0], numbers[1], numbers[2], null, null), none));
+      append(joined.apply(
+          added(null, Long.valueOf(found), Long.valueOf(kept), Long.valueOf(sum), null, null), none));
     } else if (last.hasNext()) {
       java.util.Map.Entry entry = (java.util.Map.Entry) last.next();
       Object ids = ((org.roaringbitmap.Container) entry.getValue()).runOptimize();
@@ -115,7 +115,8 @@ final class RowLineageScan extends org.apache.spark.sql.execution.BufferedRowIte
     }
     find(number);
     if (ids == null) {
-      ids = blocks.size() < MOST_BITMAPS ? new org.roaringbitmap.BitmapContainer() : new org.roaringbitmap.ArrayContainer();
+      ids = blocks.size() < MOST_BITMAPS ? new org.roaringbitmap.BitmapContainer()
+          : new org.roaringbitmap.ArrayContainer();
       blocks.put(Long.valueOf(block), ids);
     }
     org.roaringbitmap.Container more = (org.roaringbitmap.Container) ids.add(low(number));

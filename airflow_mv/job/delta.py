@@ -516,7 +516,7 @@ class _Tasks:
         self.context, self.step, self.diff = context, step, diff
         self.removed, self.added, self.before, self.after = diff.removed(), diff.added(), diff.before(), diff.after()
         self.version = int(self.context.java("org.apache.iceberg.TableUtil").formatVersion(table))
-        self.rewritten = RewrittenFiles(context, step, diff, table)
+        self.rewritten = RewrittenFiles(context, step, diff, table, self.version)
         self.read_by: list[str] = []
 
     def read(self) -> _Read:

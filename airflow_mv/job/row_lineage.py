@@ -52,10 +52,11 @@ class RewrittenFiles:
         step: The step.
         diff: The Java helper with the tasks of both snapshots.
         table: The Java table that has been loaded for it.
+        version: The table's format version.
     """
 
-    def __init__(self, context: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
-        self._context, self._step, self._diff, self._table = context, step, diff, table
+    def __init__(self, context: JobContext, step: DeltaStep, diff: Any, table: Any, version: int) -> None:
+        self._context, self._step, self._diff, self._table, self._version = context, step, diff, table, version
         #: Whether the ids do not tell the change, which is known only after a first try.
         self._failed = False
 
@@ -69,12 +70,11 @@ class RewrittenFiles:
             ``None`` if the ids do not tell it: rows have none, or rows with the same ids and versions are not in both
             snapshots. They are not after a rollback, or where another writer has not kept the ids.
         """
-        version = int(self._context.java("org.apache.iceberg.TableUtil").formatVersion(self._table))
         sides = self._diff.removed(), self._diff.added()
-        have_ids = version >= _WITH_ROW_IDS and all(side.size() and self._diff.lineage(side) for side in sides)
+        have_ids = self._version >= _WITH_ROW_IDS and all(side.size() and self._diff.lineage(side) for side in sides)
         if self._failed or not have_ids:
             return None
-        reading = self._diff.reading(version)
+        reading = self._diff.reading(self._version)
         old, new = (self._context.staged(reading, side) for side in sides)
         own = any(reading.schema().caseInsensitiveFindField(name) is not None for name in (_ROW_ID, _ROW_VERSION))
         types = [kind for name, frame in wanted for kind in (new.schema[name].dataType, frame.schema[0].dataType)]
@@ -89,7 +89,7 @@ class RewrittenFiles:
         source = (pkgutil.get_data("airflow_mv.job", "RowLineageScan.java") or b"").decode()
         snapshots = (context.long(number) for number in (step.start or 0, step.end or 0))
         scan = context.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
-        if not scan.isLine():
+        if not scan.startIsAncestor():
             return None
         if step.where and not wanted:
             old, new = old.where(step.where), new.where(step.where)  # both, so that both have the same kept rows
@@ -127,4 +127,4 @@ def _numbers_of(rows: DataFrame, name: str) -> DataFrame:
 
 
 def _numbers(frame: DataFrame) -> DataFrame:
-    return frame.select(F.col(quote(frame.columns[0])).cast("bigint"))
+    return frame.select(F.col(quote(frame.columns[0])).cast("bigint")).dropna()
