@@ -7,7 +7,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,10 +247,8 @@ class Bench:
         """Refresh incrementally once, for the caches and the compiler. A full refresh has filled each view before.
 
         The first of these was made in a new session and took longer, so it is repeated: plans look at such times.
-        Copy-on-write rewrites whole files for a change of rows, so rows are appended there.
         """
-        appends = first.sort == "append" or first.variant.endswith("cow")
-        change = Change(first.variant, "append" if appends else "clustered", first.percent)
+        change = replace(first, sort="append" if first.sort == "append" else "clustered")
         self._change(tables, change)
         self._way(_view_name(tables, self.options.views[0]), _FULL)
         self._change(tables, change)

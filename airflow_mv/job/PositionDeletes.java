@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -8,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.Function;
+import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileFormat;
@@ -18,6 +21,7 @@ import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.StructLike;
 import org.apache.iceberg.Table;
+import org.apache.iceberg.TableScan;
 import org.apache.iceberg.TableUtil;
 import org.apache.iceberg.data.BaseDeleteLoader;
 import org.apache.iceberg.deletes.BaseDVFileWriter;
@@ -32,6 +36,8 @@ import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.DeleteWriteResult;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFileFactory;
+import org.apache.iceberg.types.Conversions;
+import org.apache.iceberg.types.Types;
 import org.apache.iceberg.util.Tasks;
 import org.apache.iceberg.util.ThreadPools;
 import org.apache.spark.sql.Row;
@@ -47,15 +53,20 @@ public class PositionDeletes {
   private final Map tasks = new HashMap();
   private long rows;
 
-  /** Plans the newest snapshot of a branch, or of the table if the branch is null. */
-  public PositionDeletes(Table table, String branch) throws java.io.IOException {
+  /**
+   * Plans the newest snapshot of a branch, or of the table if the branch is null.
+   *
+   * @param bounded the columns whose bounds are wanted
+   */
+  public PositionDeletes(Table table, String branch, Collection bounded) throws java.io.IOException {
     this.table = table;
     this.branch = branch;
     this.head = branch == null ? table.currentSnapshot() : table.snapshot(branch);
     if (head == null) {
       return;
     }
-    CloseableIterable planned = table.newScan().useSnapshot(head.snapshotId()).planFiles();
+    CloseableIterable planned = ((TableScan) ((TableScan) table.newScan().useSnapshot(head.snapshotId()))
+        .includeColumnStats(bounded)).planFiles();
     try {
       Iterator each = planned.iterator();
       while (each.hasNext()) {
@@ -71,6 +82,30 @@ public class PositionDeletes {
   /** Rows in the data files, those that are deleted already included. */
   public long rows() {
     return rows;
+  }
+
+  /** The least and the greatest value of a column of whole numbers, dates or times as numbers; null if not known. */
+  public long[] bounds(String column) {
+    Types.NestedField field = table.schema().findField(column);
+    Integer id = Integer.valueOf(field.fieldId());
+    long[] found = new long[] {Long.MAX_VALUE, Long.MIN_VALUE};
+    Iterator each = tasks.values().iterator();
+    while (each.hasNext()) {
+      ContentFile file = ((FileScanTask) each.next()).file();
+      Object low = bound(file.lowerBounds(), field, id);
+      Object high = bound(file.upperBounds(), field, id);
+      if (!(low instanceof Number && high instanceof Number)) {
+        return null;
+      }
+      found[0] = Math.min(found[0], ((Number) low).longValue());
+      found[1] = Math.max(found[1], ((Number) high).longValue());
+    }
+    return found;
+  }
+
+  private static Object bound(Map bounds, Types.NestedField field, Integer id) {
+    ByteBuffer bytes = bounds == null ? null : (ByteBuffer) bounds.get(id);
+    return bytes == null ? null : Conversions.fromByteBuffer(field.type(), bytes);
   }
 
   /** Whether each data file of these rows is known, and has at most so many delete files. */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -128,9 +129,9 @@ public class SnapshotDiff {
 
   /**
    * The bounds of columns in all files that the appends after the start added: for each column its least and greatest
-   * value and whether it may be NULL; an empty list where a file does not say.
+   * value and whether it may be NULL; an empty list where a file does not say. As JSON: Python would ask for each value.
    */
-  public List appendedBounds(List columns) throws java.io.IOException {
+  public String appendedBounds(List columns) throws java.io.IOException {
     Schema schema = SnapshotUtil.schemaFor(table, end.longValue());
     Bounds[] all = new Bounds[columns.size()];
     for (int i = 0; i < all.length; i++) {
@@ -154,7 +155,7 @@ public class SnapshotDiff {
     for (int i = 0; i < all.length; i++) {
       found.add(all[i].values());
     }
-    return found;
+    return new ObjectMapper().writeValueAsString(found);
   }
 
   /** What the files' statistics say of one column. */

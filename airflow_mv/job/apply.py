@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
@@ -18,8 +19,8 @@ from pyspark.sql.types import DataType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, columns_of, incomparable
 from airflow_mv.job.gather import PLACE
-from airflow_mv.job.positions import Located, locate
-from airflow_mv.job.pruning import KeyFilters, key_filters, skipping_keys
+from airflow_mv.job.positions import Located, locate, position_deletes
+from airflow_mv.job.pruning import KeyFilters, key_filters, skipping_keys, skips
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
 
@@ -135,6 +136,7 @@ class _Keys:
         context.view(self.view, local)
         context.written_by = step.how if context.keys else "none"
         self._types = types
+        self._deletes: Any = None
         self._located: Located | None = None
 
     def locate(self, columns: Sequence[str]) -> None:
@@ -144,8 +146,9 @@ class _Keys:
             columns: The columns that are wanted of them.
         """
         if self.step.how == "positions":
-            rows = self._select_stored((*columns, *PLACE))
-            self._located = locate(self.context, self.step.table, columns, rows)
+            self._deletes = position_deletes(self.context, self.step.table, columns, self.step.keys)
+            if self._deletes is not None:
+                self._located = locate(self.context, self._deletes, self._select_stored((*columns, *PLACE)))
             self.context.written_by = "delete" if self._located is None else "positions"
 
     @property
@@ -271,8 +274,11 @@ class _Keys:
     @cached_property
     def _stored_predicates(self) -> Mapping[str, str]:
         """The predicates for the storage table."""
-        found = self.filters.predicates
-        return {key: text for key, text in found.items() if key in self._skipping_keys}
+        filters = self.filters
+        found = {key: text for key, text in filters.predicates.items() if key in self._skipping_keys}
+        if self._deletes is None:
+            return found
+        return {key: text for key, text in found.items() if skips(filters.passing.get(key), self._deletes.bounds(key))}
 
     @cached_property
     def _skipping_keys(self) -> Sequence[str]:

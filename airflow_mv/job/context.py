@@ -27,6 +27,8 @@ from airflow_mv.version import minor
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 MAX_LOCAL_ROWS = 20_000
+#: So many held rows are in one partition.
+_ROWS_HELD = 200_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
@@ -282,7 +284,16 @@ class JobContext:
         local = self.collect_locally(held) if fits and not count else None
         if local is not None:
             return local
-        return self.held(held), count or held.count()
+        return self.in_few_partitions(self.held(held), count), count or held.count()
+
+    def in_few_partitions(self, frame: DataFrame, rows: int) -> DataFrame:
+        """Return a frame with at most one partition for each core, or for so many rows. Each costs each later job time.
+
+        Args:
+            frame: The frame.
+            rows: How many rows it has; 0 if that is not known.
+        """
+        return frame.coalesce(max(self.cores, -(-rows // _ROWS_HELD))) if rows else frame
 
     def held(self, frame: DataFrame) -> DataFrame:
         """Keep a checkpointed frame until the run ends: Spark frees a checkpoint when its frame is forgotten."""
@@ -437,18 +448,24 @@ def as_frame(spark: SparkSession, sql: str) -> DataFrame:
 
 def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
     """Return a frame with some columns of another type."""
-    if not types:
-        return frame
-    columns = ((name, F.col(quote(name))) for name in frame.columns)
-    return frame.select(
-        *(column.cast(types[name]).alias(name) if name in types else column for name, column in columns)
-    )
+    casts = {name: F.col(quote(name)).cast(kind) for name, kind in types.items()}
+    return frame.withColumns(casts) if casts else frame
 
 
 def _bytes_read(java: Any) -> int:
-    """Return Spark's estimate of the bytes that a Java frame reads. Spark reuses the plan that is made for it."""
+    """Return about how many bytes a Java frame reads. Spark reuses the plan that is made for it."""
     leaves = java.queryExecution().optimizedPlan().collectLeaves()
-    return sum(int(str(leaves.apply(number).stats().sizeInBytes())) for number in range(leaves.size()))
+    return sum(_bytes_of(java, leaves.apply(number)) for number in range(leaves.size()))
+
+
+def _bytes_of(java: Any, leaf: Any) -> int:
+    """Return Spark's estimate of a leaf of a plan. Of held rows it knows only what they were read from."""
+    if leaf.nodeName() == "LogicalRDD":
+        number = leaf.rdd().id()
+        for stored in java.sparkSession().sparkContext().getRDDStorageInfo():
+            if stored.id() == number:
+                return int(stored.memSize() + stored.diskSize())
+    return int(str(leaf.stats().sizeInBytes()))
 
 
 def _as_bytes(kind: DataType) -> DataType:

@@ -7,10 +7,12 @@ snapshot has, minus those that only the old one has. Files that both read with t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import reduce
 from typing import Any
 
@@ -419,8 +421,9 @@ def _appended(summary: Mapping[str, str]) -> list[int | None]:
 
 def _signed(frame: DataFrame, step: DeltaStep, sign: int | Column) -> DataFrame:
     frame = frame.where(step.where) if step.where else frame
-    weight = sign if isinstance(sign, Column) else F.lit(sign)
-    return frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
+    if isinstance(sign, Column):
+        return frame.select(*(F.col(quote(name)) for name in step.columns), sign.alias(WEIGHT))
+    return frame.selectExpr(*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}")
 
 
 def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
@@ -503,7 +506,8 @@ def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Re
     if (problem := diff.problem(list_of(context, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
     if step.kind == "append" and diff.appendsCanBeScanned():
-        bounds = diff.appendedBounds(list_of(context, step.joined)) if step.joined else ()
+        found = diff.appendedBounds(list_of(context, step.joined)) if step.joined else "[]"
+        bounds = json.loads(found, parse_float=Decimal)
         return _append(context, step, diff.appended(), dict(zip(step.joined, bounds, strict=True)))
     diff.plan()
     return _Tasks(context, step, diff, table).read()

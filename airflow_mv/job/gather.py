@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -52,18 +52,34 @@ def gathered(
     if reads is None:
         return None
     names = [f"{unlike('__', step.columns)}{name}" for name in ("copies", "file", "pos")]
-    queries = _queries(_Parts(context, step, match, names), diff, reading, reads)
-    held, count = context.kept(context.query("\nUNION ALL\n".join(queries)))
-    if (newly := reads.newly) is not None:
-        state = F.col(quote(names[0]))
-        of_then = held.where(state == -1).join(F.broadcast(newly.toDF(*names[1:])), on=names[1:], how="left_semi")
-        held, count = context.kept(held.where(state != -1).unionAll(of_then.select(*held.columns)), count)
-    kept = held.drop(*names[1:])
+    parts = _Parts(context, step, match, names)
+    queries = [*_queries(parts, diff, reading, reads)]
+    found = parts.as_scanned(reads.rewritten) if len(queries) == 1 else None
+    if found is None:
+        found = _held(context, queries, reads.newly, names)
+    copies = F.col(quote(found.copies))
     for version, view in step.near_views:
-        is_there = F.col(quote(names[0])) >= 0 if version == "new" else F.col(quote(names[0])) <= 0
-        context.view(view, kept.where(is_there).select(*map(quote, step.columns)))
+        is_there = copies >= 0 if version == "new" else copies <= 0
+        context.view(view, found.frame.where(is_there).select(*map(quote, step.columns)))
         context.gathered.add(view)
-    return CountedRows(kept, names[0], count)
+    return found
+
+
+def _held(context: JobContext, queries: Sequence[str], newly: DataFrame | None, names: Sequence[str]) -> CountedRows:
+    """Run the queries.
+
+    Args:
+        context: The context of the run.
+        queries: For the rows, with three further columns.
+        newly: Which of the deleted rows count; ``None`` for all.
+        names: The further columns, see :class:`_Parts`.
+    """
+    held, count = context.kept(context.query("\nUNION ALL\n".join(queries)))
+    if newly is not None:
+        copies = F.col(quote(names[0]))
+        of_then = held.where(copies == -1).join(F.broadcast(newly.toDF(*names[1:])), on=[*names[1:]], how="left_semi")
+        held, count = context.kept(held.where(copies != -1).unionAll(of_then.select(*held.columns)), count)
+    return CountedRows(held.drop(*names[1:]), names[0], count)
 
 
 def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
@@ -157,6 +173,12 @@ class _Parts:
         """The rows of files with other deletes than before."""
         rows = self.context.staged(table, tasks).select(*map(quote, self.step.columns), DELETED, *PLACE)
         return self._query(rows, (f"IF({DELETED}, -1, 0)", *PLACE), f"{DELETED} AND {self.where}")
+
+    def as_scanned(self, rows: CountedRows | None) -> CountedRows | None:
+        """The rows of rewritten files as they were scanned: they are held, and more rows than match do no harm."""
+        if rows is None:
+            return None
+        return replace(rows, frame=rows.frame.where(f"{quote(rows.copies)} = 0 OR {self.where}"))
 
     def counted(self, rows: CountedRows) -> str:
         """The rows of rewritten files."""

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.job.context import JobContext, incomparable
+from airflow_mv.job.context import JobContext, incomparable, list_of
 from airflow_mv.job.gather import PLACE
+from airflow_mv.job.session import settings_below
 from airflow_mv.quoting import quote
 from airflow_mv.script import SNAPSHOT_PROPERTY
 
@@ -43,35 +44,46 @@ class Located:
     def delete(self, context: JobContext) -> None:
         """Delete the rows from the storage table, in one commit."""
         if self.places.size():
-            settings = context.spark.conf.getAll
             summary = context.java("java.util.HashMap")()
-            for key, value in settings.items():
-                if key.startswith(SNAPSHOT_PROPERTY):
-                    summary.put(key.removeprefix(SNAPSHOT_PROPERTY), value)
+            for key, value in settings_below(context.spark, SNAPSHOT_PROPERTY).items():
+                summary.put(key, value)
             self.deletes.commit(self.places, summary)
 
 
-def locate(context: JobContext, table: str, columns: Sequence[str], rows: str) -> Located | None:
-    """Find stored rows; ``None`` if they are to be deleted by a statement.
+def position_deletes(context: JobContext, table: str, columns: Sequence[str], keys: Sequence[str]) -> Any:
+    """Plan the storage table, to delete rows by position.
 
     Args:
         context: The context of the run.
-        table: Quoted name of the storage table, perhaps with a branch.
+        table: Its quoted name, perhaps with a branch.
         columns: The columns that are wanted of the rows.
-        rows: A query for the rows: these columns, then :data:`PLACE`.
+        keys: Those whose bounds are wanted.
+
+    Returns:
+        The Java helper; ``None`` if rows are to be deleted by a statement.
     """
     if context.jvm is None or context.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
         return None
     stored = context.stored(table)
-    if not _allows(stored):
-        return None
+    return (
+        context.helper("PositionDeletes", stored, context.branch, list_of(context, keys)) if _allows(stored) else None
+    )
+
+
+def locate(context: JobContext, deletes: Any, rows: str) -> Located | None:
+    """Find stored rows; ``None`` if they are to be deleted by a statement.
+
+    Args:
+        context: The context of the run.
+        deletes: What :func:`position_deletes` returned.
+        rows: A query for the rows: the wanted columns, then :data:`PLACE`.
+    """
     frame = context.query(rows)
     # Maps change their order in the driver.
     found = context.collect_locally(frame, _MOST_ROWS) if incomparable(frame.schema, ("map",)) is None else None
     if found is None:
         return None
     local, count = found
-    deletes = context.helper("PositionDeletes", stored, context.branch)
     places = local.select(*PLACE)._jdf.collectAsList()
     many = count > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
     if many or not deletes.suits(places, _MOST_FILES, _MOST_DELETE_FILES):

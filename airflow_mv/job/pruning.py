@@ -18,6 +18,8 @@ _LONGEST_LIST = 200
 #: With more keys than this, no predicates are written.
 _MOST_KEYS = 20_000
 _LONGEST_STRING = 200
+#: A predicate that more than this share of a table's range passes skips hardly anything.
+_WORTH_SKIPPING = 0.9
 #: Replaces bytes that are not valid UTF-8, so that such a value can be recognized.
 _UNREADABLE = "\ufffd"
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -33,10 +35,13 @@ class KeyFilters:
         predicates: For some of the keys a predicate that all their values pass, with ``?`` for the column.
         first: The key of whole numbers with the most values, none of them NULL. Spark joins by one whole number faster
             than by several columns, and few rows are left. ``None`` without such a key.
+        passing: By key of whole numbers, dates or times, as numbers: the least value, the greatest one, and how many
+            values pass its predicate.
     """
 
     predicates: Mapping[str, str]
     first: str | None
+    passing: Mapping[str, tuple[int, int, int]]
 
 
 def skipping_keys(keys: Iterable[str], types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> list[str]:
@@ -67,18 +72,37 @@ def key_filters(
     """
     wanted = [key for key in keys if _text(types[key]) is not None]
     if count > _MOST_KEYS or not wanted:
-        return KeyFilters({}, None)
+        return KeyFilters({}, None, {})
     texts = ", ".join((_text(types[key]) or "").replace("?", quote(key)) for key in wanted)
     rows = spark.sql(f"SELECT {texts} FROM {view}").collect()
-    found, most, first = {}, 0, None
+    found, passing, most, first = {}, {}, 0, None
     for number, key in enumerate(wanted):
         values = {row[number] for row in rows}
         predicate = _predicate(values, types[key])
         if predicate is not None:
             found[key] = predicate
+        if isinstance(types[key], _QUICK) and (known := values - {None}):
+            least, greatest = min(known), max(known)
+            passing[key] = least, greatest, len(known) if len(known) <= _LONGEST_LIST else greatest - least + 1
         if isinstance(types[key], _WHOLE) and None not in values and len(values) > most:
             most, first = len(values), key
-    return KeyFilters(found, first)
+    return KeyFilters(found, first, passing)
+
+
+def skips(passing: tuple[int, int, int] | None, stored: Sequence[int] | None) -> bool:
+    """Whether a key's predicate may skip so much of a table that it is worth its time.
+
+    Iceberg compares it with the statistics and the dictionaries of each row group, and Spark with each row.
+
+    Args:
+        passing: See :class:`KeyFilters`; ``None`` if not known.
+        stored: The least and the greatest value in the table; ``None`` if not known.
+    """
+    if passing is None or stored is None:
+        return True
+    (least, greatest, count), (low, high) = passing, stored
+    in_both = min(count, min(greatest, high) - max(least, low) + 1)
+    return in_both < _WORTH_SKIPPING * (high - low + 1)
 
 
 def bounds_of(frame: DataFrame, columns: Sequence[str]) -> dict[str, Sequence[Any]]:

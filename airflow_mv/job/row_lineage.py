@@ -105,14 +105,17 @@ class RewrittenFiles:
             return None
         columns = [*(F.col(quote(column)) for column in step.columns), F.col(f"{name}.copies").alias(name)]
         parts = [side.where(f"{name}.copies IS NOT NULL").select(*columns) for side in (removed, added)]
-        return CountedRows(parts[0].unionAll(parts[1]), name, int(here.found()) + int(there.found()))
+        count = int(here.found()) + int(there.found())
+        # The ids need not be held any longer.
+        rows = context.in_few_partitions(parts[0].unionAll(parts[1]), count).localCheckpoint(eager=True)
+        return CountedRows(context.held(rows), name, count)
 
     def _held(self, scan: Any, side: DataFrame, kept: Any, wanted: Iterable[Any], name: str) -> DataFrame:
         """Return the rows of one side that matter, which are read here."""
         context, columns = self._context, dict.fromkeys((*self._step.columns, _ROW_ID, _ROW_VERSION))
         rows = side.select(*map(quote, columns))._jdf
         found = DataFrame(scan.scan(rows, kept, list_of(context, wanted), name), context.spark)
-        return context.held(found.localCheckpoint(eager=True))
+        return found.localCheckpoint(eager=True)
 
     def _blocks(self, rows: DataFrame, name: str) -> DataFrame:
         """Return the blocks of kept ids, with all parts of a block in one partition."""

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
+from airflow_mv.job.pruning import skips
 from airflow_mv.job.run import run
 from airflow_mv.script import (
     STAGING,
@@ -237,12 +238,14 @@ def files_of(home: Home) -> set[tuple[Any, str]]:
     return {(task.file.partition[0], task.file.file_path) for task in tasks}
 
 
-def test_keys_of_every_type_are_pruned_and_matched(home: Home) -> None:
+@pytest.mark.parametrize("how", ["merge", "positions"])
+def test_keys_of_every_type_are_pruned_and_matched(home: Home, how: str) -> None:
     """A value is written as a literal into a predicate; a wrong literal would skip a row that must be deleted."""
     home.start(
         "SELECT id, date_add(DATE'1969-12-25', h) AS d, timestamp_micros(x * 1000003 - 5) AS t, "
         "timestamp_ntz'2024-03-31 02:30:00.000001' AS z, cast(x AS decimal(20, 3)) / 7 AS n, "
-        "concat(g, '?''\\\\') AS s, x > 10 AS b, x / 3D AS f, encode(g, 'UTF-8') AS y FROM {t}"
+        "concat(g, '?''\\\\') AS s, x > 10 AS b, x / 3D AS f, encode(g, 'UTF-8') AS y FROM {t}",
+        "" if how == "positions" else MODES[0],
     )
     home.change("UPDATE {t} SET x = x + 1 WHERE id IN (0, 11, 17)")
     names = ("id", "d", "t", "z", "n", "s", "b", "f", "y")
@@ -250,10 +253,31 @@ def test_keys_of_every_type_are_pruned_and_matched(home: Home) -> None:
     columns = home.sql.partition("SELECT ")[2].partition(" FROM {t}")[0]
     changed = [both.format(columns, snapshot) for snapshot in (home.seen, home.head())]
     affected = " UNION ALL ".join(f"({query} WHERE id IN (SELECT id FROM {VIEW}))" for query in changed)
-    step = ReplaceKeysStep(TABLE, home.query(), names, affected, names)
+    step = ReplaceKeysStep(TABLE, home.query(), names, affected, names, how=how)
     outcome = home.run(home.delta("id", "x"), step)
-    assert (outcome.error, outcome.mode, outcome.keys) == (None, "incremental", 6)
+    assert (outcome.error, outcome.written_by, outcome.keys) == (None, how, 6)
     assert home.rows() == home.recomputed()
+
+
+@pytest.mark.parametrize(
+    ("keys", "stored", "skips_much"),
+    [
+        ((10, 19, 10), (0, 99), True),  # one day of a year
+        ((2, 98, 97), (0, 99), False),  # from all over the table
+        ((0, 99, 5), (0, 99), True),  # a list of some values
+        ((1, 7, 7), (1, 7), False),  # a list of all values
+        ((50, 200, 151), (0, 99), True),  # mostly new keys
+        ((500, 600, 101), (0, 99), True),  # only new keys
+        ((-5, 200, 206), (0, 99), False),
+        (None, (0, 99), True),
+        ((0, 99, 100), None, True),
+    ],
+)
+def test_keys_are_predicates_only_where_these_skip_something(
+    keys: tuple[int, int, int] | None, stored: tuple[int, int] | None, skips_much: bool
+) -> None:
+    """Iceberg reads the dictionaries of each row group for a predicate, and Spark applies it to each row."""
+    assert skips(keys, stored) is skips_much
 
 
 def test_a_key_that_cannot_be_compared_falls_back(home: Home) -> None:
