@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import pkgutil
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job import context
 from airflow_mv.job.changed_files import _Files
 from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta import check_deterministic
@@ -205,6 +207,27 @@ def test_rows_with_ids_of_other_rows_are_compared_by_their_values(spark: SparkSe
     table.run("DELETE FROM {t} WHERE id IN (92, 1092)")
     for start, end in itertools.permutations(table.snapshots, 2):
         assert table.delta(start, end)[0] == table.change(start, end), (start, end)
+
+
+def test_with_other_classes_in_spark_rewritten_files_are_compared_by_their_values(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan by ids uses internal classes of Spark, which a version or a vendor may have changed."""
+    table = make_table(spark, f"{lake.name}.sales.c", (3, "copy-on-write"), "id BIGINT, k INT")
+    table.run("INSERT INTO {t} SELECT id, 1 FROM range(100)", "UPDATE {t} SET k = 2 WHERE id = 95")
+    start, end = table.snapshots
+    assert table.delta(start, end)[1].read_by == ("lineage",)
+    others = {key: found for key, found in context._compiled.items() if "RowLineage" not in key}
+    monkeypatch.setattr(context, "_compiled", others)
+    original = pkgutil.get_data
+
+    def unknown_class(package: str, name: str) -> bytes | None:
+        source = original(package, name) or b""
+        return source.replace(b"WholeStageCodegenEvaluatorFactory", b"Renamed") if name == "RowLineage.java" else source
+
+    monkeypatch.setattr(pkgutil, "get_data", unknown_class)
+    found, facts = table.delta(start, end)
+    assert (found, facts.read_by) == (table.change(start, end), ("diff",))
 
 
 def test_changes_that_do_not_affect_the_view_cancel(spark: SparkSession, lake: Lake) -> None:
