@@ -54,15 +54,15 @@ def gathered(
     names = [f"{unlike('__', step.columns)}{name}" for name in ("copies", "file", "pos")]
     parts = _Parts(context, step, match, names)
     queries = [*_queries(parts, diff, reading, reads)]
-    found = parts.as_scanned(reads.rewritten) if len(queries) == 1 else None
-    if found is None:
-        found = _held(context, queries, reads.newly, names)
+    # Scanned rows are held already. A view may have more rows than match.
+    scanned = reads.rewritten if len(queries) == 1 else None
+    found = scanned or _held(context, queries, reads.newly, names)
     copies = F.col(quote(found.copies))
     for version, view in step.near_views:
         is_there = copies >= 0 if version == "new" else copies <= 0
         context.view(view, found.frame.where(is_there).select(*map(quote, step.columns)))
         context.gathered.add(view)
-    return found
+    return replace(found, frame=found.frame.where(parts.where))
 
 
 def _held(context: JobContext, queries: Sequence[str], newly: DataFrame | None, names: Sequence[str]) -> CountedRows:
@@ -173,12 +173,6 @@ class _Parts:
         """The rows of files with other deletes than before."""
         rows = self.context.staged(table, tasks).select(*map(quote, self.step.columns), DELETED, *PLACE)
         return self._query(rows, (f"IF({DELETED}, -1, 0)", *PLACE), f"{DELETED} AND {self.where}")
-
-    def as_scanned(self, rows: CountedRows | None) -> CountedRows | None:
-        """The rows of rewritten files as they were scanned: they are held, and more rows than match do no harm."""
-        if rows is None:
-            return None
-        return replace(rows, frame=rows.frame.where(f"{quote(rows.copies)} = 0 OR {self.where}"))
 
     def counted(self, rows: CountedRows) -> str:
         """The rows of rewritten files."""
