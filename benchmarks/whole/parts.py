@@ -90,7 +90,7 @@ PARTS = (
     _part("incremental-10-lineage", 18, f"{_TEN} {_LINEAGE}", "incremental-10", reserve=3),
     _part("peers", 10, f"peers --tools {_TOOLS} --views v1 v3 --minutes {{minutes}}", reserve=2),
     _part("memory", 6, "memory"),
-    _part("peers-10", 15, "peers --scale 10 --tools bare ours trino --views v1 v3 --minutes {minutes}", reserve=4),
+    _part("peers-10", 15, "peers --scale 10 --tools bare ours trino --views v1 --minutes {minutes}", reserve=2),
     _part("incremental-0.1", 3, f"{_INCREMENTAL} --scale 0.1 --percents 0.1 --variants v2-mor", reserve=1),
     _part("many-views-1000", 2, "many-views --views 1000 --tables 200"),
     _part("many-views-100", 2, "many-views --views 100 --tables 20"),
