@@ -146,7 +146,7 @@ class _Keys:
             columns: The columns that are wanted of them.
         """
         if self.step.how == "positions":
-            self._deletes = position_deletes(self.context, self.step.table, columns, self.step.keys)
+            self._deletes = position_deletes(self.context, self.step.table, columns, self._skipping_keys)
             if self._deletes is not None:
                 self._located = locate(self.context, self._deletes, self._select_stored((*columns, *PLACE)))
             self.context.written_by = "delete" if self._located is None else "positions"

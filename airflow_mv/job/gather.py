@@ -53,10 +53,11 @@ def gathered(
         return None
     names = [f"{unlike('__', step.columns)}{name}" for name in ("copies", "file", "pos")]
     parts = _Parts(context, step, match, names)
-    queries = [*_queries(parts, diff, reading, reads)]
-    # Scanned rows are held already. A view may have more rows than match.
-    scanned = reads.rewritten if len(queries) == 1 else None
-    found = scanned or _held(context, queries, reads.newly, names)
+    found, queries = reads.rewritten, [*_queries(parts, diff, reading, reads)]
+    if found is None or queries:
+        queries += [] if found is None else [parts.counted(found)]
+        found = _held(context, queries, reads.newly, names)
+    # Else the scanned rows are all: they are held already, and a view may have more rows than match.
     copies = F.col(quote(found.copies))
     for version, view in step.near_views:
         is_there = copies >= 0 if version == "new" else copies <= 0
@@ -140,11 +141,10 @@ def _reads(context: JobContext, step: DeltaStep, diff: Any, rewritten: Rewritten
 
 
 def _queries(parts: _Parts, diff: Any, reading: Any, reads: _Reads) -> Iterator[str]:
+    """Yield the queries for the rows of all files but the rewritten ones with row ids."""
     if reads.deleting is not None:
         yield parts.deleted(reads.deleting, diff.after())
-    if reads.rewritten is not None:
-        yield parts.counted(reads.rewritten)
-    elif diff.added().size():
+    if reads.rewritten is None and diff.added().size():
         yield parts.all_of(reading, diff.added(), 1)
     same = _same(parts.context, parts.step, diff)
     if same.size():
