@@ -133,7 +133,7 @@ def _totals(measured: dict[str, Measured]) -> str:
             report.spread(item.bare),
             report.spread(item.ours),
             report.spread(item.overheads),
-            f"{100 * report.median(item.overheads) / report.median(item.bare):.0f} %",
+            f"{100 * report.median(item.overheads) / report.median(item.bare):z.0f} %",
         )
         for view, item in measured.items()
     ]

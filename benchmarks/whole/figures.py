@@ -84,7 +84,7 @@ class Goal:
         return ", ".join(f"{sign} {limit:,g}{self.unit}" for sign, limit in limits if limit is not None) or "-"
 
     def _number(self, value: float) -> str:
-        return f"{value:,.{self.digits}f}{self.unit}"
+        return f"{value:z,.{self.digits}f}{self.unit}"
 
 
 def figures(documents: Documents) -> list[Figure]:
