@@ -27,7 +27,7 @@ from airflow_mv.version import minor
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 MAX_LOCAL_ROWS = 20_000
-#: So many held rows are in one partition.
+#: Held rows are in one partition for each so many of them.
 _ROWS_HELD = 200_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -287,7 +287,7 @@ class JobContext:
         return self.in_few_partitions(self.held(held), count), count or held.count()
 
     def in_few_partitions(self, frame: DataFrame, rows: int) -> DataFrame:
-        """Return a frame with at most one partition for each core, or for so many rows. Each costs each later job time.
+        """Return a frame with few partitions: one for each core, or more if it has many rows. Each makes jobs slower.
 
         Args:
             frame: The frame.

@@ -18,7 +18,7 @@ _LONGEST_LIST = 200
 #: With more keys than this, no predicates are written.
 _MOST_KEYS = 20_000
 _LONGEST_STRING = 200
-#: A predicate that more than this share of a table's range passes skips hardly anything.
+#: If more than this share of a table's range passes a predicate, the predicate skips hardly anything.
 _WORTH_SKIPPING = 0.9
 #: Replaces bytes that are not valid UTF-8, so that such a value can be recognized.
 _UNREADABLE = "\ufffd"

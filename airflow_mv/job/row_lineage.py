@@ -90,7 +90,7 @@ class RewrittenFiles:
         snapshots = (context.long(number) for number in (step.start or 0, step.end or 0))
         try:
             scan = context.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
-        except Exception:  # noqa: BLE001 (py4j's: it does not compile with a Spark whose internal classes are others)
+        except Exception:  # noqa: BLE001 (py4j's error: it does not compile with a Spark that lacks these classes)
             return None
         if not scan.startIsAncestor():
             return None
