@@ -95,16 +95,15 @@ def _merge_additive(context: JobContext, step: MergeAdditiveStep) -> None:
     if step.how == "overwrite":
         keys.write(new)  # a single statement reads the stored rows and replaces them
         return
-    rows, _ = context.kept(context.query(new), context.keys)
     view = _name("rows")
-    context.view(view, rows)
+    context.view(view, context.kept(context.query(new), context.keys).frame)
     keys.write(f"SELECT * FROM {view}")
 
 
 def _replace_all(context: JobContext, step: ReplaceKeysStep, affected: str) -> None:
     """Replace all rows if anything changes: without a key they are one group."""
     found = context.collect_locally(context.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
-    context.keys = found[1] if found else 0
+    context.keys = found.rows if found else 0
     context.written_by = "overwrite" if context.keys else "none"
     if context.keys:
         context.write(f"INSERT OVERWRITE {step.table}\n{step.query}")
@@ -132,8 +131,8 @@ class _Keys:
         if found is None:
             message = f"more than {step.most_keys} keys are affected, or more bytes of them than the driver may hold"
             raise IncrementalRefusedError("too-many-keys", message)
-        local, context.keys = found
-        context.view(self.view, local)
+        context.keys = found.rows
+        context.view(self.view, found.frame)
         context.written_by = step.how if context.keys else "none"
         self._types = types
         self._deletes: Any = None

@@ -24,12 +24,12 @@ from pyspark.sql.types import MapType, StructType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.changed_files import ChangedRows, Entries, changed_files
 from airflow_mv.job.changelog import Changelog, changelog
-from airflow_mv.job.context import MAX_LOCAL_ROWS, JobContext, cause, incomparable, list_of, unlike
+from airflow_mv.job.context import MAX_LOCAL_ROWS, Held, JobContext, cause, incomparable, list_of, unlike
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import DELETED, PLACE, gathered, newly_deleted
 from airflow_mv.job.history import begin, history
-from airflow_mv.job.pruning import bounds_of, within
+from airflow_mv.job.pruning import aggregates_of, bounds_of, within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.job.row_lineage import CountedRows, RewrittenFiles
 from airflow_mv.quoting import quote
@@ -135,10 +135,11 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
     in_doubt = step.only_added and not read.added
     if in_doubt or not (read.net and read.sized and step.uses == 1):
+        totals = aggregates_of(frame.schema, step.joined) if step.bounded else ()
         with _partitions(context, step, read):
-            frame, rows = context.kept(frame, facts.rows_read if read.most is None else read.most)
-        facts = replace(facts, rows=rows)
-        frame = _to_join(context, step, frame, rows)
+            held = context.kept(frame, facts.rows_read if read.most is None else read.most, totals)
+        facts = replace(facts, rows=held.rows)
+        frame = _to_join(context, step, held)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
         raise IncrementalRefusedError("rows-removed", f"{step.table}: rows were removed, but its snapshots record none")
     context.deltas.append(facts)
@@ -146,23 +147,20 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     return frame
 
 
-def _to_join(context: JobContext, step: DeltaStep, frame: DataFrame, rows: int) -> DataFrame:
+def _to_join(context: JobContext, step: DeltaStep, held: Held) -> DataFrame:
     """Return the held rows of a change with what Spark needs to join them with large tables.
 
     That is their bounds, which Spark applies to the other side of a join too, and that they are few.
     """
-    size = _size(step, rows)
-    all_pass = ""
-    if rows and step.bounded:
-        with context.sized_for(size):
-            all_pass = within(bounds_of(frame, step.joined), frame.schema)
+    frame = held.frame
+    all_pass = within(bounds_of(frame.schema, step.joined, held.totals), frame.schema) if held.totals else ""
     if all_pass:
-        if rows <= MAX_LOCAL_ROWS:
+        if held.rows <= MAX_LOCAL_ROWS:
             # Spark would apply a predicate to a local relation at once, and not know of it where it plans the join.
             frame = context.held(frame.localCheckpoint(eager=False))
         frame = frame.where(all_pass)
     # Spark takes the size of the files that were read for the size of the rows that were held.
-    return F.broadcast(frame) if size <= _BROADCAST_BYTES else frame
+    return F.broadcast(frame) if _size(step, held.rows) <= _BROADCAST_BYTES else frame
 
 
 def _size(step: DeltaStep, rows: int) -> int:
@@ -476,8 +474,8 @@ def _by_files(context: JobContext, step: DeltaStep, versions: DeltaVersions) -> 
         return read
     parts = [_signed(files.frame(), step, sign) for files, sign in ((versions.removed, -1), (versions.added, 1))]
     # Files of an old version may have been removed by VACUUM, so they are read here.
-    frame, rows_changed = context.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
-    return _Read(frame, replace(facts, read_by=("diff",), rows=rows_changed))
+    held = context.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
+    return _Read(held.frame, replace(facts, read_by=("diff",), rows=held.rows))
 
 
 def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> _Read | None:
@@ -487,10 +485,10 @@ def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, fact
         frame = versions.feed()
         frame = frame.where(step.where) if step.where else frame
         signed = frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
-        found, rows = context.kept(_cancelled(signed, step))
+        held = context.kept(_cancelled(signed, step))
     except Exception:  # noqa: BLE001 (Delta's errors have no common base)
         return None
-    return _Read(found, replace(facts, read_by=("feed",), rows_read=rows, rows=rows))
+    return _Read(held.frame, replace(facts, read_by=("feed",), rows_read=held.rows, rows=held.rows))
 
 
 # ----------------------------------------------------------------------------------------- scan tasks

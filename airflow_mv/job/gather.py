@@ -75,12 +75,13 @@ def _held(context: JobContext, queries: Sequence[str], newly: DataFrame | None, 
         newly: Which of the deleted rows count; ``None`` for all.
         names: The further columns, see :class:`_Parts`.
     """
-    held, count = context.kept(context.query("\nUNION ALL\n".join(queries)))
+    held = context.kept(context.query("\nUNION ALL\n".join(queries)))
     if newly is not None:
         copies = F.col(quote(names[0]))
-        of_then = held.where(copies == -1).join(F.broadcast(newly.toDF(*names[1:])), on=[*names[1:]], how="left_semi")
-        held, count = context.kept(held.where(copies != -1).unionAll(of_then.select(*held.columns)), count)
-    return CountedRows(held.drop(*names[1:]), names[0], count)
+        rows, of_then = held.frame, held.frame.where(copies == -1)
+        of_then = of_then.join(F.broadcast(newly.toDF(*names[1:])), on=[*names[1:]], how="left_semi")
+        held = context.kept(rows.where(copies != -1).unionAll(of_then.select(*rows.columns)), held.rows)
+    return CountedRows(held.frame.drop(*names[1:]), names[0], held.rows)
 
 
 def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:

@@ -83,13 +83,12 @@ def locate(context: JobContext, deletes: Any, rows: str) -> Located | None:
     found = context.collect_locally(frame, _MOST_ROWS) if incomparable(frame.schema, ("map",)) is None else None
     if found is None:
         return None
-    local, count = found
-    places = local.select(*PLACE)._jdf.collectAsList()
-    many = count > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
+    places = found.frame.select(*PLACE)._jdf.collectAsList()
+    many = found.rows > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
     if many or not deletes.suits(places, _MOST_FILES, _MOST_DELETE_FILES):
         return None
     view = quote(f"airflow_mv_stored_{uuid.uuid4().hex[:12]}")
-    context.view(view, local.drop(*PLACE))
+    context.view(view, found.frame.drop(*PLACE))
     return Located(view, places, deletes)
 
 

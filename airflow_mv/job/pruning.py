@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from airflow_mv.quoting import quote, string_literal
@@ -105,23 +105,34 @@ def skips(passing: tuple[int, int, int] | None, stored: Sequence[int] | None) ->
     return in_both < _WORTH_SKIPPING * (high - low + 1)
 
 
-def bounds_of(frame: DataFrame, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Return the bounds of some columns of a frame, for :func:`within`. This runs a query over all its rows.
+def aggregates_of(schema: T.StructType, columns: Sequence[str]) -> list[str]:
+    """Return the aggregates of rows from which :func:`bounds_of` makes their bounds.
 
     Args:
-        frame: The rows.
+        schema: Of the rows.
         columns: Columns of it. Those of types that Spark compares slowly are left out.
     """
-    wanted = [name for name in columns if isinstance(frame.schema[name].dataType, _QUICK)]
-    if not wanted:
-        return {}
-    items = []
-    for name in wanted:
-        column, text = quote(name), _text(frame.schema[name].dataType) or "?"
-        items += [text.replace("?", f"{end}({column})") for end in ("min", "max")] + [f"bool_or({column} IS NULL)"]
-    found = frame.selectExpr(*items).collect()[0]
-    bounds = {name: found[3 * number : 3 * number + 3] for number, name in enumerate(wanted)}
+    found = []
+    for name in _quick(schema, columns):
+        column, text = quote(name), _text(schema[name].dataType) or "?"
+        found += [text.replace("?", f"{end}({column})") for end in ("min", "max")] + [f"bool_or({column} IS NULL)"]
+    return found
+
+
+def bounds_of(schema: T.StructType, columns: Sequence[str], totals: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return the bounds of some columns, for :func:`within`.
+
+    Args:
+        schema: Of the rows.
+        columns: The columns.
+        totals: The values of :func:`aggregates_of` for them.
+    """
+    bounds = {name: totals[3 * place : 3 * place + 3] for place, name in enumerate(_quick(schema, columns))}
     return {name: bound for name, bound in bounds.items() if bound[0] is not None}
+
+
+def _quick(schema: T.StructType, columns: Sequence[str]) -> list[str]:
+    return [name for name in columns if isinstance(schema[name].dataType, _QUICK)]
 
 
 def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:

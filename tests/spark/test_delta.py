@@ -510,12 +510,14 @@ def test_few_large_rows_are_not_collected_on_the_driver(spark: SparkSession) -> 
     work = JobContext(spark, "none")
     frame = spark.sql("SELECT repeat(sha2(string(id), 512), 20) AS text FROM range(0, 4000, 1, 2)")
     conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
-    assert (work.collect_locally(frame) or (None, 0))[1] == 4000
+    held = work.collect_locally(frame)
+    assert held is not None
+    assert held.rows == 4000
     conf.set("spark.driver.maxResultSize", "100k")
     try:
         assert work.collect_locally(frame) is None
-        kept, rows = work.kept(frame, 4000)
-        assert (rows, kept.where("text IS NOT NULL").count()) == (4000, 4000)
+        held = work.kept(frame, 4000)
+        assert (held.rows, held.frame.where("text IS NOT NULL").count()) == (4000, 4000)
     finally:
         conf.remove("spark.driver.maxResultSize")
 

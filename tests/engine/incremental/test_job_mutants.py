@@ -65,8 +65,8 @@ def _bounds_too_narrow(bounds: Mapping[str, Sequence[Any]], schema: Any) -> str:
     return _kept_within({name: (kept[0], kept[1] - 1, kept[2]) for name, kept in bounds.items() if kept}, schema)
 
 
-def _held_bounds_too_narrow(frame: DataFrame, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
-    bounds = pruning.bounds_of(frame, columns)
+def _held_bounds_too_narrow(*arguments: Any) -> dict[str, Sequence[Any]]:
+    bounds = pruning.bounds_of(*arguments)
     return {name: (kept[0] + 1, *kept[1:]) for name, kept in bounds.items()}
 
 
