@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -51,6 +51,8 @@ SESSION_CONFS = (
 #: In a storage table with few columns a row group is small: so many bytes for each column, as the writer holds them.
 _ROW_GROUP_BYTES, _MOST_ROW_GROUP_BYTES = "write.parquet.row-group-size-bytes", 128 * 2**20
 _ROW_GROUP_BYTES_OF_A_COLUMN = 160 * 2**10
+#: The rows that a snapshot has added and removed, by the keys of its summary.
+_ROW_COUNTS = ("added-records", "deleted-records", "added-position-deletes", "removed-position-deletes")
 #: Spark writes the settings below this prefix into the summary of each snapshot that a session makes.
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
@@ -656,6 +658,20 @@ class Outcome:
             found = json_objects(document.get(name, []), "outcome", name)
             document[name] = [read(kind, raw, "outcome") for raw in found]
         return read(cls, document, "outcome")
+
+
+def rows_changed(summaries: Iterable[Mapping[str, str]]) -> tuple[int, int]:
+    """Return how many rows snapshots have written and deleted.
+
+    A deletion vector, or a delete file that replaces others, contains the earlier deletes of a data file. So they are
+    counted as removed and as added.
+
+    Args:
+        summaries: The snapshots' summaries. Spark omits zeros.
+    """
+    summaries = list(summaries)
+    added, *deleted, again = (sum(int(item.get(key) or 0) for item in summaries) for key in _ROW_COUNTS)
+    return added, max(sum(deleted) - again, 0)
 
 
 def _step(raw: dict[str, Any]) -> Step:

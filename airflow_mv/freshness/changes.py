@@ -236,7 +236,17 @@ class _Commit:
         return (added, removed) if sound and min(added or 0, removed or 0) >= 0 else (None, None)
 
     def rows(self) -> _Moved:
-        """Return how many rows the commit added and removed, without copied ones, as far as it says so."""
+        """Return how many rows the commit added and removed, without copied ones, as far as it says so.
+
+        A deletion vector contains the earlier deletes of its data file, which are counted as removed and as added.
+        """
+        added, removed = self._rows_of_files()
+        deletes, again = self.moved("position-deletes")
+        if removed is None or deletes is None:
+            return added, None
+        return added, max(0, removed + deletes - (again or 0))
+
+    def _rows_of_files(self) -> _Moved:
         added, removed = self.moved("records")
         copied = self.snapshot.number(_COPIED)
         if copied is None or added is None or removed is None or copied > min(added, removed):
@@ -346,7 +356,7 @@ def _sizes(table: TableMetadata, last: int | None, chain: Sequence[_Commit]) -> 
 
     return Size(
         rows_added=known_sum(item.rows()[0] for item in moved),
-        rows_deleted=known_sum((*(item.rows()[1] for item in moved), total("position-deletes", 0, moved))),
+        rows_deleted=known_sum(item.rows()[1] for item in moved),
         bytes_added=total("files-size", 0, chain),
         bytes_removed=total("files-size", 1, chain),
         files_added=total("data-files", 0, chain),

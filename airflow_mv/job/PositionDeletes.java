@@ -10,7 +10,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.Function;
+import java.util.function.LongConsumer;
 import org.apache.iceberg.ContentFile;
+import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileFormat;
@@ -38,19 +40,22 @@ import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFileFactory;
 import org.apache.iceberg.types.Conversions;
 import org.apache.iceberg.types.Types;
+import org.apache.iceberg.util.ContentFileUtil;
 import org.apache.iceberg.util.Tasks;
 import org.apache.iceberg.util.ThreadPools;
 import org.apache.spark.sql.Row;
 
 /**
  * Deletes rows of a table whose files and positions are known: writes position deletes (format version 2) or deletion
- * vectors (version 3), and commits them. No row is read. Compiled by the Janino that Spark ships: no lambdas, no diamonds.
+ * vectors (version 3), removes files without rows, and commits. No row is read. Compiled by the Janino that Spark ships:
+ * no lambdas, no diamonds.
  */
 public class PositionDeletes {
   private final Table table;
   private final String branch;
   private final Snapshot head;
   private final Map tasks = new HashMap();
+  private final BaseDeleteLoader loader;
   private long rows;
 
   /**
@@ -61,6 +66,7 @@ public class PositionDeletes {
   public PositionDeletes(Table table, String branch, Collection bounded) throws java.io.IOException {
     this.table = table;
     this.branch = branch;
+    this.loader = new BaseDeleteLoader(new Input(EncryptingFileIO.combine(table.io(), table.encryption())));
     this.head = branch == null ? table.currentSnapshot() : table.snapshot(branch);
     if (head == null) {
       return;
@@ -108,25 +114,85 @@ public class PositionDeletes {
     return bytes == null ? null : Conversions.fromByteBuffer(field.type(), bytes);
   }
 
-  /** Whether each data file of these rows is known, and has at most so many delete files. */
-  public boolean suits(List found, int mostFiles, int mostDeleteFiles) {
+  /**
+   * Whether rows may be deleted by position: the files that have them are known and not too many, and those that have
+   * rows then keep most of them.
+   *
+   * @param mostFiles the most data files
+   * @param mostShared the most delete files of a data file that are about other files, too
+   * @param few so many rows of the data files may be deleted in any case, the ones of before included
+   * @param share of the rows of the data files, else
+   */
+  public boolean suits(List found, int mostFiles, int mostShared, int few, double share) {
     Map positions = byFile(found);
-    Iterator each = positions.keySet().iterator();
+    long deleted = 0L;
+    long all = 0L;
+    Iterator each = positions.entrySet().iterator();
     while (each.hasNext()) {
-      FileScanTask task = (FileScanTask) tasks.get(each.next());
-      if (task == null || task.deletes().size() > mostDeleteFiles) {
+      Map.Entry entry = (Map.Entry) each.next();
+      FileScanTask task = (FileScanTask) tasks.get(entry.getKey());
+      if (task == null || task.deletes().size() - own(task).size() > mostShared) {
         return false;
       }
+      int more = ((List) entry.getValue()).size();
+      if (!isEmptied(task, more)) {
+        deleted += deleted(task) + more;
+        all += task.file().recordCount();
+      }
     }
-    return positions.size() <= mostFiles;
+    return positions.size() <= mostFiles && deleted <= Math.max(few, (long) (share * all));
   }
 
-  /** Deletes rows in one commit. Each is a Row of its data file and its position there. */
-  public void commit(List found, Map summary) throws Exception {
+  /** The files of position deletes, or the deletion vector, that are about one data file only. */
+  private static List own(FileScanTask task) {
+    List found = new ArrayList();
+    for (int i = 0; i < task.deletes().size(); i++) {
+      DeleteFile file = (DeleteFile) task.deletes().get(i);
+      if (file.content() == FileContent.POSITION_DELETES && ContentFileUtil.isFileScoped(file)) {
+        found.add(file);
+      }
+    }
+    return found;
+  }
+
+  /** How many rows of a data file these delete at most: two may have the same position. */
+  private static long deleted(FileScanTask task) {
+    long found = 0L;
+    List own = own(task);
+    for (int i = 0; i < own.size(); i++) {
+      found += ((DeleteFile) own.get(i)).recordCount();
+    }
+    return found;
+  }
+
+  private PositionDeleteIndex load(List files, FileScanTask task) {
+    return (PositionDeleteIndex) loader.loadPositionDeletes(files, task.file().location());
+  }
+
+  /** Whether a data file has no row after so many more are deleted. */
+  private boolean isEmptied(FileScanTask task, int more) {
+    List own = own(task);
+    long all = task.file().recordCount();
+    if (own.size() < task.deletes().size() || deleted(task) + more < all) {
+      return false;
+    }
+    return (own.isEmpty() ? 0L : load(own, task).cardinality()) + more == all;
+  }
+
+  /**
+   * Deletes rows in one commit.
+   *
+   * @param found a Row for each, of its data file and its position there
+   * @param summary what the snapshot's summary has, too
+   * @param most with so many delete files of its own, a data file gets one in their place
+   */
+  public void commit(List found, Map summary, int most) throws Exception {
     Map positions = byFile(found);
-    RowDelta delta = table.newRowDelta().validateFromSnapshot(head.snapshotId())
-        .validateDataFilesExist(positions.keySet());
-    Iterator results = (TableUtil.formatVersion(table) > 2 ? vectors(positions) : files(positions)).iterator();
+    RowDelta delta = table.newRowDelta().validateFromSnapshot(head.snapshotId());
+    removeEmptied(positions, delta);
+    delta.validateDataFilesExist(positions.keySet());
+    List written = TableUtil.formatVersion(table) > 2 ? vectors(positions) : files(positions, most);
+    Iterator results = written.iterator();
     while (results.hasNext()) {
       DeleteWriteResult result = (DeleteWriteResult) results.next();
       for (int i = 0; i < result.deleteFiles().size(); i++) {
@@ -145,6 +211,23 @@ public class PositionDeletes {
       delta.toBranch(branch);
     }
     delta.commit();
+  }
+
+  /** Removes the data files that have no row then, with their deletes, from a commit and from the positions. */
+  private void removeEmptied(Map positions, RowDelta delta) {
+    Iterator each = positions.entrySet().iterator();
+    while (each.hasNext()) {
+      Map.Entry entry = (Map.Entry) each.next();
+      FileScanTask task = (FileScanTask) tasks.get(entry.getKey());
+      if (isEmptied(task, ((List) entry.getValue()).size())) {
+        delta.removeRows((DataFile) task.file());
+        List own = own(task);
+        for (int i = 0; i < own.size(); i++) {
+          delta.removeDeletes((DeleteFile) own.get(i));
+        }
+        each.remove();
+      }
+    }
   }
 
   private static Map byFile(List found) {
@@ -170,20 +253,22 @@ public class PositionDeletes {
   }
 
   /** One file of position deletes for each data file. They are written at the same time: a store may be far away. */
-  private List files(Map positions) throws Exception {
+  private List files(Map positions, int most) throws Exception {
     List results = Collections.synchronizedList(new ArrayList());
     Tasks.foreach(positions.entrySet()).executeWith(ThreadPools.getWorkerPool()).stopOnFailure()
-        .throwFailureWhenFinished().run(new Writing(outputs(FileFormat.PARQUET), results), Exception.class);
+        .throwFailureWhenFinished().run(new Writing(outputs(FileFormat.PARQUET), most, results), Exception.class);
     return results;
   }
 
   /** Writes the file of position deletes of one data file. */
   private class Writing implements Tasks.Task {
     private final OutputFileFactory outputs;
+    private final int most;
     private final List results;
 
-    Writing(OutputFileFactory outputs, List results) {
+    Writing(OutputFileFactory outputs, int most, List results) {
       this.outputs = outputs;
+      this.most = most;
       this.results = results;
     }
 
@@ -199,23 +284,55 @@ public class PositionDeletes {
       builder.partition(partition);
       builder.keyMetadata(output.keyMetadata());
       PositionDeleteWriter writer = (PositionDeleteWriter) builder.build();
+      List earlier = own(task);
+      boolean merges = earlier.size() >= most;
       try {
-        List sorted = (List) entry.getValue();
-        Collections.sort(sorted);
-        PositionDelete delete = PositionDelete.create();
-        for (int i = 0; i < sorted.size(); i++) {
-          writer.write(delete.set((String) entry.getKey(), ((Long) sorted.get(i)).longValue()));
-        }
+        write((List) entry.getValue(), merges ? load(earlier, task) : null, new Positions(writer, (String) entry.getKey()));
       } finally {
         writer.close();
       }
-      results.add(writer.result());
+      DeleteWriteResult result = (DeleteWriteResult) writer.result();
+      results.add(new DeleteWriteResult(
+          result.deleteFiles(), result.referencedDataFiles(), merges ? earlier : Collections.EMPTY_LIST));
+    }
+
+    private void write(List found, PositionDeleteIndex earlier, LongConsumer each) {
+      if (earlier == null) {
+        Collections.sort(found);
+      }
+      for (int i = 0; i < found.size(); i++) {
+        long position = ((Long) found.get(i)).longValue();
+        if (earlier == null) {
+          each.accept(position);
+        } else {
+          earlier.delete(position);
+        }
+      }
+      if (earlier != null) {
+        earlier.forEach(each);
+      }
+    }
+  }
+
+  /** Writes positions of one data file. */
+  private static class Positions implements LongConsumer {
+    private final PositionDeleteWriter writer;
+    private final String file;
+    private final PositionDelete delete = PositionDelete.create();
+
+    Positions(PositionDeleteWriter writer, String file) {
+      this.writer = writer;
+      this.file = file;
+    }
+
+    public void accept(long position) {
+      writer.write(delete.set(file, position));
     }
   }
 
   /** A deletion vector for each data file. It takes the place of the file's earlier deletes, and contains them. */
   private List vectors(Map positions) throws java.io.IOException {
-    BaseDVFileWriter writer = new BaseDVFileWriter(outputs(FileFormat.PUFFIN), new Earlier(table, tasks));
+    BaseDVFileWriter writer = new BaseDVFileWriter(outputs(FileFormat.PUFFIN), new Earlier());
     try {
       Iterator each = positions.entrySet().iterator();
       while (each.hasNext()) {
@@ -234,15 +351,7 @@ public class PositionDeletes {
   }
 
   /** The positions of a data file that are deleted already; null for none. */
-  public static class Earlier implements Function {
-    private final Map tasks;
-    private final BaseDeleteLoader loader;
-
-    public Earlier(Table table, Map tasks) {
-      this.tasks = tasks;
-      this.loader = new BaseDeleteLoader(new Input(EncryptingFileIO.combine(table.io(), table.encryption())));
-    }
-
+  private class Earlier implements Function {
     public Object apply(Object location) {
       FileScanTask task = (FileScanTask) tasks.get(location);
       List found = new ArrayList();
@@ -252,7 +361,7 @@ public class PositionDeletes {
           found.add(file);
         }
       }
-      return found.isEmpty() ? null : (PositionDeleteIndex) loader.loadPositionDeletes(found, (String) location);
+      return found.isEmpty() ? null : load(found, task);
     }
   }
 

@@ -2,8 +2,8 @@
 """Find stored rows once, with their files and positions, and delete them there: no stored row is read or written again.
 
 Spark's DELETE would read the stored rows a second time and, where the storage table is copy-on-write, write all rows of
-each file that has one of them. Readers pay for deleted rows, so this is for few of them: the next DELETE of a file with
-many delete files cleans it up.
+each file that has one of them. Readers pay for deleted rows, so this is for few of them: before too many rows of some
+files are deleted, a DELETE writes the files without them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from airflow_mv.script import SNAPSHOT_PROPERTY
 
 #: The driver holds the places of at most so many rows, in at most so many files.
 _MOST_ROWS, _MOST_FILES = 200_000, 200
-#: A data file has at most so many delete files before its rows are written anew.
-_MOST_DELETE_FILES = 10
+#: A data file with so many delete files gets one in their place. Of those that are about other files, too, it has few.
+_MERGED, _MOST_SHARED = 5, 10
 #: Of more than so many rows at most one in ten of all stored rows is deleted by position.
 _ANY_SHARE, _ONE_IN = 1_000, 10
+#: Of the rows of the files at most this share is deleted, as in Iceberg's ``rewrite_data_files`` by default.
+_MOST_DELETED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Located:
             summary = context.java("java.util.HashMap")()
             for key, value in settings_below(context.spark, SNAPSHOT_PROPERTY).items():
                 summary.put(key, value)
-            self.deletes.commit(self.places, summary)
+            self.deletes.commit(self.places, summary, _MERGED)
 
 
 def position_deletes(context: JobContext, table: str, columns: Sequence[str], keys: Sequence[str]) -> Any:
@@ -85,7 +87,7 @@ def locate(context: JobContext, deletes: Any, rows: str) -> Located | None:
         return None
     places = found.frame.select(*PLACE)._jdf.collectAsList()
     many = found.rows > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
-    if many or not deletes.suits(places, _MOST_FILES, _MOST_DELETE_FILES):
+    if many or not deletes.suits(places, _MOST_FILES, _MOST_SHARED, _ANY_SHARE, _MOST_DELETED):
         return None
     view = quote(f"airflow_mv_stored_{uuid.uuid4().hex[:12]}")
     context.view(view, found.frame.drop(*PLACE))

@@ -13,11 +13,16 @@ from airflow_mv.errors import InvalidQueryError, JobError
 from airflow_mv.job.context import JobContext, incomparable
 from airflow_mv.job.history import read_history
 from airflow_mv.quoting import quote, string_literal
-from airflow_mv.script import REFRESH_ID_KEY, SNAPSHOT_PROPERTY, CreateStorageStep, Script, with_row_groups
+from airflow_mv.script import (
+    REFRESH_ID_KEY,
+    SNAPSHOT_PROPERTY,
+    CreateStorageStep,
+    Script,
+    rows_changed,
+    with_row_groups,
+)
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
-#: A deletion vector contains the file's earlier deletes, which are counted as removed and as added.
-_FIGURES = ("added-records", "deleted-records", "added-position-deletes", "removed-position-deletes")
 
 
 def create_table(context: JobContext, step: CreateStorageStep, schema: StructType) -> str:
@@ -109,8 +114,8 @@ def written(context: JobContext, script: Script) -> dict[str, Any]:
             "snapshot that it staged: nothing may be published. Does its Iceberg honour the setting "
             f"{SNAPSHOT_PROPERTY}*?"
         )
-    added, *removed, again = (sum(int(summary.get(key) or 0) for summary in summaries) for key in _FIGURES)
-    return {"metadata_location": location, "rows_written": added, "rows_deleted": max(sum(removed) - again, 0)}
+    added, deleted = rows_changed(summaries)
+    return {"metadata_location": location, "rows_written": added, "rows_deleted": deleted}
 
 
 _Summary = Mapping[str, str]

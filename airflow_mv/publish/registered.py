@@ -52,7 +52,7 @@ from airflow_mv.publish.refresh import (
     next_state,
 )
 from airflow_mv.publish.staged_file import StagedFile, is_file, staged_files
-from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script, rows_changed
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     OWN_REFS,
@@ -472,15 +472,13 @@ def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outc
     identity = head.summary[REFRESH_ID_KEY]
     line = ancestors(storage.table, head.snapshot_id)
     own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == identity]
-    written, *deleted = (
-        sum(item.count(key) for item in own) for key in ("added-records", "deleted-records", "added-position-deletes")
-    )
+    written, deleted = rows_changed(item.summary for item in own)
     fallback, _, reason = head.summary.get(FALLBACK_KEY, "").partition(": ")
     return Outcome(
         refresh_id=identity,
         metadata_location=storage.location,
         rows_written=written,
-        rows_deleted=sum(deleted),
+        rows_deleted=deleted,
         fallback=fallback or None,
         fallback_reason=reason or None,
         branch=branch,

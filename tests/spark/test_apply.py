@@ -205,19 +205,65 @@ def test_a_change_that_affects_nothing_writes_nothing_and_one_with_too_many_keys
     assert home.rows() == home.recomputed()
 
 
-@pytest.mark.parametrize("version", ["3", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("version", ["2", "3"])
 def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    """Only the new rows are written. Deletes of earlier refreshes still hold; too many of them are cleaned up."""
+    """Only the new rows are written. Deletes of earlier refreshes still hold, in few files.
+
+    A file without rows is removed. Before too many rows of some files are deleted, the files are written anew.
+    """
+    home.change("INSERT INTO {t} SELECT 100 + id, 'g3', 10 + cast(id AS int), id FROM range(10)")
     home.start(GROUPED, "", partition_by=("`g`",), properties=(("format-version", version),))
-    for number, (most, way) in enumerate(((10, "positions"), (10, "positions"), (0, "delete"))):
-        monkeypatch.setattr("airflow_mv.job.positions._MOST_DELETE_FILES", most)
+    for name, value in (("_MERGED", 2), ("_ANY_SHARE", 1), ("_ONE_IN", 1)):
+        monkeypatch.setattr(f"airflow_mv.job.positions.{name}", value)
+
+    def refreshed(*changed: int, way: str = "positions") -> tuple[int, int]:
         before = files_of(home)
-        home.change(f"UPDATE {{t}} SET x = 1000 WHERE g = 'g3' AND h = {number}")
+        home.change(f"UPDATE {{t}} SET x = x + 1000 WHERE g = 'g3' AND h IN ({', '.join(map(str, changed))})")
         outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "positions"))
         assert (outcome.error, outcome.written_by) == (None, way)
         assert home.rows() == home.recomputed()
-        assert (outcome.rows_deleted, outcome.rows_written) == (1, 1) or way == "delete"
-        assert {partition for partition, _ in before - files_of(home)} <= {"g3"}
+        assert (outcome.rows_deleted, outcome.rows_written) == (len(changed), len(changed)) or way == "delete"
+        gone = before.keys() - files_of(home).keys()
+        assert {partition for partition, _ in gone} <= {"g3"}
+        return len(gone), max(files_of(home).values())
+
+    assert refreshed(10) == (0, 1)
+    assert refreshed(11) == (0, 1 if version == "3" else 2)
+    assert refreshed(12) == (0, 1)
+    assert refreshed(10, 11, 12) == (3, 1)
+    assert refreshed(0, way="delete") == (1, 0)
+    monkeypatch.setattr("airflow_mv.job.positions._MOST_DELETED", 1.0)
+    assert refreshed(1) == (0, 1)
+    assert refreshed(2, *range(13, 20)) == (1, 0)
+
+
+def test_a_file_of_deletes_in_several_data_files_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only deletes of one data file are replaced by others. With many that are about several, rows are written anew."""
+    properties = (("write.delete.mode", "merge-on-read"), ("write.delete.granularity", "partition"))
+    home.start(GROUPED, "", properties=properties)
+    monkeypatch.setattr("airflow_mv.job.positions._MERGED", 1)
+
+    def refreshed(h: int, how: str) -> str:
+        home.change(f"UPDATE {{t}} SET x = x + 1000 WHERE g IN ('g2', 'g3') AND h = {h}")
+        outcome = home.run(home.delta("g", "h", "x"), by_groups(home, how))
+        assert outcome.error is None
+        assert home.rows() == home.recomputed()
+        return outcome.written_by
+
+    def shared() -> set[str]:
+        tasks = StaticTable.from_metadata(home.stored).scan().plan_files()
+        counts = Counter(deletes.file_path for task in tasks for deletes in task.delete_files)
+        return {path for path, count in counts.items() if count > 1}
+
+    assert refreshed(0, "positions") == "positions"
+    home.change("UPDATE {t} SET x = x + 1 WHERE g = 'g1' AND h = 0")
+    assert refreshed(0, "delete") == "delete"
+    kept = shared()
+    assert kept
+    assert refreshed(1, "positions") == "positions"
+    assert shared() == kept
+    monkeypatch.setattr("airflow_mv.job.positions._MOST_SHARED", 0)
+    assert refreshed(2, "positions") == "delete"
 
 
 @pytest.mark.parametrize("how", ["delete", pytest.param("merge", marks=pytest.mark.slow)])
@@ -233,9 +279,10 @@ def test_partitions_without_an_affected_key_keep_their_files(home: Home, how: st
     assert kept == {partition for partition, _ in before} - {"g3"}
 
 
-def files_of(home: Home) -> set[tuple[Any, str]]:
+def files_of(home: Home) -> dict[tuple[Any, str], int]:
+    """The partition and the path of each data file, and how many delete files it has."""
     tasks = StaticTable.from_metadata(home.stored).scan().plan_files()
-    return {(task.file.partition[0], task.file.file_path) for task in tasks}
+    return {(task.file.partition[0], task.file.file_path): len(task.delete_files) for task in tasks}
 
 
 @pytest.mark.parametrize("how", ["merge", "positions"])
