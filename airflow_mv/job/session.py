@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.scratch import scratch_folder
-from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA, jar_confs, log4j_properties, write_properties
+from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA, collector, jar_confs, log4j_properties, write_properties
 from airflow_mv.redaction import hide, shortened
 
 #: The prefix of catalog settings.
@@ -233,8 +233,10 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
     if "spark.driver.extraJavaOptions" not in settings:
         log4j = folder / "log4j2.properties"
         log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))
-        options = f"-Dlog4j2.configurationFile={log4j} -Dderby.stream.error.file=/dev/null"
-        settings = {**settings, "spark.driver.extraJavaOptions": options}
+        options = [f"-Dlog4j2.configurationFile={log4j}", "-Dderby.stream.error.file=/dev/null"]
+        if settings["spark.master"].startswith("local"):
+            options += collector(os.environ, *settings.values(), _spark_defaults())
+        settings = {**settings, "spark.driver.extraJavaOptions": " ".join(options)}
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     arguments = f"--properties-file {write_properties(folder, settings)} --load-spark-defaults"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {before or 'pyspark-shell'}"
@@ -245,6 +247,18 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
             del os.environ["PYSPARK_SUBMIT_ARGS"]
         else:
             os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _spark_defaults() -> str:
+    """Return the text of the user's ``spark-defaults.conf``, which Spark reads beside our settings."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
+    try:
+        return Path(folder, "spark-defaults.conf").read_text(encoding="latin-1")
+    except OSError:
+        return ""
 
 
 @contextmanager

@@ -29,6 +29,9 @@ _SHIPPED = (
 )
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _LAST_PRINTABLE = 0x7E
+#: Environment variables with options for Java; and the options that choose a garbage collector, of which there is one.
+_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 
 
 def build_package(folder: Path) -> Path:
@@ -168,6 +171,20 @@ def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:
             if zipfile.is_zipfile(folder / name):  # Ivy may still be writing it
                 return folder / name
     return None
+
+
+def collector(environment: Mapping[str, str], *texts: str) -> list[str]:
+    """Return the option for the garbage collector of a driver that does all of Spark's work.
+
+    Java's default, G1, works at the same time as Spark, and makes each write to the heap slower. On few cores it is the
+    slower one: see ``docs/spark.md``.
+
+    Args:
+        environment: The driver's.
+        texts: The user's settings. If one of them, or the environment, chooses a collector, there is no option.
+    """
+    given = (*texts, *(environment.get(name, "") for name in _OF_JAVA))
+    return [] if any(map(_COLLECTOR.search, given)) else ["-XX:+UseParallelGC"]
 
 
 def log4j_properties(pattern: str) -> str:

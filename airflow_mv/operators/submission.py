@@ -64,17 +64,20 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
             missing.
     """
     from airflow_mv.catalog.spark import is_secret
-    from airflow_mv.job.submit import build_package, spark_version, write_properties
+    from airflow_mv.job.submit import build_package, collector, spark_version, write_properties
 
     binary = spark_submit(given, target)
     settings = settings.on(spark_version(_spark_home(given, binary)))
     secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
     plain = {key: value for key, value in given.conf.items() if key not in (*secret, _PACKAGES, _OWN_JARS)}
-    ours = {**_QUIET, **settings.confs, **_python(given), **_java(given, folder, binary)}
+    users = _users_settings(given, binary)
+    local = (target.master or "").startswith("local") and not given.cluster
+    chosen = collector(given.environment, *given.conf.values(), users) if local else []
+    ours = {**_QUIET, **settings.confs, **_python(given), **_java(given, folder, binary, chosen)}
     if _EXTENSIONS in plain:
         plain[_EXTENSIONS] = _joined([settings.confs.get(_EXTENSIONS, ""), plain[_EXTENSIONS]])
     file = write_properties(folder, ours, {**settings.secrets, **secret})
-    _add_users_file(file, given, binary)
+    _add_users_settings(file, given, users)
     return {
         "conf": plain,
         **_jars(given, settings.packages),
@@ -149,13 +152,20 @@ def _python(given: SubmitOptions) -> dict[str, str]:
     return {"spark.pyspark.driver.python": sys.executable}
 
 
-def _java(given: SubmitOptions, folder: Path, binary: str) -> dict[str, str]:
-    """Keep Derby's log file out of the working folder, and Spark's startup lines out of the task's log."""
+def _java(given: SubmitOptions, folder: Path, binary: str, more: Iterable[str]) -> dict[str, str]:
+    """Keep Derby's log file out of the working folder, and Spark's startup lines out of the task's log.
+
+    Args:
+        given: The user's options.
+        folder: Where a file may be written.
+        binary: The spark-submit.
+        more: Further options for Java.
+    """
     from airflow_mv.job.submit import log4j_properties
 
     if _JAVA_OPTIONS in given.conf:
         return {}
-    options = ["-Dderby.stream.error.file=/dev/null"]
+    options = ["-Dderby.stream.error.file=/dev/null", *more]
     theirs = any(path.suffix != ".template" for path in _spark_conf_folder(given, binary).glob("log4j2.*"))
     if not given.cluster and not theirs and not set(str(folder)) & set(" \t\"'\\"):
         file = folder / "log4j2.properties"
@@ -173,22 +183,27 @@ def _spark_home(given: SubmitOptions, binary: str) -> Path:
     return Path(given.environment.get("SPARK_HOME") or Path(binary).resolve().parent.parent)
 
 
-def _add_users_file(file: Path, given: SubmitOptions, binary: str) -> None:
-    """Merge the user's properties file, or spark-defaults.conf, into ours: spark-submit reads only one file.
+def _users_settings(given: SubmitOptions, binary: str) -> str:
+    """Return the text of the user's properties file, or of spark-defaults.conf: spark-submit reads only one file."""
+    if given.properties_file:
+        path = Path(given.properties_file)
+        if not path.is_file():
+            raise ConfigurationError(f"properties_file {given.properties_file!r} does not exist on this worker")
+    else:
+        path = _spark_conf_folder(given, binary) / "spark-defaults.conf"
+    return path.read_text(encoding="latin-1") if path.is_file() else ""
+
+
+def _add_users_settings(file: Path, given: SubmitOptions, users: str) -> None:
+    """Merge the user's settings into our file.
 
     In a properties file the last line of a setting counts: ours overrides spark-defaults.conf, but not a file that
     the user gave.
     """
     ours = file.read_text(encoding="ascii")
-    if given.properties_file:
-        path = Path(given.properties_file)
-        if not path.is_file():
-            raise ConfigurationError(f"properties_file {given.properties_file!r} does not exist on this worker")
-        file.write_text(f"{ours}\n{path.read_text(encoding='latin-1')}", encoding="latin-1")
-        return
-    defaults = _spark_conf_folder(given, binary) / "spark-defaults.conf"
-    if defaults.is_file():
-        file.write_text(f"{defaults.read_text(encoding='latin-1')}\n{ours}", encoding="latin-1")
+    if users:
+        parts = (ours, users) if given.properties_file else (users, ours)
+        file.write_text("\n".join(parts), encoding="latin-1")
 
 
 def _joined(lists: Iterable[str]) -> str:

@@ -62,6 +62,7 @@ def test_users_options_are_preserved_and_merged_with_the_view_s(
     sales.view()
     own = tmp_path / "own.properties"
     own.write_text("spark.executor.memory 3g\n")
+    airflow.settings["SPARK_SUBMIT_OPTS"] = ""  # that of the tests chooses a garbage collector
     run = airflow.run(f"""
         {REFRESH}, spark_binary="{program}", properties_file="{own}", packages="com.acme:udfs:1.0",
             py_files="/opt/udfs.zip", executor_memory="2g", conf={{
@@ -79,6 +80,7 @@ def test_users_options_are_preserved_and_merged_with_the_view_s(
     extensions = next(item for item in arguments if item.startswith("spark.sql.extensions="))
     assert extensions.endswith("IcebergSparkSessionExtensions,com.acme.Extensions")
     assert properties.endswith("spark.executor.memory 3g\n")
+    assert "UseParallelGC" in properties
     assert submitted["mode"] == 0o600
     assert "hidden-9931" in properties
     assert not [item for item in arguments if "hidden-9931" in item]
@@ -87,6 +89,15 @@ def test_users_options_are_preserved_and_merged_with_the_view_s(
     assert main_file.endswith("airflow_mv/job/__main__.py")
     assert script.endswith(".script.json")
     assert catalog == "lake"
+
+
+def test_a_garbage_collector_that_the_user_chose_is_the_only_one(airflow: Airflow, sales: Lake, program: Path) -> None:
+    """Java does not start with two."""
+    sales.view()
+    airflow.settings["SPARK_SUBMIT_OPTS"] = ""
+    conf = {"spark.driver.defaultJavaOptions": "-XX:+UseG1GC"}
+    airflow.run(f'{REFRESH}, spark_binary="{program}", conf={conf})')
+    assert "UseParallelGC" not in _submitted(program)["file"]
 
 
 def test_a_secret_that_openlineage_adds_is_not_a_process_argument(airflow: Airflow, sales: Lake, program: Path) -> None:

@@ -215,6 +215,18 @@ def test_a_session_without_iceberg_is_refused_with_the_name_of_the_setting(lake:
     assert "ConfigurationError: the Spark session was started without Iceberg" in done.stderr
 
 
+def test_a_garbage_collector_that_the_environment_chooses_is_the_only_one() -> None:
+    """Java does not start with two."""
+    code = (
+        "from airflow_mv.job.session import open_session\nsession = open_session({}, master='local[1]')\n"
+        "factory = getattr(session._jvm, 'java.lang.management.ManagementFactory')\n"
+        "print(*[item.getName() for item in factory.getGarbageCollectorMXBeans()])\n"
+    )
+    settings = {**environment(), "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=settings, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["Copy MarkSweepCompact"], done.stderr
+
+
 def test_missing_or_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Spark itself only reports that its gateway exited."""
     (tmp_path / "bin").mkdir()
