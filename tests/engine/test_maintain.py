@@ -142,14 +142,14 @@ def test_a_view_with_many_small_and_delete_files_is_compacted_and_stays_incremen
     """Rows, time travel and the next incremental refresh are as before. A second compaction starts no job."""
     monkeypatch.setattr(candidates, "SMALL_STORAGE", -1)  # else so few rows are written anew by each refresh
     monkeypatch.setattr(small_files, "MIN_FILES", 3)
-    lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2), ('east', 3)")
+    lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2), ('east', 3), ('west', 4)")
     modes = {f"airflow-mv.storage.write.{item}.mode": "merge-on-read" for item in ("merge", "delete", "update")}
     properties = {"airflow-mv.incremental-up-to": "1000", **modes}
     lake.create(
         "totals", TOTALS, layout=layout, refresh_strategy="incremental", time_travel=True, properties=properties
     )
-    for number in range(3):
-        lake.insert("orders", f"('north', {number}), ('new {number}', 1)")
+    for region in ("north", "south", "east"):
+        lake.insert("orders", f"('{region}', 1), ('new {region}', 1)")
         last = lake.refresh("totals")
     rows = lake.rows("totals")
     done = compact(lake.catalog, lake("totals"), stager=lake.stager).to_dict()
