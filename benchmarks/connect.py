@@ -20,7 +20,7 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.job.submit import jar_confs, write_properties
+from airflow_mv.job.submit import collector, jar_confs, write_properties
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
@@ -146,6 +146,7 @@ def _server(folder: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     own = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs), "spark.ui.enabled": "false"}
     own |= {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1"}
+    own["spark.driver.extraJavaOptions"] = " ".join(collector(os.environ))  # as in the classic session
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [str(program), "--master", "local[*]", "--properties-file", str(write_properties(folder, own))]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]

@@ -21,7 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.application import BEAT_SECONDS, JobAnswer
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
+from airflow_mv.job.submit import build_package, collector, jar_confs, main_file, write_properties
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.application import ApplicationFolder, new_key, request_of
@@ -73,6 +73,7 @@ class _Lake:
         settings = settings_of(self.catalog).on(pyspark.__version__)
         confs = {**settings.confs, **jar_confs({"spark.jars.packages": ",".join(settings.packages)})}
         confs |= {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.scheduler.mode": "FAIR"}
+        confs["spark.driver.extraJavaOptions"] = " ".join(collector(os.environ))
         program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         options = ["--master", "local[*]", "--properties-file", str(write_properties(folder, confs, settings.secrets))]
         return [str(program), *options, "--py-files", str(build_package(folder)), str(main_file()), *arguments]
