@@ -669,8 +669,13 @@ def rows_changed(summaries: Iterable[Mapping[str, str]]) -> tuple[int, int]:
     Args:
         summaries: The snapshots' summaries. Spark omits zeros.
     """
-    summaries = list(summaries)
-    added, *deleted, again = (sum(int(item.get(key) or 0) for item in summaries) for key in _ROW_COUNTS)
+    items = list(summaries)
+
+    def total(key: str) -> int:
+        numbers = (item.get(key) or "" for item in items)  # Java's maps ignore a default
+        return sum(int(number) for number in numbers if number.isdecimal())
+
+    added, *deleted, again = map(total, _ROW_COUNTS)
     return added, max(sum(deleted) - again, 0)
 
 

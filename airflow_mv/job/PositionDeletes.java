@@ -120,8 +120,8 @@ public class PositionDeletes {
    *
    * @param mostFiles the most data files
    * @param mostShared the most delete files of a data file that are about other files, too
-   * @param few so many rows of the data files may be deleted in any case, the ones of before included
-   * @param share of the rows of the data files, else
+   * @param few so many rows of these files may be deleted in any case, those of earlier refreshes included
+   * @param share else at most this share of their rows
    */
   public boolean suits(List found, int mostFiles, int mostShared, int few, double share) {
     Map positions = byFile(found);
@@ -131,7 +131,7 @@ public class PositionDeletes {
     while (each.hasNext()) {
       Map.Entry entry = (Map.Entry) each.next();
       FileScanTask task = (FileScanTask) tasks.get(entry.getKey());
-      if (task == null || task.deletes().size() - own(task).size() > mostShared) {
+      if (task == null || task.deletes().size() - positionDeletes(task, true).size() > mostShared) {
         return false;
       }
       int more = ((List) entry.getValue()).size();
@@ -143,22 +143,26 @@ public class PositionDeletes {
     return positions.size() <= mostFiles && deleted <= Math.max(few, (long) (share * all));
   }
 
-  /** The files of position deletes, or the deletion vector, that are about one data file only. */
-  private static List own(FileScanTask task) {
+  /**
+   * The files of position deletes, or the deletion vector, of a data file.
+   *
+   * @param own only those that are about no other file
+   */
+  private static List positionDeletes(FileScanTask task, boolean own) {
     List found = new ArrayList();
     for (int i = 0; i < task.deletes().size(); i++) {
       DeleteFile file = (DeleteFile) task.deletes().get(i);
-      if (file.content() == FileContent.POSITION_DELETES && ContentFileUtil.isFileScoped(file)) {
+      if (file.content() == FileContent.POSITION_DELETES && (!own || ContentFileUtil.isFileScoped(file))) {
         found.add(file);
       }
     }
     return found;
   }
 
-  /** How many rows of a data file these delete at most: two may have the same position. */
+  /** How many rows of a data file its own delete files delete at most: two may have the same position. */
   private static long deleted(FileScanTask task) {
     long found = 0L;
-    List own = own(task);
+    List own = positionDeletes(task, true);
     for (int i = 0; i < own.size(); i++) {
       found += ((DeleteFile) own.get(i)).recordCount();
     }
@@ -171,7 +175,7 @@ public class PositionDeletes {
 
   /** Whether a data file has no row after so many more are deleted. */
   private boolean isEmptied(FileScanTask task, int more) {
-    List own = own(task);
+    List own = positionDeletes(task, true);
     long all = task.file().recordCount();
     if (own.size() < task.deletes().size() || deleted(task) + more < all) {
       return false;
@@ -221,7 +225,7 @@ public class PositionDeletes {
       FileScanTask task = (FileScanTask) tasks.get(entry.getKey());
       if (isEmptied(task, ((List) entry.getValue()).size())) {
         delta.removeRows((DataFile) task.file());
-        List own = own(task);
+        List own = positionDeletes(task, true);
         for (int i = 0; i < own.size(); i++) {
           delta.removeDeletes((DeleteFile) own.get(i));
         }
@@ -283,11 +287,19 @@ public class PositionDeletes {
       builder.spec(spec(task));
       builder.partition(partition);
       builder.keyMetadata(output.keyMetadata());
-      PositionDeleteWriter writer = (PositionDeleteWriter) builder.build();
-      List earlier = own(task);
+      List earlier = positionDeletes(task, true);
       boolean merges = earlier.size() >= most;
+      List found = (List) entry.getValue();
+      if (merges) {
+        load(earlier, task).forEach(new Adding(found));
+      }
+      Collections.sort(found);
+      PositionDeleteWriter writer = (PositionDeleteWriter) builder.build();
       try {
-        write((List) entry.getValue(), merges ? load(earlier, task) : null, new Positions(writer, (String) entry.getKey()));
+        PositionDelete delete = PositionDelete.create();
+        for (int i = 0; i < found.size(); i++) {
+          writer.write(delete.set((String) entry.getKey(), ((Long) found.get(i)).longValue()));
+        }
       } finally {
         writer.close();
       }
@@ -295,38 +307,18 @@ public class PositionDeletes {
       results.add(new DeleteWriteResult(
           result.deleteFiles(), result.referencedDataFiles(), merges ? earlier : Collections.EMPTY_LIST));
     }
-
-    private void write(List found, PositionDeleteIndex earlier, LongConsumer each) {
-      if (earlier == null) {
-        Collections.sort(found);
-      }
-      for (int i = 0; i < found.size(); i++) {
-        long position = ((Long) found.get(i)).longValue();
-        if (earlier == null) {
-          each.accept(position);
-        } else {
-          earlier.delete(position);
-        }
-      }
-      if (earlier != null) {
-        earlier.forEach(each);
-      }
-    }
   }
 
-  /** Writes positions of one data file. */
-  private static class Positions implements LongConsumer {
-    private final PositionDeleteWriter writer;
-    private final String file;
-    private final PositionDelete delete = PositionDelete.create();
+  /** Adds positions to a list. */
+  private static class Adding implements LongConsumer {
+    private final List positions;
 
-    Positions(PositionDeleteWriter writer, String file) {
-      this.writer = writer;
-      this.file = file;
+    Adding(List positions) {
+      this.positions = positions;
     }
 
     public void accept(long position) {
-      writer.write(delete.set(file, position));
+      positions.add(Long.valueOf(position));
     }
   }
 
@@ -354,13 +346,7 @@ public class PositionDeletes {
   private class Earlier implements Function {
     public Object apply(Object location) {
       FileScanTask task = (FileScanTask) tasks.get(location);
-      List found = new ArrayList();
-      for (int i = 0; i < task.deletes().size(); i++) {
-        DeleteFile file = (DeleteFile) task.deletes().get(i);
-        if (file.content() == FileContent.POSITION_DELETES) {
-          found.add(file);
-        }
-      }
+      List found = positionDeletes(task, false);
       return found.isEmpty() ? null : load(found, task);
     }
   }

@@ -35,8 +35,8 @@ _PARTITION_BYTES = 16 * 2**20
 _CAUSED_BY = "Caused by: "
 #: Where few rows are expected, at least so many partitions are searched for them at once.
 _PARTITIONS_SEARCHED = 32
-#: What aggregates are called that are computed beside the rows.
-_TOTALS = "airflow_mv_totals"
+#: The name of the metrics that Spark observes while it runs a query.
+_METRICS = "airflow_mv_metrics"
 #: The partitions of a range in its physical plan.
 _SPLITS = re.compile(r"splits=(\d+)")
 _compiled: dict[tuple[int, str], Any] = {}
@@ -49,12 +49,12 @@ class Held:
     Args:
         frame: The rows, in the driver or on the executors.
         rows: Their number.
-        totals: The aggregates of them that were asked for.
+        aggregates: The aggregates of them that were asked for.
     """
 
     frame: DataFrame
     rows: int
-    totals: Sequence[Any] = ()
+    aggregates: Sequence[Any] = ()
 
 
 class JobContext:
@@ -181,7 +181,7 @@ class JobContext:
     # --------------------------------------------------------------------------------------- results
 
     def collect_locally(
-        self, frame: DataFrame, most: int = MAX_LOCAL_ROWS, size: int | None = None, totals: Sequence[str] = ()
+        self, frame: DataFrame, most: int = MAX_LOCAL_ROWS, size: int | None = None, aggregates: Sequence[str] = ()
     ) -> Held | None:
         """Run a query and return its rows as a local relation, with their number; ``None`` if they are too many.
 
@@ -192,27 +192,27 @@ class JobContext:
             frame: The query.
             most: The most rows. Their bytes are limited by the session's ``spark.driver.maxResultSize``.
             size: The bytes that it reads, if known, for Spark Connect. In a classic session Spark estimates them.
-            totals: Aggregates of the rows that are wanted, too.
+            aggregates: Aggregates of the rows that are wanted, too.
         """
         try:
-            return self._collect_locally(frame, most, size, totals)
+            return self._collect_locally(frame, most, size, aggregates)
         except Exception as error:
             if "spark.driver.maxResultSize" in str(error):
                 return None
             raise
 
-    def _collect_locally(self, frame: DataFrame, most: int, size: int | None, totals: Sequence[str]) -> Held | None:
+    def _collect_locally(self, frame: DataFrame, most: int, size: int | None, aggregates: Sequence[str]) -> Held | None:
         if self.jvm is None:
             with nullcontext() if size is None else self.sized_for(size, fetched=True):
                 table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
-            return Held(local, table.num_rows, _totals(local, totals)) if table.num_rows <= most else None
+            return Held(local, table.num_rows, _aggregated(local, aggregates)) if table.num_rows <= most else None
         # As bytes: text that is not valid UTF-8 would come back as other text.
         kinds = {item.name: item.dataType for item in frame.schema.fields}
         texts = {name: kind for name, kind in kinds.items() if _as_bytes(kind) != kind}
         with self.settings({"spark.sql.datetime.java8API.enabled": "true"}):  # the older classes change early dates
-            watched = _cast(_watched(frame, totals), {name: _as_bytes(kind) for name, kind in texts.items()})
-            java = watched.limit(most + 1)._jdf
+            observed = _cast(_observed(frame, aggregates), {name: _as_bytes(kind) for name, kind in texts.items()})
+            java = observed.limit(most + 1)._jdf
             # Few rows are expected: the first search is of many partitions, not of one. Each further search is a job.
             first = str(max(_PARTITIONS_SEARCHED, 4 * self.spark.sparkContext.defaultParallelism))
             with self.sized_for(_bytes_read(java)), self.settings({"spark.sql.limit.initialNumPartitions": first}):
@@ -221,7 +221,7 @@ class JobContext:
             if count > most:
                 return None
             local = _cast(DataFrame(self.spark._jsparkSession.createDataFrame(rows, java.schema()), self.spark), texts)
-            return Held(local, count, _seen(java, totals) or _totals(local, totals))
+            return Held(local, count, _metrics(java, aggregates) or _aggregated(local, aggregates))
 
     def changed_bytes(self, sql: str) -> int | None:
         """Return the bytes that a query of changes reads; ``None`` if it reads whole tables, too, or it is not known.
@@ -285,34 +285,31 @@ class JobContext:
         found = _SPLITS.search(self.explained(self.spark.range(1 << 10)))
         return int(found[1]) if found else 1
 
-    def kept(self, frame: DataFrame, expected: int | None = None, totals: Sequence[str] = ()) -> Held:
+    def kept(self, frame: DataFrame, expected: int | None = None, aggregates: Sequence[str] = ()) -> Held:
         """Run a query once and return its rows, held where they fit.
 
         Args:
             frame: The query.
             expected: An upper bound of its rows, if known.
-            totals: Aggregates of the rows that are wanted, too.
+            aggregates: Aggregates of the rows that are wanted, too.
         """
         # Maps of more than four entries change their order in the driver.
         fits = incomparable(frame.schema, ("map",)) is None
         if fits and expected is not None and expected <= MAX_LOCAL_ROWS:
-            local = self.collect_locally(frame, totals=totals)
+            local = self.collect_locally(frame, aggregates=aggregates)
             if local is not None:
                 return local
-        wanted = ("count(1)", *totals)
-        if self.jvm is None:
-            held = frame.localCheckpoint(eager=True)
-            count, *found = _totals(held, wanted)
-        else:
-            watched = _watched(frame, wanted)
-            held = watched.localCheckpoint(eager=True)
-            count, *found = _seen(watched._jdf, wanted) or _totals(held, wanted)
+        wanted = ("count(1)", *aggregates)
+        observed = frame if self.jvm is None else _observed(frame, wanted)
+        held = observed.localCheckpoint(eager=True)
+        metrics = None if self.jvm is None else _metrics(observed._jdf, wanted)
+        count, *found = metrics or _aggregated(held, wanted)
         # Over Spark Connect rows would go to the client and back. That is worth it only without rows: Spark removes
         # joins with an empty relation.
         if fits and count <= (0 if self.jvm is None else MAX_LOCAL_ROWS):
             local = self.collect_locally(held)
             if local is not None:
-                return replace(local, totals=found)
+                return replace(local, aggregates=found)
         return Held(self.in_few_partitions(self.held(held), count), count, found)
 
     def in_few_partitions(self, frame: DataFrame, rows: int) -> DataFrame:
@@ -481,23 +478,23 @@ def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
     return frame.withColumns(casts) if casts else frame
 
 
-def _watched(frame: DataFrame, totals: Sequence[str]) -> DataFrame:
-    """Return a frame whose job computes aggregates of all its rows, too."""
-    if not totals:
+def _observed(frame: DataFrame, aggregates: Sequence[str]) -> DataFrame:
+    """Return a frame that observes aggregates of all its rows while it runs."""
+    if not aggregates:
         return frame
-    first, *others = map(F.expr, totals)
-    return frame.observe(_TOTALS, first, *others)
+    first, *others = map(F.expr, aggregates)
+    return frame.observe(_METRICS, first, *others)
 
 
-def _seen(java: Any, totals: Sequence[str]) -> list[Any] | None:
-    """Return the aggregates of a watched Java frame that has run; ``None`` if Spark's plan has lost them."""
-    found = java.queryExecution().observedMetrics().get(_TOTALS) if totals else None
-    return None if found is None or found.isEmpty() else [found.get().get(number) for number in range(len(totals))]
+def _metrics(java: Any, aggregates: Sequence[str]) -> list[Any] | None:
+    """Return the observed aggregates of a Java frame that has run; ``None`` if Spark's plan has lost them."""
+    found = java.queryExecution().observedMetrics().get(_METRICS) if aggregates else None
+    return None if found is None or found.isEmpty() else [found.get().get(number) for number in range(len(aggregates))]
 
 
-def _totals(frame: DataFrame, totals: Sequence[str]) -> list[Any]:
+def _aggregated(frame: DataFrame, aggregates: Sequence[str]) -> list[Any]:
     """Return aggregates of a frame, by a query."""
-    return [*frame.selectExpr(*totals).collect()[0]] if totals else []
+    return [*frame.selectExpr(*aggregates).collect()[0]] if aggregates else []
 
 
 def _bytes_read(java: Any) -> int:

@@ -135,9 +135,9 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
     in_doubt = step.only_added and not read.added
     if in_doubt or not (read.net and read.sized and step.uses == 1):
-        totals = aggregates_of(frame.schema, step.joined) if step.bounded else ()
+        aggregates = aggregates_of(frame.schema, step.joined) if step.bounded else ()
         with _partitions(context, step, read):
-            held = context.kept(frame, facts.rows_read if read.most is None else read.most, totals)
+            held = context.kept(frame, facts.rows_read if read.most is None else read.most, aggregates)
         facts = replace(facts, rows=held.rows)
         frame = _to_join(context, step, held)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
@@ -153,7 +153,8 @@ def _to_join(context: JobContext, step: DeltaStep, held: Held) -> DataFrame:
     That is their bounds, which Spark applies to the other side of a join too, and that they are few.
     """
     frame = held.frame
-    all_pass = within(bounds_of(frame.schema, step.joined, held.totals), frame.schema) if held.totals else ""
+    known = bounds_of(frame.schema, step.joined, held.aggregates) if held.aggregates else {}
+    all_pass = within(known, frame.schema)
     if all_pass:
         if held.rows <= MAX_LOCAL_ROWS:
             # Spark would apply a predicate to a local relation at once, and not know of it where it plans the join.

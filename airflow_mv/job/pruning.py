@@ -119,15 +119,15 @@ def aggregates_of(schema: T.StructType, columns: Sequence[str]) -> list[str]:
     return found
 
 
-def bounds_of(schema: T.StructType, columns: Sequence[str], totals: Sequence[Any]) -> dict[str, Sequence[Any]]:
+def bounds_of(schema: T.StructType, columns: Sequence[str], values: Sequence[Any]) -> dict[str, Sequence[Any]]:
     """Return the bounds of some columns, for :func:`within`.
 
     Args:
         schema: Of the rows.
         columns: The columns.
-        totals: The values of :func:`aggregates_of` for them.
+        values: Those of :func:`aggregates_of` for them.
     """
-    bounds = {name: totals[3 * place : 3 * place + 3] for place, name in enumerate(_quick(schema, columns))}
+    bounds = {name: values[3 * place : 3 * place + 3] for place, name in enumerate(_quick(schema, columns))}
     return {name: bound for name, bound in bounds.items() if bound[0] is not None}
 
 

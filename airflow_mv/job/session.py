@@ -19,7 +19,15 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.scratch import scratch_folder
-from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA, collector, jar_confs, log4j_properties, write_properties
+from airflow_mv.job.submit import (
+    JARS_VARIABLE,
+    OLDEST_JAVA,
+    collector,
+    jar_confs,
+    log4j_properties,
+    spark_defaults,
+    write_properties,
+)
 from airflow_mv.redaction import hide, shortened
 
 #: The prefix of catalog settings.
@@ -235,7 +243,7 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
         log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))
         options = [f"-Dlog4j2.configurationFile={log4j}", "-Dderby.stream.error.file=/dev/null"]
         if settings["spark.master"].startswith("local"):
-            options += collector(os.environ, *settings.values(), _spark_defaults())
+            options += collector(os.environ, *settings.values(), _users_settings())
         settings = {**settings, "spark.driver.extraJavaOptions": " ".join(options)}
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     arguments = f"--properties-file {write_properties(folder, settings)} --load-spark-defaults"
@@ -249,16 +257,12 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
             os.environ["PYSPARK_SUBMIT_ARGS"] = before
 
 
-def _spark_defaults() -> str:
+def _users_settings() -> str:
     """Return the text of the user's ``spark-defaults.conf``, which Spark reads beside our settings."""
     import pyspark
 
-    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
-    folder = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
-    try:
-        return Path(folder, "spark-defaults.conf").read_text(encoding="latin-1")
-    except OSError:
-        return ""
+    path = spark_defaults(os.environ, Path(pyspark.__file__).parent)
+    return path.read_text(encoding="latin-1") if path.is_file() else ""
 
 
 @contextmanager

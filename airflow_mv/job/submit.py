@@ -173,11 +173,22 @@ def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:
     return None
 
 
+def spark_defaults(environment: Mapping[str, str], home: Path) -> Path:
+    """Return the path of ``spark-defaults.conf``, whether the file exists or not.
+
+    Args:
+        environment: Spark's.
+        home: The folder of Spark, if ``SPARK_HOME`` names none.
+    """
+    folder = environment.get("SPARK_CONF_DIR") or Path(environment.get("SPARK_HOME") or home, "conf")
+    return Path(folder, "spark-defaults.conf")
+
+
 def collector(environment: Mapping[str, str], *texts: str) -> list[str]:
     """Return the option for the garbage collector of a driver that does all of Spark's work.
 
-    Java's default, G1, works at the same time as Spark, and makes each write to the heap slower. On few cores it is the
-    slower one: see ``docs/spark.md``.
+    Java's default, G1, marks objects concurrently with Spark's threads, and its write barriers are more expensive. On
+    few cores refreshes are slower with it.
 
     Args:
         environment: The driver's.

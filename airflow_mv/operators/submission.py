@@ -166,7 +166,7 @@ def _java(given: SubmitOptions, folder: Path, binary: str, more: Iterable[str]) 
     if _JAVA_OPTIONS in given.conf:
         return {}
     options = ["-Dderby.stream.error.file=/dev/null", *more]
-    theirs = any(path.suffix != ".template" for path in _spark_conf_folder(given, binary).glob("log4j2.*"))
+    theirs = any(path.suffix != ".template" for path in _spark_defaults(given, binary).parent.glob("log4j2.*"))
     if not given.cluster and not theirs and not set(str(folder)) & set(" \t\"'\\"):
         file = folder / "log4j2.properties"
         # Until `spark.log.level` takes effect, Spark uses its own logging file, in the same format as here.
@@ -175,8 +175,10 @@ def _java(given: SubmitOptions, folder: Path, binary: str, more: Iterable[str]) 
     return {_JAVA_OPTIONS: " ".join(options)}
 
 
-def _spark_conf_folder(given: SubmitOptions, binary: str) -> Path:
-    return Path(given.environment.get("SPARK_CONF_DIR") or _spark_home(given, binary) / "conf")
+def _spark_defaults(given: SubmitOptions, binary: str) -> Path:
+    from airflow_mv.job.submit import spark_defaults
+
+    return spark_defaults(given.environment, _spark_home(given, binary))
 
 
 def _spark_home(given: SubmitOptions, binary: str) -> Path:
@@ -190,7 +192,7 @@ def _users_settings(given: SubmitOptions, binary: str) -> str:
         if not path.is_file():
             raise ConfigurationError(f"properties_file {given.properties_file!r} does not exist on this worker")
     else:
-        path = _spark_conf_folder(given, binary) / "spark-defaults.conf"
+        path = _spark_defaults(given, binary)
     return path.read_text(encoding="latin-1") if path.is_file() else ""
 
 
