@@ -10,7 +10,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.application import FolderContent, JobAnswer, JobRequest, Pulse, answer_file, request_file
+from airflow_mv.application import (
+    SILENT_SECONDS,
+    FolderContent,
+    JobAnswer,
+    JobRequest,
+    Pulse,
+    answer_file,
+    request_file,
+)
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.job.driver import run_submitted
 from airflow_mv.job.files import open_files
@@ -41,8 +49,9 @@ def serve(
 ) -> str | None:
     """Run the scripts that are requested in a folder, each in a thread and a session of its own, until the end.
 
-    The end is the file :data:`airflow_mv.application.END`, ``idle_seconds`` without work, or the death of the task that
-    started this driver. Jobs that run then are cancelled.
+    The end is the file :data:`airflow_mv.application.END`, ``idle_seconds`` without work, the death of the task that
+    started this driver, or a store that has not responded for :data:`airflow_mv.application.SILENT_SECONDS`. Jobs that
+    run then are cancelled.
 
     Args:
         spark: A classic session.
@@ -74,6 +83,10 @@ class _Server:
         self._application_id = str(spark.sparkContext.applicationId)
         self._taken: set[str] = set()
         self._running: set[str] = set()
+        #: When the folder's store began not to respond, in monotonic seconds; ``None`` while it responds.
+        self._failing_since: float | None = None
+        #: Answers that could not be written yet.
+        self._unwritten: dict[str, JobAnswer] = {}
         #: Sessions that no script uses now. A session keeps its connections to catalogs.
         self._idle: list[SparkSession] = []
 
@@ -92,22 +105,40 @@ class _Server:
 
     def _serve(self, pool: ThreadPoolExecutor, idle_seconds: float, pulse: Pulse) -> str | None:
         busy = time.monotonic()
+        content = FolderContent.of({})
         while True:
-            content = FolderContent.of(self._files.modified(self._folder))
+            content = self._look(pool, content)
             if content.ended:
                 return None
-            if pulse.is_gone(content):
+            if self._failing_since is None and pulse.is_gone(content):
                 return f"{self._folder}: the task that started this application does not run any more"
             for key in content.cancelled & self._taken:
                 self._spark.sparkContext.cancelJobGroup(key)
-            for key in sorted(content.waiting - self._taken):
-                self._take(pool, key)
             if content.waiting:
                 busy = time.monotonic()
             elif time.monotonic() - busy > idle_seconds:
                 self._report(f"no work for {idle_seconds:.0f} s")
                 return None
             time.sleep(POLL_SECONDS)
+
+    def _look(self, pool: ThreadPoolExecutor, content: FolderContent) -> FolderContent:
+        """Take what is new in the folder. Return its content, or the last content while its store does not respond."""
+        try:
+            content = FolderContent.of(self._files.modified(self._folder))
+            for key in sorted(content.waiting - self._taken):
+                self._take(pool, key)
+            for key in sorted(self._unwritten):
+                self._write(key, self._unwritten[key])
+                del self._unwritten[key]
+        except Exception as error:
+            if self._failing_since is None:
+                self._report(f"{self._folder}: {reason(error)}")
+                self._failing_since = time.monotonic()
+            if time.monotonic() - self._failing_since > SILENT_SECONDS:
+                raise
+        else:
+            self._failing_since = None
+        return content
 
     def _stop_jobs(self) -> None:
         """Cancel jobs until no script runs, for a while: a script may be between two of them."""
@@ -128,11 +159,17 @@ class _Server:
         self._running.add(key)
         try:
             answer = self._run(key, text)
-            self._files.write_text(f"{self._folder}/{answer_file(key)}", answer.to_json())
         except Exception as error:  # noqa: BLE001 (a task waits for the answer as long as the driver runs)
+            answer = JobAnswer(ran=False, refusal=reason(error))
+        try:
+            self._write(key, answer)
+        except Exception as error:  # noqa: BLE001 (py4j's, which has no types)
             self._report(f"request {key}: {reason(error)}")
-        finally:
-            self._running.discard(key)
+            self._unwritten[key] = answer
+        self._running.discard(key)
+
+    def _write(self, key: str, answer: JobAnswer) -> None:
+        self._files.write_text(f"{self._folder}/{answer_file(key)}", answer.to_json())
 
     def _run(self, key: str, text: str) -> JobAnswer:
         try:

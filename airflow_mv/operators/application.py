@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Context
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
-from airflow_mv.application import BEAT_SECONDS
+from airflow_mv.application import BEAT_SECONDS, FolderContent
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
@@ -155,7 +155,8 @@ class SharedSparkApplicationOperator(SparkJobOperator):
         This task may hold the worker slot that they wait for, so it must not wait forever.
         """
         deadline = time.monotonic() + self.idle_seconds
-        while not (content := folder.content()).ended:
+        content = FolderContent.of({})
+        while not (content := folder.content_after(content)).ended:
             if content.waiting:
                 return True
             if time.monotonic() > deadline:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from airflow_mv.application import JobAnswer, Pulse, is_answered
+from airflow_mv.application import FolderContent, JobAnswer, Pulse, is_answered
 from airflow_mv.errors import JobError
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.submission_files import script_location, write_script
@@ -114,7 +114,8 @@ class SharedApplication:
     def _waited(self, folder: ApplicationFolder, key: str) -> JobAnswer | None:
         """Wait for the answer; ``None`` if the application has ended without one."""
         pulse, patient_until = Pulse(), time.monotonic() + PATIENCE_SECONDS
-        while (answered := is_answered(folder.content(), key, pulse)) is None:
+        content = FolderContent.of({})
+        while (answered := is_answered(content := folder.content_after(content), key, pulse)) is None:
             if self._defer is not None and time.monotonic() > patient_until:
                 self._defer(folder.folder, key)
             time.sleep(_ANSWER_SECONDS if time.monotonic() < patient_until else _POLL_SECONDS)

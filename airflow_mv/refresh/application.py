@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
 from typing import TYPE_CHECKING
 
 from airflow_mv.application import (
     BEAT,
+    BEAT_SECONDS,
     END,
     FolderContent,
     JobAnswer,
@@ -16,12 +19,14 @@ from airflow_mv.application import (
     cancel_file,
     request_file,
 )
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError
 from airflow_mv.spec.base_tables import DELTA_BY_PATH
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.script import Script
+
+log = logging.getLogger(__name__)
 
 
 def new_key() -> str:
@@ -64,6 +69,20 @@ class ApplicationFolder:
         return FolderContent.of(
             {file.location.rpartition("/")[2]: file.modified_ms for file in self._files.list(self.folder)}
         )
+
+    def content_after(self, last: FolderContent) -> FolderContent:
+        """List the folder. If its store does not respond, log why, wait a little, and return the last content.
+
+        Args:
+            last: The last content. Its beat is not new, so a :class:`~airflow_mv.application.Pulse` ends the wait for a
+                store that does not come back.
+        """
+        try:
+            return self.content()
+        except CatalogUnavailableError as error:
+            log.warning("%s", error)
+            time.sleep(BEAT_SECONDS)
+            return last
 
     def ask(self, key: str, request: JobRequest) -> None:
         """Write a request.

@@ -16,9 +16,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_mv.application import JobAnswer, Pulse, answer_file, is_answered
+from airflow_mv.application import FolderContent, JobAnswer, Pulse, answer_file, is_answered
 from airflow_mv.dags import ChainedView, materialized_views_dag
-from airflow_mv.errors import ConfigurationError, JobError, StoppedError
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, JobError, StoppedError
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     RefreshMaterializedViewOperator,
@@ -169,6 +169,25 @@ def test_without_beats_an_application_is_dead_whatever_its_files_say(folder: App
     for now[0] in (50.0, 61.0):
         seen.append(is_answered(folder.content(), "key", pulse))
     assert seen == [None, None, False]
+
+
+def test_a_task_that_waits_goes_on_when_its_store_responds_again(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its script runs meanwhile: a failed task would run it once more."""
+    content, failures = ApplicationFolder.content, iter(range(2))
+
+    def failing(self: ApplicationFolder) -> FolderContent:
+        if self is not folder and next(failures, None) is not None:
+            raise CatalogUnavailableError("folder: the store did not respond")
+        return content(self)
+
+    monkeypatch.setattr(ApplicationFolder, "content", failing)
+    monkeypatch.setattr("airflow_mv.refresh.application.BEAT_SECONDS", 0.1)
+    with driver(sales, folder):
+        assert refreshing(monkeypatch).execute(context(Instance(folder.folder)))["outcome"] == "refreshed"
+    assert next(failures, None) is None
+    assert caplog.messages.count("folder: the store did not respond") == 2
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "dead"])

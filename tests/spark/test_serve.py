@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -28,6 +29,7 @@ from airflow_mv.application import (
     cancel_file,
     request_file,
 )
+from airflow_mv.job.files import HadoopFiles
 from airflow_mv.job.serve import serve
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.script import Outcome, Script
@@ -153,6 +155,22 @@ def test_a_short_script_does_not_wait_for_a_long_one_which_can_be_cancelled(appl
     assert "cancel" in str(application.answer(endless).refusal).lower()
 
 
+def test_an_answer_that_cannot_be_written_is_written_later(application: Application) -> None:
+    """Its task would wait for it as long as the application runs. Here a folder is where the file should be."""
+    out, begun = application.folder.parent / "out", ": statement 2/2"
+    seen = out.read_text().count(begun)
+    endless = application.ask(application.whole(ENDLESS))
+    wait(lambda: out.read_text().count(begun) > seen, application.process)
+    place = application.folder / answer_file(endless)
+    (place / "occupied").mkdir(parents=True)
+    (application.folder / cancel_file(endless)).write_text("")
+    wait(lambda: f"request {endless}: " in out.read_text(), application.process)
+    assert application.answer(application.ask(application.whole())).refusal is None
+
+    shutil.rmtree(place)
+    assert "cancel" in str(application.answer(endless).refusal).lower()
+
+
 def test_a_script_that_needs_what_the_application_lacks_is_not_run(application: Application) -> None:
     """Its task then starts an application of its own."""
     unknown = application.answer(application.ask(application.whole(), catalogs=("elsewhere",)))
@@ -178,6 +196,29 @@ def test_an_application_without_work_ends(session: SparkSession, tmp_path: Path)
     lines: list[str] = []
     assert serve(session, str(tmp_path), "unused", report=lines.append, idle_seconds=0.5) is None
     assert lines[-1] == "no work for 0 s"
+
+
+def test_an_application_waits_for_its_store_to_respond_again(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not forever: its tasks wait for it."""
+    modified, failures = HadoopFiles.modified, iter(range(2))
+
+    def failing(self: HadoopFiles, folder: str) -> dict[str, int]:
+        if next(failures, None) is not None:
+            raise OSError("the store did not respond")
+        return modified(self, folder)
+
+    monkeypatch.setattr(HadoopFiles, "modified", failing)
+    (tmp_path / BEAT).write_text("")
+    lines: list[str] = []
+    assert serve(session, str(tmp_path), "unused", report=lines.append, idle_seconds=1.0) is None
+    assert lines[1:] == [f"{tmp_path}: the store did not respond", "no work for 1 s"]
+
+    failures = iter(range(10**9))
+    monkeypatch.setattr("airflow_mv.job.serve.SILENT_SECONDS", 0.5)
+    found = serve(session, str(tmp_path), "unused", report=lines.append)
+    assert found == f"{tmp_path}: the store did not respond"
 
 
 def test_an_application_whose_task_was_killed_ends(session: SparkSession, tmp_path: Path) -> None:
