@@ -24,7 +24,7 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
 from airflow_mv.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
-from airflow_mv.catalog.configured import LAYOUT_PROPERTY
+from airflow_mv.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
 from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
@@ -794,7 +794,10 @@ def open_configured(name: str) -> Catalog:
             "with --conn-id"
         )
     with catalog_errors(f"catalog {name!r}", properties):
-        return load_catalog(name)
+        catalog = load_catalog(name)
+    written = spark_settings_of(name)
+    catalog.properties = {written.get(key, key): value for key, value in catalog.properties.items()}
+    return catalog
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def configured() -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: The configuration is not one that pyiceberg reads.
     """
-    found = _of_files()
+    found = _lowered(_of_files())
     for variable, value in os.environ.items():
         name = variable.lower()
         if name.startswith(_PREFIX):
@@ -33,6 +33,23 @@ def configured() -> dict[str, dict[str, Any]]:
     return {name: value for name, value in catalogs.items() if isinstance(value, dict)}
 
 
+def spark_settings_of(name: str) -> dict[str, str]:
+    """Return a catalog's keys that start with ``spark.``, as they are written, by their lower case.
+
+    pyiceberg reads all keys in lower case, and Spark ignores ``spark.driver.extrajavaoptions``.
+
+    Args:
+        name: The catalog's name.
+    """
+    catalogs = {key.lower(): value for key, value in _of_files().items()}.get("catalog") or {}
+    keys = [key for catalog, found in catalogs.items() if catalog.lower() == name.lower() for key in found]
+    for variable in os.environ:
+        head, *path = variable.split("__", maxsplit=2)
+        if head.lower() == f"{_PREFIX}catalog" and len(path) > 1 and path[0].lower() == name.lower():
+            keys.append(path[1].replace("__", ".").replace("_", "-"))
+    return {key.lower(): key for key in keys if key.startswith("spark.")}
+
+
 def _of_files() -> dict[str, Any]:
     for folder in (os.environ.get("PYICEBERG_HOME"), os.path.expanduser("~"), Path.cwd()):  # noqa: PTH111 (never raises)
         file = Path(folder or "", _FILE)
@@ -40,7 +57,7 @@ def _of_files() -> dict[str, Any]:
             import strictyaml  # type: ignore[import-untyped]  # only where there is a file
 
             if data := strictyaml.load(file.read_text(encoding="utf-8")).data:
-                return _lowered(data)
+                return dict(data)
     return {}
 
 

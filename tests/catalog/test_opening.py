@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configured catalog that does not open: an outage is retryable, a wrong property is not."""
+"""A configured catalog: its properties, and how one that does not open fails."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pyiceberg.catalog
 import pytest
@@ -30,3 +32,17 @@ def test_an_outage_is_distinguished_from_a_wrong_configuration(
     with pytest.raises(wanted, match=message) as raised:
         open_configured("far")
     assert "4711" not in str(raised.value)
+
+
+def test_settings_of_spark_keep_their_capital_letters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """pyiceberg reads all keys in lower case, but Spark's settings are case-sensitive."""
+    (tmp_path / ".pyiceberg.yaml").write_text(
+        f"catalog:\n  Near:\n    URI: sqlite:///{tmp_path}/c.db\n    spark.executor.memoryOverhead: 1g\n"
+    )
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setenv("PYICEBERG_CATALOG__NEAR__spark__driver__extraJavaOptions", "-XX:+UseG1GC")
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+    found = open_configured("near").properties
+    assert found["uri"] == f"sqlite:///{tmp_path}/c.db"
+    assert found["spark.executor.memoryOverhead"] == "1g"
+    assert found["spark.driver.extraJavaOptions"] == "-XX:+UseG1GC"
