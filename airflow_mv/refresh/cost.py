@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.freshness.changes import Kind, Range, known_sum
+from airflow_mv.freshness.changes import Kind, Range, Size, known_sum
 from airflow_mv.spec.units import human
 
 #: Bytes of Parquet that two cores scan and filter in a second, for a query that reads some of the columns.
@@ -24,6 +24,9 @@ _COMPUTE = 55e6
 _COMPARE = 28e6
 #: A row that is read at its position, among others that are not read, takes as long as so many rows of whole files.
 _BY_POSITION = 4
+#: Changed rows that they take from scans, and find among the stored rows, in a second. Those of whole files are counted
+#: by their bytes.
+_CHANGED_ROWS = 60e3
 #: Bytes of stored rows that they find by value, and rewrite, in a second.
 _REWRITE = 4e6
 #: Bytes of stored rows in which they find few rows by value, to delete them where they are, in a second.
@@ -137,7 +140,14 @@ class BaseCost:
             rows, total = size.rows_deleted or 0, size.total_rows or 0
             deleted = _BY_POSITION * deleted * min(rows, total) // max(total, 1)
         compared = self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
-        return None if compared is None else compared / _COMPARE
+        return None if compared is None else compared / _COMPARE + self._placed_rows(size) / _CHANGED_ROWS
+
+    def _placed_rows(self, size: Size) -> float:
+        """About how many rows have changed, without those of rewritten files, if rows were deleted by position."""
+        if not size.bytes_touched or not self.total_bytes:
+            return 0.0
+        rewritten = (size.total_rows or 0) * (size.bytes_removed or 0) / self.total_bytes
+        return max((self.changed_rows or 0) - 2 * rewritten, 0.0)
 
     def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
         """At most both snapshots are read, which have about the same size."""
