@@ -26,7 +26,7 @@ _COMPARE = 28e6
 _BY_POSITION = 4
 #: Changed rows that they take from scans, and find among the stored rows, in a second. Those of whole files are counted
 #: by their bytes.
-_CHANGED_ROWS = 60e3
+_CHANGED_ROWS = 25e3
 #: Bytes of stored rows that they find by value, and rewrite, in a second.
 _REWRITE = 4e6
 #: Bytes of stored rows in which they find few rows by value, to delete them where they are, in a second.
