@@ -7,7 +7,7 @@ That import takes a quarter of a second, which is most of what a look at unchang
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,8 @@ def configured() -> dict[str, dict[str, Any]]:
         ValueError: The configuration is not one that pyiceberg reads.
     """
     found = _lowered(_of_files())
-    for variable, value in os.environ.items():
-        name = variable.lower()
-        if name.startswith(_PREFIX):
-            path = name.removeprefix(_PREFIX).split("__", maxsplit=2)
-            _set(found, [part.replace("__", ".").replace("_", "-") for part in path], value)
+    for path, value in _of_variables():
+        _set(found, [part.lower() for part in path], value)
     catalogs = found.get("catalog") or {}
     return {name: value for name, value in catalogs.items() if isinstance(value, dict)}
 
@@ -42,12 +39,17 @@ def spark_settings_of(name: str) -> dict[str, str]:
         name: The catalog's name.
     """
     catalogs = {key.lower(): value for key, value in _of_files().items()}.get("catalog") or {}
-    keys = [key for catalog, found in catalogs.items() if catalog.lower() == name.lower() for key in found]
-    for variable in os.environ:
-        head, *path = variable.split("__", maxsplit=2)
-        if head.lower() == f"{_PREFIX}catalog" and len(path) > 1 and path[0].lower() == name.lower():
-            keys.append(path[1].replace("__", ".").replace("_", "-"))
-    return {key.lower(): key for key in keys if key.startswith("spark.")}
+    paths = [(catalog, key) for catalog, keys in catalogs.items() for key in keys]
+    paths += [(path[1], path[-1]) for path, _ in _of_variables() if path[0].lower() == "catalog" and path[2:]]
+    return {key.lower(): key for catalog, key in paths if catalog.lower() == name.lower() and key.startswith("spark.")}
+
+
+def _of_variables() -> Iterator[tuple[list[str], str]]:
+    """Yield the path and the value of each variable of pyiceberg."""
+    for variable, value in os.environ.items():
+        if variable.lower().startswith(_PREFIX):
+            path = variable[len(_PREFIX) :].split("__", maxsplit=2)
+            yield [part.replace("__", ".").replace("_", "-") for part in path], value
 
 
 def _of_files() -> dict[str, Any]:

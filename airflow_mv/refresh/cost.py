@@ -140,9 +140,9 @@ class BaseCost:
             rows, total = size.rows_deleted or 0, size.total_rows or 0
             deleted = _BY_POSITION * deleted * min(rows, total) // max(total, 1)
         compared = self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
-        return None if compared is None else compared / _COMPARE + self._placed_rows(size) / _CHANGED_ROWS
+        return None if compared is None else compared / _COMPARE + self._rows_by_position(size) / _CHANGED_ROWS
 
-    def _placed_rows(self, size: Size) -> float:
+    def _rows_by_position(self, size: Size) -> float:
         """About how many rows have changed, without those of rewritten files, if rows were deleted by position."""
         if not size.bytes_touched or not self.total_bytes:
             return 0.0

@@ -37,12 +37,12 @@ def test_an_outage_is_distinguished_from_a_wrong_configuration(
 def test_settings_of_spark_keep_their_capital_letters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """pyiceberg reads all keys in lower case, but Spark's settings are case-sensitive."""
     (tmp_path / ".pyiceberg.yaml").write_text(
-        f"catalog:\n  Near:\n    URI: sqlite:///{tmp_path}/c.db\n    spark.executor.memoryOverhead: 1g\n"
+        f"catalog:\n  My-Lake:\n    URI: sqlite:///{tmp_path}/c.db\n    spark.executor.memoryOverhead: 1g\n"
     )
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
-    monkeypatch.setenv("PYICEBERG_CATALOG__NEAR__spark__driver__extraJavaOptions", "-XX:+UseG1GC")
+    monkeypatch.setenv("PYICEBERG_CATALOG__MY_LAKE__spark__driver__extraJavaOptions", "-XX:+UseG1GC")
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
-    found = open_configured("near").properties
+    found = open_configured("my-lake").properties
     assert found["uri"] == f"sqlite:///{tmp_path}/c.db"
     assert found["spark.executor.memoryOverhead"] == "1g"
     assert found["spark.driver.extraJavaOptions"] == "-XX:+UseG1GC"
