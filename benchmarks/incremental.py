@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage
-from airflow_mv.catalog.pointed import PointedStorage
+from airflow_mv.catalog.layouts import PointedStorage
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import create

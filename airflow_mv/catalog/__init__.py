@@ -10,9 +10,9 @@ from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
-    from airflow_mv.catalog.layout import Layout as Layout
-    from airflow_mv.catalog.layout import StoredLayout as StoredLayout
     from airflow_mv.catalog.layouts import STORED_LAYOUTS as STORED_LAYOUTS
+    from airflow_mv.catalog.layouts import Layout as Layout
+    from airflow_mv.catalog.layouts import StoredLayout as StoredLayout
     from airflow_mv.catalog.layouts import stored_layout as stored_layout
     from airflow_mv.catalog.loaded import LoadedStorage as LoadedStorage
     from airflow_mv.catalog.loaded import LoadedView as LoadedView
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "MaterializedViewCatalog": "airflow_mv.catalog.catalog",
-    "Layout": "airflow_mv.catalog.layout",
-    "StoredLayout": "airflow_mv.catalog.layout",
+    "Layout": "airflow_mv.catalog.layouts",
+    "StoredLayout": "airflow_mv.catalog.layouts",
     "STORED_LAYOUTS": "airflow_mv.catalog.layouts",
     "stored_layout": "airflow_mv.catalog.layouts",
     "LoadedStorage": "airflow_mv.catalog.loaded",

@@ -28,8 +28,7 @@ from airflow_mv.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
 from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
-from airflow_mv.catalog.layout import Layout
-from airflow_mv.catalog.layouts import STORED_LAYOUTS, stored_layout
+from airflow_mv.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout
 from airflow_mv.catalog.limits import opening
 from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located

@@ -16,14 +16,15 @@ from airflow_mv.script import Target
 from airflow_mv.spec.identifiers import Identifier, StoragePlace, split
 from airflow_mv.spec.materialized_view import (
     ADOPTED_PROPERTY,
+    LOG_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     RefreshRecord,
     StorageState,
     ViewSettings,
     definition_tag,
     parse_storage_state,
+    past_refreshes,
 )
-from airflow_mv.spec.refresh_log import LOG_PROPERTY, past_refreshes
 from airflow_mv.spec.table import TableMetadata, sequence_number
 from airflow_mv.spec.view import ViewMetadata
 

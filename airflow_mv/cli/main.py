@@ -176,7 +176,7 @@ def create(
     from airflow_mv.refresh.definition import Definition
     from airflow_mv.refresh.explain import Requirement
     from airflow_mv.refresh.run import refresh as refresh_views
-    from airflow_mv.spec.sort_order import SORT_PROPERTY
+    from airflow_mv.spec.storage_settings import SORT_PROPERTY
     from airflow_mv.sql.translation import texts_of
 
     if sql and sql_file:

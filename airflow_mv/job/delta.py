@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.analysis import check_reads
 from airflow_mv.job.changed_files import ChangedRows, Entries, changed_files
 from airflow_mv.job.changelog import Changelog, changelog
 from airflow_mv.job.context import MAX_LOCAL_ROWS, Held, JobContext, cause, incomparable, list_of, unlike
@@ -30,7 +31,6 @@ from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import DELETED, PLACE, gathered, newly_deleted
 from airflow_mv.job.history import begin, history
 from airflow_mv.job.pruning import aggregates_of, bounds_of, within
-from airflow_mv.job.reads import check_reads
 from airflow_mv.job.row_lineage import CountedRows, RewrittenFiles
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.analysis import whole_text
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.reads import whole_text
 from airflow_mv.script import DeterminismStep
 
 #: Rules that number CTEs, and remove differences of notation (``CAST('1' AS INT)`` is 1). They do not read tables.

@@ -18,11 +18,10 @@ from pyspark.errors import (
 )
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.analysis import check_reads, check_types
 from airflow_mv.job.apply import merge_additive, replace_keys
-from airflow_mv.job.column_types import check_types
 from airflow_mv.job.context import JobContext, cause
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta, read_ahead
-from airflow_mv.job.reads import check_reads
 from airflow_mv.job.storage import create_table
 from airflow_mv.script import (
     COMPLETE_KEY,

@@ -33,7 +33,7 @@ from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag, staging_branch
-from airflow_mv.spec.sort_order import sort_order_of
+from airflow_mv.spec.storage_settings import sort_order_of
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, snapshots_between
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.entries import CatalogEntry
+from airflow_mv.catalog.layouts import PointedStorage
 from airflow_mv.catalog.places import Places
-from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.catalog.reachable_files import FilesOf
 from airflow_mv.errors import NoCredentialsError, UnsupportedError
 from airflow_mv.spec.identifiers import Identifier

@@ -17,8 +17,7 @@ from airflow_mv.publish.refresh import history_properties, keeps_history
 from airflow_mv.publish.registered import time_of_commit
 from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import StorageState, refresh_tag
-from airflow_mv.spec.refresh_log import is_complete
+from airflow_mv.spec.materialized_view import StorageState, is_complete, refresh_tag
 from airflow_mv.spec.snapshots import with_head
 
 log = logging.getLogger(__name__)

@@ -141,7 +141,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         from airflow_mv.refresh.define import define
         from airflow_mv.refresh.definition import Definition
         from airflow_mv.refresh.explain import Requirement
-        from airflow_mv.spec.sort_order import SORT_PROPERTY
+        from airflow_mv.spec.storage_settings import SORT_PROPERTY
         from airflow_mv.sql.translation import texts_of
 
         with task_errors(self):

@@ -23,11 +23,11 @@ from airflow_mv.spec.materialized_view import (
     ADOPTED_TAG,
     DEFINITION_ID_PROPERTY,
     DEFINITION_PROPERTY,
+    LOG_PROPERTY,
     PROPERTY,
     STORAGE_OF_PROPERTY,
     is_own_ref,
 )
-from airflow_mv.spec.refresh_log import LOG_PROPERTY
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 

@@ -23,6 +23,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, after, bounds, parts_in, parts_of
 from airflow_mv.spec.materialized_view import (
+    LOG_PROPERTY,
     METADATA_LOCATION,
     NO_SNAPSHOT,
     PROPERTY,
@@ -32,11 +33,11 @@ from airflow_mv.spec.materialized_view import (
     NestedViewVersion,
     RefreshRecord,
     StorageState,
+    log_text,
     property_text,
     refresh_tag,
 )
 from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.spec.refresh_log import LOG_PROPERTY, log_text
 from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import Snapshot, ancestors
 from airflow_mv.spec.times import duration

@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.registered import RegisteredLayout
+from airflow_mv.catalog.layouts import RegisteredLayout
 from airflow_mv.catalog.sql import TABLE, VIEW
 from airflow_mv.catalog.untrusted_input import beside_first
 from airflow_mv.errors import (

@@ -55,8 +55,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.reasons import Reason
-from airflow_mv.spec.sort_order import sort_order
-from airflow_mv.spec.storage_settings import STORAGE_PREFIX, storage_properties
+from airflow_mv.spec.storage_settings import STORAGE_PREFIX, sort_order, storage_properties
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
     DIALECT,

@@ -12,7 +12,7 @@ from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.view_change import SUMMARY, ViewChange, time_of_change
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.materialized_view import storage_table_field
-from airflow_mv.spec.sort_order import sort_order
+from airflow_mv.spec.storage_settings import sort_order
 from airflow_mv.spec.view import CHANGE_ID, ViewMetadata, replace_version, with_storage_table, with_view_properties
 
 

@@ -30,8 +30,7 @@ from airflow_mv.spec.refresh_state import (
     refresh_state,
     write,
 )
-from airflow_mv.spec.sort_order import sort_order
-from airflow_mv.spec.storage_settings import storage_properties
+from airflow_mv.spec.storage_settings import sort_order, storage_properties
 from airflow_mv.sql.types import columns_of
 
 

@@ -27,8 +27,13 @@ from airflow_mv.script import (
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.partitioning import partition_transform
-from airflow_mv.spec.sort_order import SortColumn, sort_order_of, write_order
-from airflow_mv.spec.storage_settings import missing_properties, possible_properties
+from airflow_mv.spec.storage_settings import (
+    SortColumn,
+    missing_properties,
+    possible_properties,
+    sort_order_of,
+    write_order,
+)
 from airflow_mv.spec.stored import decode_text
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata

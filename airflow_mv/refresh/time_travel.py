@@ -13,8 +13,7 @@ from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
 from airflow_mv.freshness.observe import observe_tables, require_readable
 from airflow_mv.refresh.inputs import load_tables
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, RefreshRecord, StorageState
-from airflow_mv.spec.refresh_log import is_complete
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, RefreshRecord, StorageState, is_complete
 from airflow_mv.spec.table import TableMetadata, ancestors
 from airflow_mv.spec.times import from_ms, parse_time
 

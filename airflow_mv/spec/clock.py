@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.spec.refresh_log import LOG_PROPERTY
+from airflow_mv.spec.materialized_view import LOG_PROPERTY, PROPERTY
 
 _LAST = "last-updated-ms"
 _LOGS = ("snapshot-log", "metadata-log")

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The properties of its storage table that a view's owner chooses: file format, compression, distribution, version.
+"""What a view's owner chooses for its storage table: table properties, and the sort order.
 
-They are properties of the view, with a prefix. A refresh writes those that differ into the storage table, so they hold
-for storage tables that are made later, too.
+Both are properties of the view. A refresh writes what differs into the storage table, so it holds for storage tables
+that are made later, too. Source of the sort order: Iceberg ``format/spec.md``, "Sort Orders". Where nulls stand is by
+default what Spark's ``ORDER BY`` does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.quoting import quote
 from airflow_mv.spec.table import TableMetadata
 
 #: View properties ``airflow-mv.storage.<table property>``.
@@ -30,6 +33,13 @@ _ALLOWED = re.compile(
     r"|read\.[a-z0-9._-]{1,200}"
     r"|commit\.(retry|manifest|manifest-merge)[a-z0-9._-]{0,200}",
     re.ASCII,
+)
+#: View property: the columns by which the rows in the storage table's files are sorted, such as ``day, region DESC``.
+SORT_PROPERTY = "airflow-mv.sort-by"
+_COLUMN = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^\s`,]+))"
+    r"(?:\s+(?P<direction>ASC|DESC))?(?:\s+NULLS\s+(?P<nulls>FIRST|LAST))?\s*(?P<end>,|\Z)",
+    re.ASCII | re.IGNORECASE,
 )
 
 
@@ -77,3 +87,96 @@ def missing_properties(chosen: Mapping[str, str], table: TableMetadata) -> dict[
     """
     has = {**table.properties, _FORMAT_VERSION: str(table.format_version)}
     return {key: value for key, value in possible_properties(chosen, table).items() if has.get(key) != value}
+
+
+@dataclass(frozen=True, slots=True)
+class SortColumn:
+    """A column by which rows are sorted.
+
+    Args:
+        name: The column.
+        descending: Whether the largest value is first.
+        nulls_first: Whether nulls are before all values.
+    """
+
+    name: str
+    descending: bool = False
+    nulls_first: bool = True
+
+    def sql(self) -> str:
+        """Return it as Spark writes it."""
+        nulls = "FIRST" if self.nulls_first else "LAST"
+        return f"{quote(self.name)} {'DESC' if self.descending else 'ASC'} NULLS {nulls}"
+
+
+def sort_order(properties: Mapping[str, str], columns: Sequence[str], *, view: str) -> tuple[SortColumn, ...] | None:
+    """Return the sort order that a view's properties choose; ``None`` if they choose none.
+
+    Args:
+        properties: The view's properties.
+        columns: The view's columns.
+        view: For messages.
+
+    Raises:
+        ConfigurationError: It is not a list of columns of the view.
+    """
+    text = properties.get(SORT_PROPERTY)
+    if text is None:
+        return None
+    by_name = {name.lower(): name for name in columns}
+    found: list[SortColumn] = []
+    place = 0
+    while place < len(text.rstrip()):
+        match = _COLUMN.match(text, place)
+        if match is None or (match["end"] and not text[match.end() :].strip()):
+            raise ConfigurationError(
+                f"view {view}, property {SORT_PROPERTY}: {text!r} is not a list of columns; write it like "
+                "'day, region DESC NULLS LAST'"
+            )
+        written = match["name"] or match["quoted"].replace("``", "`")
+        name = by_name.get(written.lower())
+        if name is None or name in [item.name for item in found]:
+            problem = f"there is no column {written!r}" if name is None else f"{written!r} occurs twice"
+            raise ConfigurationError(
+                f"view {view}, property {SORT_PROPERTY}: {problem}; there are: {', '.join(columns)}"
+            )
+        descending = (match["direction"] or "").upper() == "DESC"
+        nulls_first = match["nulls"].upper() == "FIRST" if match["nulls"] else not descending
+        found.append(SortColumn(name, descending, nulls_first))
+        place = match.end()
+    return tuple(found)
+
+
+def sort_order_of(table: TableMetadata) -> tuple[SortColumn | None, ...]:
+    """Return a table's sort order; ``None`` stands for a field that is no top-level column as it is.
+
+    Args:
+        table: The table.
+    """
+    names = {str(field["id"]): str(field["name"]) for field in table.current_schema.get("fields", []) if "id" in field}
+    order = next((item for item in table.sort_orders if item.get("order-id") == table.default_sort_order_id), {})
+    return tuple(
+        SortColumn(
+            names[str(field["source-id"])], field.get("direction") == "desc", field.get("null-order") == "nulls-first"
+        )
+        if field.get("transform") == "identity" and str(field.get("source-id")) in names
+        else None
+        for field in order.get("fields", ())
+    )
+
+
+def write_order(order: Sequence[SortColumn], *, partitioned: bool, distributed: bool) -> str:
+    """Return the clause of ``ALTER TABLE`` that makes Spark write sorted rows.
+
+    Args:
+        order: The sort order; empty for none.
+        partitioned: Whether the table is partitioned. Then all rows of a partition are written together; otherwise
+            each file gets its own range of values, for which Spark may compute the rows twice.
+        distributed: Whether the owner has chosen how rows are distributed: that stays.
+    """
+    columns = ", ".join(item.sql() for item in order)
+    if not columns:
+        return "WRITE UNORDERED"
+    if distributed:
+        return f"WRITE LOCALLY ORDERED BY {columns}"
+    return f"WRITE {'DISTRIBUTED BY PARTITION LOCALLY ' if partitioned else ''}ORDERED BY {columns}"

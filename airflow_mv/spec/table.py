@@ -16,8 +16,7 @@ import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
 from airflow_mv.spec.base_tables import Selector
-from airflow_mv.spec.lazy_items import MARK, LazyItems, cut_out
-from airflow_mv.spec.memory_budget import Budget
+from airflow_mv.spec.large_documents import MARK, Budget, LazyItems, cut_out
 from airflow_mv.spec.stored import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, decode_text, shown, unpacked, whole_number
 from airflow_mv.spec.times import from_ms
 

@@ -14,7 +14,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.freshness.versions import versions
 from airflow_mv.refresh.define import Defined, Effect, OnChange, define
 from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.sort_order import SORT_PROPERTY
+from airflow_mv.spec.storage_settings import SORT_PROPERTY
 from tests.builders import QUERY, Lake
 from tests.contract.support import VIEW
 

@@ -15,7 +15,7 @@ from airflow_mv.publish.layouts import LAYOUTS
 
 SOURCE = Path(airflow_mv.__file__).parent
 #: The implementations of the layouts.
-ALLOWED = {f"{package}/{name}.py" for package in ("catalog", "publish") for name in STORED_LAYOUTS}
+ALLOWED = {"catalog/layouts.py", *(f"publish/{name}.py" for name in STORED_LAYOUTS)}
 #: Attributes that are set in one layout only.
 NAMES = ("storage_table", "storage_table_name")
 

@@ -12,8 +12,8 @@ from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame
 
 from airflow_mv.errors import InvalidQueryError
+from airflow_mv.job.analysis import BUILT_IN, check_reads
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.reads import BUILT_IN, check_reads
 from airflow_mv.script import TableRead
 from tests.engine.support import Lake
 

@@ -13,7 +13,7 @@ from airflow_mv.refresh import candidates
 from airflow_mv.refresh.define import define
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.sort_order import SORT_PROPERTY, sort_order_of
+from airflow_mv.spec.storage_settings import SORT_PROPERTY, sort_order_of
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake, multiset, recomputed
 

@@ -34,7 +34,7 @@ from airflow_mv.script import (
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.spec.sort_order import SortColumn
+from airflow_mv.spec.storage_settings import SortColumn
 from airflow_mv.spec.table import TableMetadata
 
 # -- the refresh id ----------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from airflow_mv.maintenance.registry import sync
 from airflow_mv.registry.model import RefreshRow, month_of
 from airflow_mv.registry.registry import require_registry
 from airflow_mv.registry.settings import PLACE
-from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.spec.refresh_log import LOG_PROPERTY
+from airflow_mv.spec.materialized_view import LOG_PROPERTY, PROPERTY
 from tests.builders import Lake, lake
 from tests.intervals.support import add_days
 

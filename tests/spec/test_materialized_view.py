@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.materialized_view import (
+    LOG_PROPERTY,
+    MAX_LOG_BYTES,
     PROPERTY,
     RefreshRecord,
     StorageState,
     ViewSettings,
+    is_complete,
+    log_text,
     parse_settings,
     parse_storage_state,
+    past_refreshes,
     property_text,
 )
-from airflow_mv.spec.refresh_log import LOG_PROPERTY, MAX_LOG_BYTES, is_complete, log_text, past_refreshes
 
 DATA = Path(__file__).parent / "data"
 FILE = "file:///lake/daily/metadata/00007.metadata.json"

@@ -21,7 +21,7 @@ from pyiceberg.table import Table as PyIcebergTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from airflow_mv.catalog.pointed import PointedStorage
+from airflow_mv.catalog.layouts import PointedStorage
 from airflow_mv.refresh.stagers import stored_rows
 from airflow_mv.spec.identifiers import Identifier
 from tests.engine.incremental.schemas import Schema, written

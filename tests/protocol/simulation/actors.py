@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from airflow_mv.catalog import STORED_LAYOUTS
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.pointed import PointedStorage
+from airflow_mv.catalog.layouts import PointedStorage
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish.new_storage import NewStorage

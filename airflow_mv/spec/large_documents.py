@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a long array of a large JSON document piece by piece, and decode an item only when it is used.
+"""Decode large JSON documents: parts within a memory budget, and a long array piece by piece.
 
+An item of the array is decoded only when it is used.
 No structure is taken from a search in the text: a search only proposes where to cut, and a parser proves it.
 
 - A piece is text after a place where an item begins. If the piece in brackets is a JSON array, the piece ends where an
@@ -23,8 +24,9 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
+from airflow_mv.documents import check_marks
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.memory_budget import Budget
+from airflow_mv.spec.stored import is_wide
 
 T = TypeVar("T")
 
@@ -48,6 +50,55 @@ _SCANNER = json.JSONDecoder()
 _RAWS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 #: Stands for an array that was cut out.
 MARK = b'["cut out by airflow-mv"]'
+#: The most bytes of memory that the decoded parts of one document may take.
+BUDGET = 176 * 1024 * 1024
+#: The largest part that is decoded with all of its content.
+_MOST_BYTES = 32 * 1024 * 1024
+#: The most marks between the values of a part that is decoded with all of its content.
+_MOST_MARKS = 1_500_000
+#: The least bytes of memory that an object, a key with its value, and any value of a part take.
+_OBJECT, _KEY, _VALUE = 120, 160, 60
+
+
+class Budget:
+    """The memory budget of the parts of one document."""
+
+    def __init__(self) -> None:
+        self._left = BUDGET
+
+    def decode(
+        self, raw: msgspec.Raw | bytes | bytearray, decoder: msgspec.json.Decoder[T], *, generic: bool = False
+    ) -> T:
+        """Decode a part.
+
+        Args:
+            raw: Its text.
+            decoder: Its decoder.
+            generic: Whether the decoder keeps all content.
+
+        Raises:
+            ValueError: It would take too much memory.
+        """
+        text = bytes(raw)
+        if generic:
+            if len(text) > _MOST_BYTES:
+                raise ValueError(f"larger than {_MOST_BYTES} bytes")
+            check_marks(text, _MOST_MARKS)
+            values = _VALUE * sum(map(text.count, (b",", b":", b"{", b"[")))
+        else:
+            values = _OBJECT * text.count(b"{") + _KEY * text.count(b":")
+        self.take(len(text) * (4 if is_wide(text) else 1) + values)
+        return decoder.decode(text)
+
+    def take(self, amount: int) -> None:
+        """Subtract bytes of memory.
+
+        Raises:
+            ValueError: There are not so many left.
+        """
+        self._left -= amount
+        if self._left < 0:
+            raise ValueError("it would take too much memory")
 
 
 class LazyItems(Sequence[T], Generic[T]):
