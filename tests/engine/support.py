@@ -40,6 +40,8 @@ from tests.spark.changing import QUICK
 
 #: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: The variable with another Spark master for the tests' session.
+MASTER = "AIRFLOW_MV_TEST_MASTER"
 #: The catalogs' names; the views are in the first one.
 LAKE, OTHER = "lake", "elsewhere"
 
@@ -96,7 +98,7 @@ def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
     confs["spark.jars.packages"] += f",{POSTGRESQL},org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
     confs |= {f"spark.sql.catalog.{name}.jdbc.synchronous": "OFF" for name in (LAKE, OTHER)}
-    spark = open_session(confs, master="local[2]", report=lambda _: None)
+    spark = open_session(confs, master=os.environ.get(MASTER, "local[2]"), report=lambda _: None)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for key, value in QUICK.items():

@@ -16,6 +16,8 @@ import pytest
 from sqlalchemy import make_url
 
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.job import positions
+from airflow_mv.refresh import candidates
 from airflow_mv.script import Outcome, Script
 from tests.builders import lake as lake_in
 from tests.conftest import or_skip
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.rest, pytest.mark.timeout(1200)]
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 WIDER = "SELECT count(*) AS orders, cast(max(amount) AS string) AS amount, day AS date FROM {ns}.orders GROUP BY day"
+PRICED = "SELECT id, amount FROM {ns}.lines WHERE amount > 0"
 FIRST = Answer(("day", "amount"), ((1, 30), (2, 30)))
 NOW = Answer(("day", "amount"), ((1, 30), (2, 30), (3, 5)))
 SECOND = Answer(("orders", "amount", "date"), ((1, "30", 2), (1, "5", 3), (2, "20", 1)))
@@ -100,6 +103,41 @@ def test_engines_read_a_view_that_is_a_table_by_its_name_while_it_is_refreshed(s
     assert in_trino(trino, name) == in_spark(shop, name) == SECOND
     assert FIRST in answers
     assert set(answers) <= {FIRST, SECOND}
+
+
+def test_rows_that_refreshes_delete_by_position_are_gone_in_every_engine(
+    shop: Lake, trino: Trino, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change adds a delete file; once there are several of a data file, they are merged into one."""
+    monkeypatch.setattr(candidates, "SMALL_STORAGE", -1)  # else so few rows are written anew by each refresh
+    monkeypatch.setattr(positions, "_MERGED", 2)
+    shop.table("lines", "id int, amount int", ", ".join(f"({number}, {number % 7})" for number in range(300)))
+    shop.create("priced", PRICED, layout="table", refresh_strategy="incremental")
+    shop.refresh("priced")
+    ways, deletes = list[str](), list[int]()
+
+    def stager(script: Script) -> Outcome:
+        outcome = shop.stager(script)
+        ways.append(outcome.written_by)
+        return outcome
+
+    for change in (
+        "DELETE FROM {} WHERE id BETWEEN 20 AND 25",
+        "UPDATE {} SET amount = 9 WHERE id IN (1, 150, 299)",
+        "DELETE FROM {} WHERE id IN (1, 2, 298)",
+        "UPDATE {} SET amount = 8 WHERE id BETWEEN 100 AND 104",
+    ):
+        shop.run(change.format(shop("lines")))
+        assert shop.refresh("priced", stager=stager, on_fallback="fail").mode == "merge"
+        expected = in_spark(shop, f"({PRICED.format(ns=shop('lines').rpartition('.')[0])})")
+        found = in_trino(trino, shop("priced"))
+        assert found == in_spark(shop, shop("priced")) == expected
+        assert sorted(shop.rows("priced")) == list(found.rows)
+        snapshot = shop.files.load_table((shop.namespace, "priced")).current_snapshot()
+        deletes.append(int(snapshot.summary["total-delete-files"] or 0) if snapshot and snapshot.summary else 0)
+    assert ways == ["positions"] * 4
+    assert max(deletes) >= 2, "several delete files were read"
+    assert deletes != sorted(deletes), "and merged ones"
 
 
 def test_a_view_beside_its_table_is_read_in_the_dialects_that_it_has(shop: Lake, trino: Trino) -> None:

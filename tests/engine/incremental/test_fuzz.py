@@ -11,6 +11,8 @@ histories of the long run, and ``TORTURE_SLICE=2/4`` runs the second quarter of 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,7 +24,7 @@ from tests.engine.incremental import playing
 from tests.engine.incremental.checking import Mismatch
 from tests.engine.incremental.histories import CHANGES, VARIANTS, Changing, make
 from tests.engine.incremental.playing import History, Tally, View, play, shrunk
-from tests.engine.support import Lake
+from tests.engine.support import MASTER, Lake
 
 #: The first history of the long run.
 _FIRST = 1000 * (1 + int(os.environ.get("TORTURE_SEED") or 0))
@@ -99,6 +101,19 @@ def test_a_failing_history_is_reported_in_its_smallest_form(lake_folder: Path, m
 def test_incremental_equals_recompute_in_every_mode(lake_folder: Path) -> None:
     """A hundred sequences with Spark's default settings: each view is refreshed after each of three changes."""
     assert _run(lake_folder, range(25), views=4, steps=3, everything=True).sequences == 100
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.timeout(3600)
+def test_incremental_equals_recompute_with_two_executors() -> None:
+    """The executors are processes of their own: what only the driver's process has would pass every local test."""
+    test = f"{__file__}::{test_incremental_equals_recompute_in_every_mode.__name__}"
+    environment = {**os.environ, MASTER: "local-cluster[2,1,1024]"}
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", test]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    print(done.stdout)
 
 
 @pytest.mark.slow
