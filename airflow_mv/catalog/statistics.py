@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What manifests prove without a read of data files: no row matches a filter, or two snapshots have the same files."""
+"""What manifests prove without a read of data files.
+
+No row matches a filter, two snapshots have the same files, or so many rows were only copied into other files.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,9 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 _MOST_MANIFESTS = 50
 #: With more data files than this the statistics of a whole table are not read.
 _MOST_FILES = 1_000
+#: The reserved field id of ``_last_updated_sequence_number``. A commit writes null for rows that it adds or changes;
+#: copied rows keep their values. Source: Iceberg ``format/spec.md``, "Row Lineage".
+_ROW_VERSION = 2147483539
 #: Digests of manifest lists that this process has read, by location: they never change.
 _digests: dict[str, bytes] = {}
 _MOST_DIGESTS = 10_000
@@ -130,6 +136,22 @@ class FileStatistics:
         if table.kind is DELTA_BY_PATH:
             return frozenset()
         return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
+
+    def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
+        """Return how many rows some commits copied unchanged into new data files; see the function.
+
+        Only an estimate needs it, so it is not known if a manifest cannot be read.
+
+        Args:
+            table: The table, whose rows have ids.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The commits.
+        """
+        try:
+            return rows_copied(self.catalog.home_of(table).files, metadata_location, snapshots)
+        except MaterializedViewError as error:
+            log.warning("How many rows of %s have changed is not known: %s", table, error)
+            return None
 
     def added_files(
         self, table: Identifier, metadata_location: str, snapshots: Collection[int]
@@ -223,6 +245,32 @@ def fields_without_nulls(
                 nulls = entry.data_file.null_value_counts or {}
                 found = frozenset(field for field in found if nulls.get(field) == 0)
         return found
+
+
+def rows_copied(files: MetadataFiles, location: str, snapshots: Collection[int]) -> int | None:
+    """Return how many rows some commits copied unchanged into new data files, by the files' statistics.
+
+    Files without a statistic of the rows' versions count as files without copies.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshots.
+        snapshots: The commits.
+
+    Returns:
+        ``None`` if there are too many manifests to read.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        added = _added(static_table(files, location, what=what), snapshots)
+        if added is None:
+            return None
+        counts = ((file.record_count, (file.null_value_counts or {}).get(_ROW_VERSION)) for file in added)
+        return sum(max(rows - changed, 0) for rows, changed in counts if changed is not None)
 
 
 @dataclass(frozen=True, slots=True)

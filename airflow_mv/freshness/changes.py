@@ -185,6 +185,21 @@ def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collectio
     return known_sum(_Commit(snapshot, _parent(table, snapshot)).moved("files-size"))
 
 
+def copying(table: TableMetadata, old: int | None, new: int | None) -> frozenset[int]:
+    """Return the commits that may have copied rows into new files, and whose summaries do not say how many.
+
+    Args:
+        table: The table.
+        old: The snapshot before the first commit; ``None``: from the beginning.
+        new: The snapshot of the last one.
+    """
+    return frozenset(
+        snapshot.snapshot_id
+        for snapshot in snapshots_between(table, old, new) or ()
+        if snapshot.operation == "overwrite" and snapshot.number(_COPIED) is None
+    )
+
+
 #: The suffix of a total's key, and the keys of its added and removed parts.
 _NAMES: Mapping[str, tuple[str, str]] = {
     "records": ("added-records", "deleted-records"),

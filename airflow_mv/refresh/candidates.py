@@ -101,6 +101,9 @@ class Statistics(Protocol):
     ) -> bool:
         """Whether a row that these snapshots of a table appended may pass one of several filters."""
 
+    def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
+        """Return how many rows these snapshots of a table copied unchanged into new files; ``None``: not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class BaseTableInput:
@@ -121,6 +124,7 @@ class BaseTableInput:
             changed since.
         files: The files of both snapshots; ``None``: their metadata file is not known.
         has_row_ids: Whether its rows have ids.
+        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
         merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
             that is not known, ``None``.
     """
@@ -138,6 +142,7 @@ class BaseTableInput:
     appended: AppendedFiles | None = None
     files: SnapshotFiles | None = None
     has_row_ids: bool = False
+    rows_copied: int | None = None
     merge_on_read_files: int | None = None
 
     @property
@@ -388,7 +393,10 @@ def _reasons(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
 
 def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
     """Return the base tables in the form of the estimates."""
-    return tuple(BaseCost(base.range if base.changed else None, base.total_bytes, base.has_row_ids) for base in bases)
+    return tuple(
+        BaseCost(base.range if base.changed else None, base.total_bytes, base.has_row_ids, base.rows_copied)
+        for base in bases
+    )
 
 
 def _gathering(bases: Sequence[BaseTableInput]) -> BaseTableInput | None:

@@ -20,12 +20,14 @@ from airflow_mv.spec.units import human
 _SCAN = 300e6
 #: Bytes that they scan, join, aggregate and write in a second, in a full refresh of an ordinary query.
 _COMPUTE = 55e6
-#: Bytes of rows that they compare in a second by all values. A comparison by row ids takes no longer than the scan.
+#: Bytes of rows that they compare in a second by all values. A comparison by row ids takes little longer than the scan.
 _COMPARE = 28e6
+#: Seconds to find changed rows by their ids, even one row.
+_FIXED_ROW_IDS = 0.5
 #: A row that is read at its position, among others that are not read, takes as long as so many rows of whole files.
 _BY_POSITION = 4
-#: Changed rows that they take from scans, and find among the stored rows, in a second. Those of whole files are counted
-#: by their bytes.
+#: Changed rows that they take from scans, and find among the stored rows, in a second. Those that are compared by all
+#: values are counted by their bytes.
 _CHANGED_ROWS = 75e3
 #: Bytes of stored rows that they find by value, and rewrite, in a second.
 _REWRITE = 4e6
@@ -77,14 +79,17 @@ class Estimate:
     def factor_of(self, seconds: float) -> float | None:
         """Return the new factor after a refresh of this duration; ``None`` if it had no estimate.
 
-        The geometric mean of the old and the measured factor. If a full refresh was faster than estimated, the measured
-        factor itself: a full refresh may be slow by accident, but is never fast by accident. An incremental refresh may
-        be fast by accident, because changes differ.
+        The geometric mean of the old and the measured factor. A full refresh is never faster by accident, so the
+        measured factor itself is right then. It is often slower by accident, because a view's first refresh is a full
+        one, in a session that has just started: then the old factor counts twice. An incremental refresh may be fast by
+        accident, too, because changes differ.
         """
         if self.seconds is None:
             return None
         seen = seconds / self.seconds
-        return round(self.factor * (seen if self.mode == "full" and seen < 1 else math.sqrt(seen)), 3)
+        if self.mode == "full":
+            return round(self.factor * (seen if seen < 1 else seen ** (1 / 3)), 3)
+        return round(self.factor * math.sqrt(seen), 3)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -110,11 +115,13 @@ class BaseCost:
         range: The change; ``None`` if the table did not change.
         total_bytes: Bytes of its files now; ``None``: not known.
         has_row_ids: Whether its rows have ids, so that copied ones are recognized.
+        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
     """
 
     range: Range | None
     total_bytes: int | None
     has_row_ids: bool = False
+    rows_copied: int | None = None
 
     @property
     def changed_bytes(self) -> int | None:
@@ -136,7 +143,8 @@ class BaseCost:
             return 0.0
         size = self.range.size
         if self.has_row_ids and not size.bytes_touched:
-            return 0.0
+            rows = 0 if self.rows_copied is None else self.changed_rows or 0
+            return _FIXED_ROW_IDS + rows / _CHANGED_ROWS
         deleted = size.bytes_touched
         if deleted and None not in (size.rows_deleted, size.total_rows):
             rows, total = size.rows_deleted or 0, size.total_rows or 0
@@ -170,8 +178,11 @@ class BaseCost:
 
     @property
     def changed_rows(self) -> int | None:
-        """Rows added or removed; ``None``: unknown."""
-        return known_sum((self.range.size.rows_added, self.range.size.rows_deleted)) if self.range else 0
+        """Rows added or removed, without copied ones if their number is known; ``None``: unknown."""
+        if self.range is None:
+            return 0
+        rows = known_sum((self.range.size.rows_added, self.range.size.rows_deleted))
+        return None if rows is None else max(rows - 2 * (self.rows_copied or 0), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.catalog.loaded import LoadedStorage
-from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, known_sum
+from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, copying, known_sum
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable
 from airflow_mv.refresh.candidates import (
     AppendedFiles,
@@ -123,8 +123,21 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
         files=_files(observed, change.recorded, {str(item["name"]): item["id"] for item in _fields(target)}, kept),
         has_row_ids=table.has_row_ids,
+        rows_copied=_rows_copied(inputs, observed, change),
         merge_on_read_files=_merge_on_read_files(table, (change.recorded, observed.head)),
     )
+
+
+def _rows_copied(inputs: RefreshInputs, observed: ObservedTable, change: BaseTableChange) -> int | None:
+    """Return how many rows of a base table were only copied into new files; ``None`` if it is not known.
+
+    Summaries count them as added and as removed, so a change of few rows looks like a change of all rows.
+    """
+    table, location = inputs.metadata(observed), observed.metadata_location
+    if not table.has_row_ids or change.range.kind != Kind.REWRITTEN or location is None:
+        return None
+    commits = copying(table, change.recorded, observed.head)
+    return inputs.statistics.rows_copied(Identifier.parse(observed.identifier), location, commits) if commits else 0
 
 
 def _merge_on_read_files(table: TableMetadata, snapshots: Iterable[int | None]) -> int | None:

@@ -252,6 +252,15 @@ class _Unread:
         """Return none: the future change may bring a NULL."""
         return frozenset()
 
+    def rows_copied(
+        self,
+        table: Identifier,  # noqa: ARG002 (the protocol's)
+        metadata_location: str,  # noqa: ARG002
+        snapshots: Collection[int],  # noqa: ARG002
+    ) -> int | None:
+        """Return that it is not known."""
+        return None
+
 
 # ------------------------------------------------------------------------------- expected changes
 def expect(table: TableMetadata, head: int | None, change: Change) -> Expected:

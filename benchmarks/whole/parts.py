@@ -72,6 +72,7 @@ _MEDIANS = "incremental --repeat 3 --minutes {minutes}"
 _TEN = f"{_INCREMENTAL} --scale 10 --sequence"
 #: Copy-on-write comes first, because it leaves no delete files behind. 0.04 %: one of the 2,400 days of TPC-H.
 _LINEAGE = "v3-cow:mixed:0.1 v3-mor:clustered:0.04 v3-mor:mixed:0.1"
+_LINEAGE_SMALL = "v3-cow:mixed:0.1 v3-cow:mixed:1 v3-cow:mixed:10 v3-mor:append:0.1 v3-mor:mixed:0.1"
 #: Without bare Spark in a new process, which is its running session and Spark's start.
 _TOOLS = "bare ours trino ours-process pipelines dbt"
 #: In this order: what is left out for want of time comes last. The parts from the peers on have no targets.
@@ -97,7 +98,7 @@ PARTS = (
     _part(
         "incremental-sizes", 6, f"{_INCREMENTAL} --percents 10 1 0.01 50 --variants v2-mor", "incremental", reserve=2
     ),
-    _part("incremental-lineage", 4, f"{_INCREMENTAL} --percents 0.1 --variants v3-mor", "incremental", reserve=1),
+    _part("incremental-lineage", 6, f"{_INCREMENTAL} --sequence {_LINEAGE_SMALL}", "incremental", reserve=1),
 )
 
 

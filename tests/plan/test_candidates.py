@@ -53,6 +53,9 @@ class FixedStatistics:
         self.requests.append(filters)
         return self.matches
 
+    def rows_copied(self, _table: Identifier, _location: str, _snapshots: Collection[int]) -> int | None:
+        return None
+
     def fields_without_nulls(
         self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
     ) -> frozenset[int]:

@@ -34,10 +34,10 @@ MEASURED = {
     ("join", "copy-on-write"): (22.8, 6.01),
     ("aggregate", "copy-on-write"): (19.2, 1.95),
     ("four-way", "copy-on-write"): (18.0, 5.95),
-    ("filter", "copy-on-write with row ids"): (5.73, 1.30),
-    ("join", "copy-on-write with row ids"): (7.54, 5.17),
-    ("aggregate", "copy-on-write with row ids"): (2.99, 4.16),
-    ("four-way", "copy-on-write with row ids"): (4.63, 5.85),
+    ("filter", "copy-on-write with row ids"): (3.62, 1.16),
+    ("join", "copy-on-write with row ids"): (5.78, 4.27),
+    ("aggregate", "copy-on-write with row ids"): (2.83, 3.54),
+    ("four-way", "copy-on-write with row ids"): (3.79, 4.90),
 }
 
 
@@ -53,7 +53,8 @@ def changed(share: float, *, mixed: bool, touches_files: bool) -> dict[int, Rang
             change = Size(number // 2, number, part // 2, part // 100, bytes_touched=size, total_rows=rows)
             found[size] = Range(Kind.POSITION_DELETES, size=change)
         else:
-            change = Size(rows_added=rows - number, rows_deleted=rows, bytes_added=size - part // 2, bytes_removed=size)
+            added = rows - number // 2
+            change = Size(rows_added=added, rows_deleted=rows, bytes_added=size - part // 2, bytes_removed=size)
             found[size] = Range(Kind.REWRITTEN, size=change)
     return found
 
@@ -64,7 +65,8 @@ def estimates(
     """Return the estimates of the incremental and of the full refresh."""
     appended, deleted, tables, stored = VIEWS[view]
     changes = changed(share, mixed=mixed, touches_files=touches_files)
-    bases = [BaseCost(changes.get(size), size, row_ids) for size in tables]
+    copied = {size: rows - int(rows * share) for size, rows in zip((LINEITEM, ORDERS), ROWS, strict=True)}
+    bases = [BaseCost(changes.get(size), size, row_ids, copied.get(size) if row_ids else None) for size in tables]
     mode = deleted if mixed else appended
     return incremental_cost(mode, bases, stored), full_cost(sum(tables))
 
@@ -78,12 +80,17 @@ def test_a_small_append_is_estimated_to_be_cheaper_than_a_full_refresh(view: str
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("touches_files", [True, False], ids=["merge-on-read", "copy-on-write"])
-def test_changing_half_of_all_rows_is_estimated_to_cost_more_than_a_full_refresh(
-    view: str, touches_files: bool
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("touches_files", "row_ids"),
+    [(True, False), (False, False), (False, True)],
+    ids=["merge-on-read", "copy-on-write", "copy-on-write with row ids"],
+)
+def test_changing_many_rows_is_estimated_to_cost_more_than_a_full_refresh(
+    view: str, share: float, touches_files: bool, row_ids: bool
 ) -> None:
-    """An incremental refresh must never cost a multiple of the full one."""
-    incremental, full = estimates(view, 0.5, mixed=True, touches_files=touches_files)
+    """An incremental refresh must never cost a multiple of the full one, as it was measured at a tenth of the rows."""
+    incremental, full = estimates(view, share, mixed=True, touches_files=touches_files, row_ids=row_ids)
     assert incremental.seconds > full.seconds
 
 
@@ -150,13 +157,12 @@ def test_few_affected_keys_are_cheaper_than_all_of_them() -> None:
     assert of_few.seconds < of_all.seconds / 1.5
 
 
-@pytest.mark.parametrize("mode", ["full", "merge"])
-def test_a_slow_refresh_corrects_the_next_estimate_by_half_and_within_bounds(mode: str) -> None:
-    """One slow run is a hint; a cluster that had to start is not."""
+@pytest.mark.parametrize(("mode", "learned"), [("full", 8 ** (1 / 3)), ("merge", 8**0.5)])
+def test_a_slow_refresh_corrects_the_next_estimate_by_a_part_and_within_bounds(mode: str, learned: float) -> None:
+    """One slow run is a hint, a full one the less: a view's first refresh is in a session that has just started."""
     estimate = Estimate(mode, 2.0, MIB, 10)
-    learned = estimate.factor_of(8.0)
-    assert learned == pytest.approx(2.0)
-    assert estimate.corrected({mode: learned, "append": 5.0}).seconds == pytest.approx(4.0)
+    assert estimate.factor_of(16.0) == pytest.approx(learned, abs=1e-3)
+    assert estimate.corrected({mode: learned, "append": 5.0}).seconds == pytest.approx(2 * learned, abs=1e-3)
     assert estimate.corrected({"append": 5.0}).seconds == 2.0
     assert estimate.corrected({mode: 1000.0}).factor == 6.0
     assert estimate.corrected({mode: 0.0001}).factor == 0.1

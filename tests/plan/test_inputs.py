@@ -37,6 +37,9 @@ class FixedStatistics:
         self.requests += 1
         return self.matches
 
+    def rows_copied(self, _table: Identifier, _location: str, _snapshots: Collection[int]) -> int | None:
+        return None
+
     def fields_without_nulls(
         self, _table: Identifier, _location: str, _snapshots: Collection[int], _fields: Collection[int]
     ) -> frozenset[int]:

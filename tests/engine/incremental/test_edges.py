@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.refresh.plan import RefreshPlan
 from tests.engine.incremental.checking import check, stored
 from tests.engine.incremental.histories import VARIANTS
 from tests.engine.incremental.playing import ALWAYS
@@ -227,6 +228,29 @@ def test_columns_that_cannot_be_compared_are_copied(lake: Lake) -> None:
     assert lake.refresh("v", on_fallback="full").mode in ("full", "replace-keys")
     assert stored(lake, "v").num_rows == 2
     check(lake, "v", rows, in_duckdb=False)
+
+
+def test_rows_that_a_statement_only_copied_do_not_count_as_changed(lake: Lake) -> None:
+    """Copy-on-write writes whole files. In format version 3 the files' statistics tell how many rows are copies."""
+    lake.run(
+        "CREATE TABLE {ns}.r (k int, n int) USING iceberg TBLPROPERTIES ('format-version' = '3')",
+        "INSERT INTO {ns}.r SELECT id % 7, id FROM range(1000)",
+    )
+    view(lake, "SELECT k, count(*) AS c, sum(n) AS t FROM r GROUP BY k")
+    update, delete = "UPDATE {ns}.r SET n = -1 WHERE n < 3", "DELETE FROM {ns}.r WHERE n > 997"
+    merge = (
+        "MERGE INTO {ns}.r AS t USING (SELECT 1 AS k, explode(array(500, 5000)) AS n) AS s ON t.n = s.n "
+        "WHEN MATCHED THEN UPDATE SET k = s.k WHEN NOT MATCHED THEN INSERT *"
+    )
+    all_rows = "INSERT OVERWRITE {ns}.r SELECT id % 7, id FROM range(600)"
+    changed = []
+    for statements in ((update,), (delete,), (merge, update, "INSERT INTO {ns}.r VALUES (1, 1)", delete), (all_rows,)):
+        plans: list[RefreshPlan] = []
+        lake.run(*statements)
+        lake.refresh("v", on_plan=plans.append)
+        changed.append(plans[0].estimates[0].rows_changed)
+    # An updated row counts as one that was removed and one that was added.
+    assert changed == [6, 2, 3 + 6 + 1 + 1, 999 + 600]
 
 
 @pytest.mark.parametrize("rows", [30, 30_000], ids=["held by the driver", "held by executors"])
