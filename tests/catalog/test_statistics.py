@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.statistics import added_rows_may_match, fields_without_nulls
+from airflow_mv.catalog.statistics import FileStatistics, added_rows_may_match, fields_without_nulls
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.ivm import Comparison
+from airflow_mv.spec.identifiers import Identifier
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -187,3 +189,26 @@ def test_fields_of_too_many_files_or_of_an_unknown_snapshot_are_not_known(
     assert (known(snapshot.snapshot_id), known(7)) == ({1, 2}, frozenset())
     monkeypatch.setattr("airflow_mv.catalog.statistics._MOST_FILES", 0)
     assert known(snapshot.snapshot_id) == frozenset()
+
+
+def test_how_many_rows_were_copied_is_not_known_without_the_manifests(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only an estimate needs the number. Files without statistics of the rows' versions have no copies."""
+    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
+    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
+    table = catalog.load_table("s.t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    statistics, name = FileStatistics(MaterializedViewCatalog(catalog)), Identifier(catalog.name, ("s",), "t")
+
+    def copied() -> int | None:
+        return statistics.rows_copied(name, table.metadata_location, {snapshot.snapshot_id})
+
+    assert copied() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_mv.catalog.statistics._MOST_MANIFESTS", 0)
+        assert copied() is None
+    Path(urlsplit(snapshot.manifest_list).path).unlink()
+    assert copied() is None
+    assert f"How many rows of {name} have changed is not known" in caplog.text
