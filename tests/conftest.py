@@ -22,7 +22,6 @@ from xdist.remote import Producer
 from tests.rest.java import java_process
 from tests.scheduling import FromBothEnds, place
 from tests.services import (
-    POSTGRES_URL_VARIABLE,
     RestServers,
     ServiceUnavailableError,
     conditional_glue,
@@ -57,7 +56,8 @@ def _temporary_folder() -> str:
 tempfile.tempdir = _temporary_folder()
 _HOME = Path(tempfile.mkdtemp(prefix="airflow-mv-tests-"))
 _FOREIGN = ("AIRFLOW", "PYICEBERG_", "SPARK_", "PYSPARK_")
-_KEPT = (POSTGRES_URL_VARIABLE,)
+#: Those of the tests themselves.
+_KEPT = ("AIRFLOW_MV_TEST_", "AIRFLOW_MV_FUZZ_")
 _OURS = {
     "AIRFLOW_HOME": str(_HOME / "airflow"),
     "AIRFLOW__CORE__DAGS_FOLDER": str(_HOME / "airflow" / "dags"),
@@ -75,7 +75,7 @@ _OURS = {
     "no_proxy": "127.0.0.1,localhost",
 }
 
-for _name in [name for name in os.environ if name.startswith(_FOREIGN) and name not in _KEPT]:
+for _name in [name for name in os.environ if name.startswith(_FOREIGN) and not name.startswith(_KEPT)]:
     del os.environ[_name]
 os.environ.update(_OURS)
 (_HOME / "airflow" / "dags").mkdir(parents=True)

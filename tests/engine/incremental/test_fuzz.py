@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental import playing
@@ -50,7 +51,8 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
             failed.append(str(error))
             if len(failed) == 5:
                 break
-    print(tally)
+    session = SparkSession.getActiveSession()
+    print(f"{tally}\nmaster: {session and session.sparkContext.master}")
     assert not failed, "\n\n".join(failed)
     assert {"replace-keys", "fast-forward"} <= set(tally.modes), tally
     assert len(histories) < len(VARIANTS) or set(VARIANTS) == set(tally.variants), tally
@@ -109,10 +111,12 @@ def test_incremental_equals_recompute_in_every_mode(lake_folder: Path) -> None:
 def test_incremental_equals_recompute_with_two_executors() -> None:
     """The executors are processes of their own: what only the driver's process has would pass every local test."""
     test = f"{__file__}::{test_incremental_equals_recompute_in_every_mode.__name__}"
-    environment = {**os.environ, MASTER: "local-cluster[2,1,1024]"}
+    master = "local-cluster[2,1,1024]"
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", test]
+    environment = {**os.environ, MASTER: master}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert f"master: {master}" in done.stdout
     print(done.stdout)
 
 
