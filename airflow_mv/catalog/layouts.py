@@ -202,11 +202,6 @@ class PointedStorage(LoadedStorage):
         """Return the view's folder, which the table is in."""
         return view.metadata.location
 
-    def folders(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the view's folder, and the table's if it is outside: the view had another layout before."""
-        base, beside = view.metadata.location, self.table.location
-        return (base,) if lies_in(beside, (base,)) else (base, beside)
-
     def dead_branches(self, limit_ms: int) -> list[str]:
         """Return none: a refresh is staged in files."""
         return []
@@ -368,11 +363,6 @@ class RegisteredStorage(LoadedStorage):
     def clock_folder(self, view: LoadedView) -> str:
         """Return the table's folder: a REST server may have chosen it."""
         return self.table.location
-
-    def folders(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the view's folder, and the table's if it is outside of it."""
-        base, beside = view.metadata.location, self.table.location
-        return (base,) if lies_in(beside, (base,)) else (base, beside)
 
     def dead_branches(self, limit_ms: int) -> list[str]:
         """Return the branches of killed refreshes."""

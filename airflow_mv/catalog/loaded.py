@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from pyiceberg.table import Table
 
+from airflow_mv.catalog.places import lies_in
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 from airflow_mv.script import Target
 from airflow_mv.spec.identifiers import Identifier, StoragePlace, split
@@ -169,9 +170,10 @@ class LoadedStorage(ABC):
     def clock_folder(self, view: LoadedView) -> str:
         """Return the folder whose store's clock is used for time limits."""
 
-    @abstractmethod
     def folders(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the folders of the files of the view and the storage table, the view's first."""
+        """Return the view's folder, and the storage table's if it is outside of it."""
+        base, beside = view.metadata.location, self.table.location
+        return (base,) if lies_in(beside, (base,)) else (base, beside)
 
     @abstractmethod
     def dead_branches(self, limit_ms: int) -> list[str]:

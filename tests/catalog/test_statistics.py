@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
@@ -78,6 +80,16 @@ def may_match(catalog: SqlCatalog, stored: list[dict[str, Any]], *wanted: tuple[
     return added_rows_may_match(MetadataFiles({}), table.metadata_location, {snapshot.snapshot_id}, wanted)
 
 
+def table_of_one_row(catalog: SqlCatalog) -> tuple[Table, Snapshot]:
+    """Return a new table, and its only snapshot."""
+    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
+    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
+    table = catalog.load_table("s.t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return table, snapshot
+
+
 def passes(row: dict[str, Any], wanted: list[tuple[tuple[str, Any, str], str]]) -> bool:
     return all(row[name] is not None and OPERATORS[symbol](row[name], value) for (name, value, _), symbol in wanted)
 
@@ -133,11 +145,7 @@ def test_an_unreadable_manifest_raises_an_error_that_names_the_table(
     catalog: SqlCatalog, spoil: Callable[[Path], Any], error: type[Exception]
 ) -> None:
     """A plan that reads another writer's broken file fails with an error of one line."""
-    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
-    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
-    table = catalog.load_table("s.t")
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
+    table, snapshot = table_of_one_row(catalog)
     spoil(Path(urlsplit(snapshot.manifests(table.io)[0].manifest_path).path))
     wanted = [(Comparison("n", "=", "3", "number"),)]
     with pytest.raises(error, match=table.metadata_location):
@@ -177,11 +185,7 @@ def test_a_column_is_without_nulls_only_if_each_row_of_both_snapshots_has_a_valu
 def test_fields_of_too_many_files_or_of_an_unknown_snapshot_are_not_known(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
-    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
-    table = catalog.load_table("s.t")
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
+    table, snapshot = table_of_one_row(catalog)
 
     def known(number: int) -> frozenset[int]:
         return fields_without_nulls(MetadataFiles({}), table.metadata_location, {number}, {1, 2})
@@ -195,11 +199,7 @@ def test_how_many_rows_were_copied_is_not_known_without_the_manifests(
     catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only an estimate needs the number. Files without statistics of the rows' versions have no copies."""
-    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
-    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
-    table = catalog.load_table("s.t")
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
+    table, snapshot = table_of_one_row(catalog)
     statistics, name = FileStatistics(MaterializedViewCatalog(catalog)), Identifier(catalog.name, ("s",), "t")
 
     def copied() -> int | None:
