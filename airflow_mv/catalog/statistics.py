@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What manifests prove without a read of data files.
+"""What manifests tell without a read of data files.
 
-No row matches a filter, two snapshots have the same files, or so many rows were only copied into other files.
+That no row matches a filter, that two snapshots have the same files, and how many rows were only copied into new files.
 """
 
 from __future__ import annotations

@@ -79,10 +79,10 @@ class Estimate:
     def factor_of(self, seconds: float) -> float | None:
         """Return the new factor after a refresh of this duration; ``None`` if it had no estimate.
 
-        The geometric mean of the old and the measured factor. A full refresh is never faster by accident, so the
-        measured factor itself is right then. It is often slower by accident, because a view's first refresh is a full
-        one, in a session that has just started: then the old factor counts twice. An incremental refresh may be fast by
-        accident, too, because changes differ.
+        The geometric mean of the old and the measured factor. After a full refresh that was faster than estimated, the
+        measured factor itself: a full refresh is never fast by accident. It may be slow by accident, because a view's
+        first refresh is a full one, in a session that has just started. So after a slower one the old factor counts
+        twice. An incremental refresh may also be fast by accident, because changes differ.
         """
         if self.seconds is None:
             return None
