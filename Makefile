@@ -24,7 +24,7 @@ help: ## this list
 setup: ## .venv with pinned packages, Java, Spark's jars (quick when they are there)
 	@bash .ci/setup.sh
 
-demo: setup ## three materialized views on real data: create, refresh from Airflow, go stale, refresh again
+demo: setup ## four materialized views on real data: create, refresh from Airflow, go stale, refresh again
 	@$(BIN)/airflow-mv demo
 
 airflow: setup ## a local Airflow with the demo's DAGs and connections; prints the address and the login
@@ -46,7 +46,7 @@ check: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: setup ## let ruff lay out the code and mend what it can
+format: setup ## format the code, and apply the fixes that ruff has
 	$(BIN)/ruff check --fix $(wildcard $(CHECKED))
 	$(BIN)/ruff format $(wildcard $(CHECKED))
 

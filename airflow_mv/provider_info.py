@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 _NAME = "Iceberg materialized views"
+_ABOUT = "Incremental materialized views in Apache Iceberg, refreshed from Apache Airflow with Apache Spark."
 _CONFIG: dict[str, Any] = {
     "description": "Materialized views in Apache Iceberg.",
     "options": {
@@ -68,7 +69,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-mv",
         "name": _NAME,
-        "description": "Materialized views in Apache Iceberg, refreshed through Spark and gated on freshness.",
+        "description": _ABOUT,
         "integrations": [
             {"integration-name": _NAME, "external-doc-url": "https://iceberg.apache.org/", "tags": ["apache"]}
         ],

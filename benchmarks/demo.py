@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
     rows = [
         ("`make demo` in a fresh clone", first, 150),
-        ("of it the demo", demo, 45),
+        ("the demo itself", demo, 45),
         ("a second `make demo`", second, 10),
     ]
     print(f"\n{report.about(facts)}\n")

@@ -123,7 +123,7 @@ def simulate(folder: Path, *, hours: int, each: int, direct: bool = False) -> Me
     view, now = "lake.sales.hourly", datetime.now(UTC)
     registry.views.add(
         [
-            ViewRow(catalog="lake", namespace="sales", view=name, looked_at=now, state="stale", lag_seconds=float(lag))
+            ViewRow(catalog="lake", namespace="sales", view=name, checked_at=now, state="stale", lag_seconds=float(lag))
             for lag, name in enumerate([view, *(f"lake.sales.view_{number}" for number in range(200))])
         ]
     )

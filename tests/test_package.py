@@ -117,7 +117,7 @@ def test_an_import_loads_no_heavy_module(module: str) -> None:
 def test_a_dag_file_loads_nothing_that_only_its_tasks_need() -> None:
     """Airflow parses every DAG file repeatedly, and needs neither catalogs nor SQL there, nor Spark's provider."""
     files = [str(file) for file in (ROOT / "dags_examples").glob("*.py") if "airflow.providers" not in file.read_text()]
-    assert len(files) > 10
+    assert len(files) >= 10
     code = (
         "import runpy, sys; import airflow.dag_processing.processor; before = set(sys.modules)\n"
         "for package in ('dags', 'operators', 'sensors', 'triggers'): exec(f'from airflow_mv.{package} import *')\n"

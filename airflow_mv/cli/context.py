@@ -186,10 +186,13 @@ def how(command: Command) -> Command:
         return command(options=options, **rest)
 
     policies = click.Choice(["full", "fail", "skip"])
-    fallback = "If an incremental view must be recomputed; by default the view's property, else full."
-    budget = "Refuse such a recompute if it would read more bytes of base table files."
-    bound = "The most new base commits that an incremental refresh reads; the rest is for the next one."
-    size = "The most bytes of files that these commits added and removed; one commit is always read."
+    fallback = (
+        "What to do if an incremental view must be recomputed in full. full: recompute it; fail: end with an error; "
+        "skip: leave the view stale. By default the view's property, else full."
+    )
+    budget = "Refuse a full refresh of an incremental view if it would read more bytes of base table files than this."
+    bound = "Read at most this many new commits of the base tables; the next refresh reads the rest."
+    size = "Read new commits of the base tables up to this many bytes of added and removed files; at least one commit."
     for option in (
         click.option("--max-bytes", type=click.IntRange(min=1), help=size),
         click.option("--max-snapshots", type=click.IntRange(min=1), help=bound),
@@ -562,7 +565,9 @@ def _set_up_logs(*, verbose: bool) -> None:
 def pin(
     *, views: tuple[str, ...], namespace: str | None, as_of: str | None, as_json: bool, conn_id: str | None
 ) -> None:
-    """Pin base tables, so that later refreshes agree. Reads metadata only.
+    """Record the base snapshots that several refreshes share.
+
+    Reads metadata only.
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """

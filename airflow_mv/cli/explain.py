@@ -23,15 +23,15 @@ _UNNAMED = "view"
 def with_requirements(command: Any) -> Any:
     """Add ``--require``."""
     what = (
-        "Fail, and make nothing, if a refresh would be more expensive than this mode: append, merge or replace-keys. "
-        "CHANGE=MODE for one kind of change of the base tables, such as append=append; may be repeated."
+        "Fail, before anything is created, if a refresh would be more expensive than this mode: append, merge or "
+        "replace-keys. CHANGE=MODE for one kind of change of the base tables, such as append=append; may be repeated."
     )
     return click.option("--require", "requirements", multiple=True, metavar="[CHANGE=]MODE", help=what)(command)
 
 
 @click.command()
 @click.argument("view", required=False)
-@click.option("--sql", help="A query. The view need not exist; it tells where short names are looked up.")
+@click.option("--sql", help="A query. VIEW need not exist then; names are resolved in its namespace.")
 @click.option(
     "--sql-file",
     "--file",

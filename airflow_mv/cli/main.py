@@ -120,8 +120,8 @@ def main() -> None:
 @click.option(
     "--storage-name",
     metavar="NAME",
-    help="With the layout registered: the name of the storage table in the view's namespace. It stays. By default the "
-    "view's name and __storage.",
+    help="With the layout registered: the name of the storage table in the view's namespace. It cannot be changed. "
+    "By default the view's name and __storage.",
 )
 @click.option(
     "--column",
@@ -142,7 +142,8 @@ def main() -> None:
 @click.option(
     "--replace",
     is_flag=True,
-    help="Give an existing materialized view this definition. What is not named stays. The query is analysed again.",
+    help="Give an existing materialized view this definition. What is not named stays as it is. The query is analysed "
+    "again.",
 )
 @click.option(
     "--on-change",
@@ -388,7 +389,7 @@ def refresh(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots.
+    """Refresh views: plan, stage, publish. Several share one Spark application and one set of base snapshots.
 
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
     with its exit code.
@@ -433,7 +434,7 @@ def refresh(
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest ones, at most so many.")
 @common
 def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None) -> None:
-    """List the recorded refreshes, oldest first. With a registry these are all.
+    """List the recorded refreshes, oldest first. With a registry, all of them are listed.
 
     Refreshes that failed in Spark, or did not pass their checks, are listed with their error for some days.
     """
@@ -520,7 +521,7 @@ def verify(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Compare the stored rows with a recomputation.
+    """Compare the stored rows with a recompute.
 
     The query is computed at the recorded snapshots. Ends with 4 if the rows differ.
     """
@@ -595,7 +596,7 @@ def doctor(
 def demo(*, home: Path | None) -> None:
     """Run a complete demo on real data.
 
-    Flights, three views, a real Airflow; every row is checked.
+    Creates and refreshes four views of flight data in a real Airflow, and checks every row.
     """
     from examples.demo.home import DemoHome
     from examples.demo.run import run

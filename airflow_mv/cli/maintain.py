@@ -64,10 +64,15 @@ class Age(click.ParamType[timedelta]):
     type=Age(),
     default="3d",
     show_default=True,
-    help="Only what has been unneeded for this long: 3d, 12h, 30m. At least twice the longest refresh.",
+    help="Expire and delete only what nothing has needed for this long: 3d, 12h, 30m. At least twice the longest "
+    "refresh.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be expired and deleted, with proofs; change nothing.")
-@click.option("--undo", is_flag=True, help="Restore expired snapshots whose files still exist; unmark all files.")
+@click.option(
+    "--undo",
+    is_flag=True,
+    help="Restore expired snapshots whose files still exist, and forget which files were found unreachable.",
+)
 @click.option(
     "--compact",
     is_flag=True,

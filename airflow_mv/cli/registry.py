@@ -41,7 +41,7 @@ def _open(name: str | None, conn_id: str | None) -> MaterializedViewCatalog:
 def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
     """Bring new refreshes into the registry.
 
-    By one commit. All views are looked at, too.
+    One commit adds them. The rows of all views are updated.
     """
     from airflow_mv.maintenance.registry import sync as sync_registry
 
@@ -76,14 +76,18 @@ def _question(question: str) -> click.Command:
     """Return the command of a question."""
 
     @click.command(question, help=QUESTIONS[question].about, short_help=QUESTIONS[question].about)
-    @click.option("--days", type=click.IntRange(min=1), default=30, show_default=True, help="The last days.")
     @_of_catalog
-    def ask(*, days: int, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    def ask(*, name: str | None, as_json: bool, conn_id: str | None, days: int = 30) -> None:
         from airflow_mv.registry.query import ask as run
         from airflow_mv.registry.registry import require_registry
 
         _print(run(require_registry(_open(name, conn_id)), question, days=days), as_json=as_json)
 
+    days = click.Option(
+        ["--days"], type=click.IntRange(min=1), default=30, show_default=True, help="How many days back."
+    )
+    if QUESTIONS[question].has_time:
+        ask.params.insert(0, days)
     return ask
 
 

@@ -13,7 +13,7 @@ from airflow_mv.cli.context import common, open_catalog, out, parse_time, print_
 
 @click.command()
 @click.argument("view")
-@click.option("--at", help="Only the version that was current at this time, ISO 8601: what somebody would have seen.")
+@click.option("--at", help="Only the version that was current at this time, ISO 8601.")
 @common
 def versions(*, view: str, at: str | None, as_json: bool, conn_id: str | None) -> None:
     """List the versions of a view's definition, oldest first.

@@ -24,7 +24,7 @@ def refresh_params() -> dict[str, Param]:
         FULL_PARAM: Param(
             False,  # noqa: FBT003 (the default value)
             type="boolean",
-            title="Force a recomputation",
+            title="Force a recompute",
             description="Recompute even if nothing has changed.",
         ),
         AS_OF_PARAM: Param(

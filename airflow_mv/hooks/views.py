@@ -380,7 +380,7 @@ class MaterializedViewHook(BaseHook):
             )
 
     def verify(self, view: str, *, interval: Span | None = None, sample: float | None = None) -> dict[str, Any]:
-        """Compare a view's stored rows with a recomputation at the recorded snapshots, in this process or over Connect.
+        """Compare a view's stored rows with a recompute at the recorded snapshots, in this process or over Connect.
 
         Args:
             view: The view.

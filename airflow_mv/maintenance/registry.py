@@ -35,7 +35,7 @@ class Synced:
     Args:
         registry: The namespace or folder of the registry.
         refreshes: Refreshes that are new in the table, or were completed.
-        views: Views that were looked at.
+        views: Views that were checked.
         removed_views: Views that are no longer in the catalog, and were removed from the table.
         faults: What could not be read, and why: files of the spool by location, views by name.
     """
@@ -184,7 +184,7 @@ def _view_row(seen: Observation, now: datetime) -> ViewRow:
         catalog=view.identifier.catalog,
         namespace=".".join(view.identifier.namespace),
         view=str(view.identifier),
-        looked_at=now,
+        checked_at=now,
         view_uuid=view.metadata.view_uuid,
         version_id=view.metadata.current_version_id,
         query=seen.query.text,
@@ -210,7 +210,7 @@ def _unreadable_row(view: Identifier, error: MaterializedViewError, now: datetim
         catalog=view.catalog,
         namespace=".".join(view.namespace),
         view=str(view),
-        looked_at=now,
+        checked_at=now,
         state=str(State.UNKNOWN),
         reasons=(str(Code.VIEW_UNREADABLE),),
         explanation=shortened(str(error), LONGEST),

@@ -121,7 +121,7 @@ class MaintainMaterializedViewOperator(_ViewsOperator):
 
 
 class VerifyMaterializedViewOperator(_ViewsOperator):
-    """Compare a view's stored rows with a recomputation at the recorded snapshots. The task fails if they differ.
+    """Compare a view's stored rows with a recompute at the recorded snapshots. The task fails if they differ.
 
     It runs in the worker: in a session on the connection's master, or over Spark Connect. It costs as much as a full
     refresh. With ``files`` only the stored files are checked, without Spark.
@@ -217,7 +217,7 @@ class RollbackMaterializedViewOperator(_ViewsOperator):
         """Roll the view back."""
         if self.refresh_id is not None:
             document = hook.rollback(self.view, self.refresh_id).to_dict()
-            self.log.info("%s: %s, readers get refresh %s", self.view, document["outcome"], self.refresh_id)
+            self.log.info("%s: %s, the current refresh is %s", self.view, document["outcome"], self.refresh_id)
             return document
         version_id = count(self.version_id, field="version_id", unit="versions")
         document = hook.rollback_version(self.view, version_id or 0).to_dict()

@@ -112,8 +112,7 @@ class RefreshingOperator(BaseOperator):
             return None
         if self.as_of not in _NONE:
             raise ConfigurationError(
-                f"view {view}: the base tables are pinned already, so as_of={self.as_of!r} can choose nothing; give it "
-                "to the task that pins"
+                f"view {view}: as_of={self.as_of!r} has no effect with pins; set as_of on the PinBaseTablesOperator"
             )
         return restore(catalog, view, run_pins(self.pins))
 
@@ -172,7 +171,7 @@ def run_pins(value: Any) -> RunPins:
     from airflow_mv.refresh.pins import RunPins
 
     wanted = (
-        "no output of a PinBaseTablesOperator; write pins=pin.output; clear the task that pins if its result is gone"
+        "not the output of a PinBaseTablesOperator; write pins=pin.output, and clear that task if its XCom was deleted"
     )
     document = given_document(value, field="pins", wanted=wanted)
     return RunPins.read(document, source="pins")

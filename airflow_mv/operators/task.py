@@ -68,10 +68,12 @@ def log_result(log: Logger, result: RefreshResult) -> None:
     if result.fallback is not None and result.fallback.startswith(FOUND_BY_JOB):  # else the plan's log lines have it
         log.warning("%s is incremental, and was refreshed by %s: %s", result.view, result.mode, result.fallback)
     if not result.published:
-        log.info("%s: %s, nothing was written; readers get refresh %s", result.view, result.outcome, result.refresh_id)
+        log.info(
+            "%s: %s, nothing was written; the current refresh is %s", result.view, result.outcome, result.refresh_id
+        )
         return
     log.info(
-        "%s: %s (%s), %s rows written, %.1f s in all; readers get refresh %s from now on",
+        "%s: %s (%s), %s rows written, %.1f s in all; published as refresh %s",
         result.view,
         result.outcome,
         result.mode,

@@ -38,18 +38,18 @@ def costs_of(catalog: MaterializedViewCatalog, days: int) -> dict[str, Any]:
         days: How many days they are about, up to now.
 
     Returns:
-        ``registry``: where it is, ``None`` if there is none; ``looked_at``: when a sync has last looked at the views;
+        ``registry``: where it is, ``None`` if there is none; ``checked_at``: when a sync has last checked the views;
         ``answers``: the lines of each question; ``problem``: why there are none.
     """
-    found: dict[str, Any] = {"registry": None, "setting": PLACE, "looked_at": None, "answers": {}, "problem": None}
+    found: dict[str, Any] = {"registry": None, "setting": PLACE, "checked_at": None, "answers": {}, "problem": None}
     try:
         registry = registry_of(catalog)
         if registry is None:
             return found
         found["registry"] = registry.place
         answers = ask_each(registry, SHOWN, days=days, most_rows=_MOST_ROWS)
-        looked = [moment for moment in registry.views.read(columns=["looked_at"])["looked_at"].to_pylist() if moment]
-        found["looked_at"] = max(looked).isoformat() if looked else None
+        looked = [moment for moment in registry.views.read(columns=["checked_at"])["checked_at"].to_pylist() if moment]
+        found["checked_at"] = max(looked).isoformat() if looked else None
         found["answers"] = {name: _lines(answer) for name, answer in answers.items()}
     except MaterializedViewError as error:
         found["problem"] = problem(error)

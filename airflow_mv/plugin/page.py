@@ -176,7 +176,7 @@ def _state(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
         "catalog": catalog,
         "views": len(found.rows),
         "looking": None if found.looking is None else round(found.looking, 1),
-        "looked_at": found.looked_at.isoformat() if found.looked_at else None,
+        "checked_at": found.checked_at.isoformat() if found.checked_at else None,
         "pause": math.ceil(found.pause),
         "problem": found.problem,
     }
@@ -235,7 +235,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
     return {
         **row_of(summary_of(observation)).to_dict(),
         "conn_id": source.address.conn_id,
-        "looked_at": datetime.now(UTC).isoformat(),
+        "checked_at": datetime.now(UTC).isoformat(),
         "sql": observation.query.text,
         "version_id": loaded.metadata.current_version_id,
         "layout": stored_layout(loaded).name,

@@ -32,14 +32,14 @@ class Found:
 
     Args:
         rows: The materialized views; those that were not read yet are ``pending``.
-        looked_at: When the last complete survey ended.
+        checked_at: When the last complete survey ended.
         looking: For how many seconds a survey has been running; ``None`` if none is.
         pause: After how many seconds a request starts the next survey.
         problem: Why the last survey failed.
     """
 
     rows: tuple[ViewRow, ...] = ()
-    looked_at: datetime | None = None
+    checked_at: datetime | None = None
     looking: float | None = None
     pause: float = 0.0
     problem: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ class Survey:
     _started: float = 0.0
     _took: tuple[float, float] = (0.0, 0.0)
     _ended: float | None = None
-    _looked_at: datetime | None = None
+    _checked_at: datetime | None = None
     _problem: dict[str, Any] | None = None
     _kept: CacheLookup[Summary] = field(default_factory=CacheLookup)
 
@@ -91,7 +91,7 @@ class Survey:
         with self._lock:
             rows = tuple(row for row in self._rows.values() if row.state != PLAIN)
             looking = time.monotonic() - self._started if thread is not None and thread.is_alive() else None
-            return Found(rows, self._looked_at, looking, self._pause(), self._problem)
+            return Found(rows, self._checked_at, looking, self._pause(), self._problem)
 
     def _start(self) -> threading.Thread | None:
         with self._lock:
@@ -123,7 +123,7 @@ class Survey:
             trouble = {"error": type(error).__name__, "message": unexpected, "advice": ""}
         with self._lock:
             self._problem = trouble
-            self._looked_at = self._looked_at if trouble else datetime.now(UTC)
+            self._checked_at = self._checked_at if trouble else datetime.now(UTC)
             self._ended = time.monotonic()
             self._took = (self._took[1], self._ended - self._started)
 

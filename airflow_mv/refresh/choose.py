@@ -367,7 +367,7 @@ def _of_interval(inputs: RefreshInputs, interval: Interval) -> Choice:
     _require_possible(observation, interval, same_schema=inputs.same_schema)
     what = Reason(Code.INTERVAL, f"only the rows with {interval} are recomputed and replaced")
     if inputs.options.full:
-        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recomputation was requested"), what))
+        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recompute was requested"), what))
     if freshness.of_rows == State.FRESH:
         return Choice(Mode.NOOP, freshness.reasons)
     if (proof := is_unaffected(inputs, interval)) is not None:

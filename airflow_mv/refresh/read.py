@@ -131,8 +131,8 @@ def readable(
         why = "; ".join(reason.message for reason in observation.freshness.reasons)
         if stager is None:
             raise StaleViewError(
-                f"view {loaded.identifier} is {state} ({why}) and its rows may not be read. Refresh it first, or "
-                "create it with --allow-stale-data"
+                f"view {loaded.identifier} is {state} ({why}), so its rows are not returned. "
+                f"{_remedy(loaded.identifier, state)}"
             )
         log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)
         refresh(catalog, [loaded.identifier], stager=stager)
@@ -209,6 +209,14 @@ def read(
     found = readable(home, view, wanted, stager=session_stager(home, spark))
     _say(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
+
+
+def _remedy(view: Identifier, state: State) -> str:
+    """Return what to do about rows that are not returned."""
+    refresh_first = f"Run `airflow-mv refresh {view}`"
+    if state not in _SERVABLE:
+        return refresh_first
+    return f"{refresh_first}, or allow stale rows: `airflow-mv create {view} --replace --allow-stale-data`"
 
 
 def _has_variant(kind: Any) -> bool:

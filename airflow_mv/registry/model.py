@@ -50,12 +50,12 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class ViewRow(Row):
-    """A materialized view as it was when the registry last looked at it."""
+    """A materialized view as it was when the registry last checked it."""
 
     catalog: Text = Field(description="the view's catalog")
     namespace: Text = Field(description="the view's namespace")
     view: Text = Field(description="the view's full name")
-    looked_at: datetime = Field(description="when the view was looked at")
+    checked_at: datetime = Field(description="when the view was checked")
     view_uuid: str | None = Field(None, description="the view's uuid")
     version_id: Long | None = Field(None, description="the current version of its definition")
     query: str | None = Field(None, description="its query for Spark")
@@ -69,7 +69,7 @@ class ViewRow(Row):
     state: Text = Field(description="the view's freshness; unknown if it could not be read")
     reasons: tuple[str, ...] = Field((), description="the codes of the reasons")
     explanation: str | None = Field(None, description="the reasons as sentences, or the error")
-    lag_seconds: float | None = Field(None, description="the lag when it was looked at; empty if unknown")
+    lag_seconds: float | None = Field(None, description="the lag when it was checked; empty if unknown")
     refresh_id: str | None = Field(None, description="the current refresh")
     refreshed_at: datetime | None = Field(None, description="when it was published")
 

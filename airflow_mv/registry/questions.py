@@ -20,6 +20,11 @@ class Question:
     about: str
     sql: str
 
+    @property
+    def has_time(self) -> bool:
+        """Whether it is about past refreshes, and not only about the views as they are."""
+        return "$since" in self.sql
+
 
 _COST = "round(sum(coalesce(executor_seconds, job_seconds, seconds)), 1)"
 _COSTS = f"count(*) AS refreshes, {_COST} AS cost_seconds, round(sum(seconds), 1) AS seconds, \

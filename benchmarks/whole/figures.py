@@ -96,7 +96,7 @@ def figures(documents: Documents) -> list[Figure]:
 
 
 def _full() -> Iterator[Goal]:
-    group = "A full refresh, SF 1: what it takes more than the bare statement"
+    group = "A full refresh, SF 1: overhead over the bare statement"
     for view in ("v1", "v2", "v3"):
         yield Goal(
             group,
@@ -154,7 +154,7 @@ def _appended() -> Iterator[Goal]:
     for view in ("v1", "v2", "v3"):
         wanted = {"variant": _MOR, "change": "append", "percent": 0.1, "view": view}
         yield Goal(
-            "0.1 % appended, SF 10: how many times cheaper than full",
+            "0.1 % appended, SF 10: speed-up over a full refresh",
             view,
             "incremental-10",
             lambda found, wanted=wanted: 1 / _ratio(cell(found, **wanted)),
@@ -167,7 +167,7 @@ def _appended() -> Iterator[Goal]:
 
 def _scattered() -> Iterator[Goal]:
     for variant in (_MOR, _LINEAGE, "v3-cow"):
-        group = f"0.1 % scattered, SF 10, {variant}: of full"
+        group = f"0.1 % scattered, SF 10, {variant}: fraction of a full refresh"
         for view, most in (("v1", 0.5), ("v2", 0.5), ("v3", 0.4)):
             wanted = {"variant": variant, "change": "mixed", "percent": 0.1, "view": view}
             yield Goal(
@@ -192,7 +192,7 @@ def _scattered() -> Iterator[Goal]:
 def _cells() -> Iterator[Goal]:
     for part, scale in (("incremental", 1), ("incremental-10", 10)):
         yield Goal(
-            "The chosen mode, of full: the worst of all measured cells",
+            "The chosen mode, as a fraction of a full refresh: the worst of all measured cells",
             f"SF {scale}",
             part,
             lambda found: max(float(item["chosen_ratio"]) for item in found["cells"]),
@@ -204,7 +204,7 @@ def _cells() -> Iterator[Goal]:
 def _clustered() -> Iterator[Goal]:
     for view in ("v1", "v2", "v3"):
         yield Goal(
-            "One day of data changed, SF 10: of full",
+            "One day of data changed, SF 10: fraction of a full refresh",
             view,
             "incremental-10",
             lambda found, view=view: _ratio(cell(found, variant=_LINEAGE, change="clustered", view=view)),
@@ -216,7 +216,7 @@ def _shared() -> Iterator[Goal]:
     group = "Twenty small views in one Spark application"
     yield Goal(
         group,
-        "how much faster",
+        "speed-up",
         "shared-application",
         lambda found: float(found["times_faster"]),
         " times",
@@ -226,7 +226,7 @@ def _shared() -> Iterator[Goal]:
     )
     yield Goal(
         group,
-        "the second one",
+        "the second view",
         "shared-application",
         lambda found: float(found["second"]),
         " s",
@@ -245,7 +245,7 @@ def _connect_ratio(found: Document) -> float:
 
 def _connect() -> Iterator[Goal]:
     yield Goal(
-        "Spark Connect: an incremental refresh, of the classic session's",
+        "Spark Connect: an incremental refresh, relative to the classic session",
         "the worst of the measured changes",
         "connect",
         _connect_ratio,
@@ -371,7 +371,7 @@ def _starts() -> Iterator[Goal]:
 def _demo() -> Iterator[Goal]:
     for what, key, most in (
         ("`make demo` in a fresh clone", "first", 150),
-        ("of it the demo", "demo", 45),
+        ("the demo itself", "demo", 45),
         ("a second `make demo`", "second", 10),
     ):
         yield Goal("The demo", what, "demo", lambda found, key=key: float(found[key]), " s", most=most, digits=0)

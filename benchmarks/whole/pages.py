@@ -20,10 +20,10 @@ IMAGES = _ROOT / "docs" / "images"
 _IMAGES = "../docs/images"
 #: The groups of figures that the README has, too.
 SHORT = (
-    "A full refresh, SF 1: what it takes more than the bare statement",
+    "A full refresh, SF 1: overhead over the bare statement",
     "0.1 % appended, SF 1, warm session",
-    "0.1 % appended, SF 10: how many times cheaper than full",
-    "0.1 % scattered, SF 10, v2-mor: of full",
+    "0.1 % appended, SF 10: speed-up over a full refresh",
+    "0.1 % scattered, SF 10, v2-mor: fraction of a full refresh",
     "Twenty small views in one Spark application",
     "`airflow-mv status --all`, 10,000 views, nothing moved",
     "Commands",
@@ -38,7 +38,7 @@ def figures_table(measured: Measured) -> str:
     for group, found in groupby(measured["figures"], key=lambda figure: figure["group"]):
         rows.append((f"**{group}**", "", "", "", ""))
         rows += [tuple(item[key] for key in ("what", "measured", "target", "verdict", "beside")) for item in found]
-    return f"{report.table(('', 'measured', 'target', '', 'beside it'), rows)}\n\n{_counts(measured)}"
+    return f"{report.table(('', 'measured', 'target', '', 'for comparison'), rows)}\n\n{_counts(measured)}"
 
 
 def _counts(measured: Measured) -> str:
@@ -71,7 +71,7 @@ def short_table(measured: Measured) -> str:
         items = list(found)
         if group in SHORT:
             rows.append((group, *(_joined(items, key) for key in ("measured", "target", "beside"))))
-    return f"{report.table(('', 'measured', 'target', 'beside it'), rows)}\n\n{_counts(measured)}"
+    return f"{report.table(('', 'measured', 'target', 'for comparison'), rows)}\n\n{_counts(measured)}"
 
 
 def _joined(found: Sequence[Mapping[str, str]], key: str) -> str:

@@ -163,7 +163,7 @@ def _by_change(curves: Mapping[str, Any]) -> Plot:
     }
     names["full"] = ("a full refresh", 4, "2 3")
     return Plot(
-        "The incremental mode, even where the plan would not choose it, SF 1",
+        "Incremental refresh by size of the change, SF 1, also where the plan chooses a full one",
         "changed rows of the base tables, %",
         "time divided by that of a full refresh",
         _lines(curves, names),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: real flights, three materialized views, a real Airflow. ``airflow-mv demo`` runs it."""
+"""The demo: real flights, four materialized views, a real Airflow. ``airflow-mv demo`` runs it."""

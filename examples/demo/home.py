@@ -73,5 +73,5 @@ class DemoHome:
 
 
 def dags_folder() -> Path:
-    """Return the folder of the example DAGs."""
-    return Path(__file__).resolve().parents[2] / "dags_examples"
+    """Return the folder of the demo's DAGs."""
+    return Path(__file__).resolve().parent / "dags"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make airflow``: a local Airflow with the example DAGs, the demo's warehouse and its two connections."""
+"""``make airflow``: a local Airflow with the demo's DAGs, its warehouse and its two connections."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _started(home: DemoHome, settings: Mapping[str, str]) -> AbstractContextMana
 
 
 def _unpause_demo(airflow: LocalAirflow) -> None:
-    """Let the demo's DAG run at a click; the other examples are for tables of the reader's own, and stay paused."""
+    """Let the demo's DAG run at a click; the one for backfills stays paused."""
     deadline = time.monotonic() + _PARSE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -72,7 +72,7 @@ def _tell(airflow: LocalAirflow, home: DemoHome) -> None:
     login = f"user [bold]{airflow.user}[/bold]   password [bold]{airflow.password}[/bold]"
     console.print(f"\n  [bold]{airflow.url}[/bold]   {login}\n")
     console.print(f"  the demo's DAG  {airflow.url}/dags/{DAG_ID}")
-    console.print(f"  all DAGs        {dags_folder()}")
+    console.print(f"  DAG files       {dags_folder()}")
     console.print(f"  log             {home.folder / 'standalone.log'}")
     console.print("\n  Ctrl-C stops it.")
 

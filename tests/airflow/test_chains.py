@@ -242,7 +242,7 @@ def test_as_of_together_with_pins_is_refused(airflow: Airflow, chain: Lake) -> N
         """,
     )
     assert found.states == {"pin": "success", "timed": "failed", "scoped": "failed"}
-    assert "can choose nothing; give it to the task that pins" in found.task_log("timed")
+    assert "has no effect with pins; set as_of on the PinBaseTablesOperator" in found.task_log("timed")
     assert "choose the time in the task that pins" in found.task_log("scoped")
 
 

@@ -13,6 +13,7 @@ import pytest
 from airflow_mv.assets import materialized_view_asset
 from airflow_mv.errors import InvalidIdentifierError
 from examples.demo.data import rows as flight_rows
+from examples.demo.home import dags_folder
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import QUERY, Lake
 
@@ -59,7 +60,7 @@ def test_the_demos_backfill_computes_the_day_of_its_run_from_the_flights(airflow
     sales.iceberg.create_namespace("nyc")
     sales.iceberg.create_table("nyc.flights", flights.schema).append(flights)
     by_hand = {"logical_date": "2013-01-03T13:37:00Z"}
-    first, again = (airflow.run_file(EXAMPLES / "nyc_backfill.py", **by_hand) for _ in range(2))
+    first, again = (airflow.run_file(dags_folder() / "nyc_backfill.py", **by_hand) for _ in range(2))
 
     assert first.states == again.states == {"create": "success", "refresh": "success"}, first.log + again.log
     assert first.values["refresh"]["interval"] == {

@@ -280,7 +280,7 @@ def test_reading_a_stale_view_without_a_refresh_is_refused(lake: Lake) -> None:
     refused = call("read", lake("daily"), "--no-refresh", "--json")
     assert refused.code == 1
     assert "never-refreshed" in refused.error
-    assert "--allow-stale-data" in refused.error
+    assert f"Run `airflow-mv refresh {lake('daily')}`" in refused.error
     assert call("read", lake("daily"), "--json").json["rows"] == [[1, 10]]
     assert call("read", lake("daily"), "--no-refresh", "--json").json["state"] == "fresh"
 

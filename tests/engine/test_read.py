@@ -60,7 +60,9 @@ def test_a_reader_gets_stored_rows_or_a_refresh_first(lake: Lake, rule: Rule) ->
     scripts = len(lake.scripts)
 
     if rule.refreshes:
-        with pytest.raises(StaleViewError, match=f"daily is {rule.state} .*Refresh it first"):
+        with pytest.raises(
+            StaleViewError, match=f"daily is {rule.state} .*so its rows are not returned. Run `airflow-mv refresh"
+        ):
             readable(lake.catalog, lake("daily"))
     else:
         readable(lake.catalog, lake("daily"), stager=no_spark)

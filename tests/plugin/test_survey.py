@@ -143,7 +143,7 @@ def test_a_catalog_that_hangs_does_not_block_the_answer(sales: Lake) -> None:
     started = time.monotonic()
     found = survey.found(wait=0.2)
     assert time.monotonic() - started < 60  # the catalog hangs for longer
-    assert (found.rows, found.looked_at) == ((), None)
+    assert (found.rows, found.checked_at) == ((), None)
     assert found.looking is not None
     answers.set()
     assert states(survey.found(wait=60)) == {"daily": "fresh"}
@@ -287,7 +287,7 @@ def test_five_thousand_views_are_read_while_the_page_answers(sales: Lake, tmp_pa
     database.close()
     survey = Survey("lake", lambda: sales.catalog, 3600)
     started, slowest = time.monotonic(), 0.0
-    while (found := survey.found()).looking is not None or found.looked_at is None:
+    while (found := survey.found()).looking is not None or found.checked_at is None:
         sent = time.monotonic()
         survey.found()
         slowest = max(slowest, time.monotonic() - sent)

@@ -36,7 +36,7 @@ REFRESHES = [
 
 def view(name: str, **fields: object) -> ViewRow:
     namespace = name.split(".")[1]
-    return ViewRow(catalog="lake", namespace=namespace, view=name, looked_at=NOW, **fields)  # type: ignore[arg-type]
+    return ViewRow(catalog="lake", namespace=namespace, view=name, checked_at=NOW, **fields)  # type: ignore[arg-type]
 
 
 VIEWS = [

@@ -85,8 +85,8 @@ def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake
     bare = dict.fromkeys(MEASURED)
     by_id = {row.refresh_id: row.model_copy(update=bare) for row in left}
     assert {row.refresh_id: row for row in registry.refreshes.rows()} == by_id
-    again = [row.model_copy(update={"looked_at": None, "lag_seconds": None}) for row in registry.views.rows()]
-    assert again == [row.model_copy(update={"looked_at": None, "lag_seconds": None}) for row in views]
+    again = [row.model_copy(update={"checked_at": None, "lag_seconds": None}) for row in registry.views.rows()]
+    assert again == [row.model_copy(update={"checked_at": None, "lag_seconds": None}) for row in views]
 
 
 def test_a_sync_that_died_after_its_commit_is_repeated_without_a_second_row(home: Lake, registry: Registry) -> None:

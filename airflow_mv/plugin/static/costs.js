@@ -76,7 +76,7 @@ function trouble({ conn_id: connId, catalog, problem: found }) {
 }
 
 function told(catalogs) {
-  const times = catalogs.map((catalog) => catalog.looked_at).filter(Boolean).sort();
+  const times = catalogs.map((catalog) => catalog.checked_at).filter(Boolean).sort();
   return times.length ? ["synced ", ago(times[0])] : [];
 }
 

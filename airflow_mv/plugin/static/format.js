@@ -123,7 +123,7 @@ export function checksText(checks) {
   return h("span", { class: checks.passed < checks.of ? "warned" : "quiet" }, `${checks.passed}/${checks.of} passed`);
 }
 
-// A recomputation in full that nobody has asked for must not look like any other.
+// A full refresh that nobody has asked for must not look like any other.
 export function unexpected(key, fallback) {
   return fallback ? tip(`unexpected ${key}`, "unexpected", `Against expectation: ${fallback}`, { class: "tip mark" }) : null;
 }

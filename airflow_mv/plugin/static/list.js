@@ -338,14 +338,14 @@ function missing(names, dag) {
     advice: "They may not be created yet, or their connection is not in [airflow_mv] page_conn_ids." });
 }
 
-// Until all views have been looked at once, the list is not complete; after that, what was seen stands meanwhile.
+// Until all views have been checked once, the list is not complete; after that, what was seen stands meanwhile.
 function isFirst(source) {
-  return source.looking !== null && !source.looked_at;
+  return source.looking !== null && !source.checked_at;
 }
 
 function told(sources) {
   const first = sources.filter(isFirst).map((source) => source.looking);
   if (first.length) return [`looking for ${duration(Math.max(1, ...first))} …`];
-  const times = sources.map((source) => source.looked_at).filter(Boolean).sort();
+  const times = sources.map((source) => source.checked_at).filter(Boolean).sort();
   return times.length ? ["as of ", ago(times[0])] : [];
 }
