@@ -28,6 +28,7 @@ from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
+    SCHEMA_ID,
     TABLE_UUID,
     BaseTable,
     NestedViewVersion,
@@ -448,7 +449,10 @@ def _observed(
         if recorded and recorded.properties.get(METADATA_LOCATION) == place.metadata_location:
             head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
             uuid = recorded.properties.get(TABLE_UUID)
-            return ObservedTable(str(identifier), place.metadata_location, head, place.table, uuid, storage=place.place)
+            schema_id = recorded.properties.get(SCHEMA_ID)
+            return ObservedTable(
+                str(identifier), place.metadata_location, head, place.table, uuid, schema_id, storage=place.place
+            )
         return _read(catalog, identifier, place, as_of)
     except (MetadataFileNotFoundError, _NotSelectedError) as error:
         return ObservedTable(str(identifier), error=str(error))
@@ -537,7 +541,7 @@ def _read(
     # A recorded location means the snapshot that is current in it, with its columns, not an older one.
     same = head == table.head and not any(changed_columns(str(identifier), table, head))
     location = place.metadata_location if same else None
-    return ObservedTable(str(identifier), location, head, table, table.table_uuid, storage=place.place)
+    return ObservedTable.at(identifier, table, head, location, place.place)
 
 
 def _version(view: NestedView) -> NestedViewVersion:

@@ -6,16 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_mv.documents import check_fields
 from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between, expired_between
+from airflow_mv.spec.base_tables import DELTA_BY_PATH
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.spec.materialized_view import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
+    SCHEMA_ID,
     SELECTS_FROM,
     TABLE_UUID,
     BaseTable,
@@ -53,6 +55,7 @@ class ObservedTable:
         head: The snapshot to compare with, or ``None`` for a table that was never written.
         table: Its metadata; ``None`` if the pointer equals the recorded one and no file was opened.
         table_uuid: Its uuid, if known.
+        schema_id: The id of the schema of ``head``, if known.
         error: Why it cannot be read, or ``None``.
         storage: Where its rows are read, if not by its name: another name in a catalog, or a metadata file. For a
             materialized view only if a run has pinned it.
@@ -64,14 +67,34 @@ class ObservedTable:
     head: int | None = None
     table: TableMetadata | None = None
     table_uuid: str | None = None
+    schema_id: str | None = None
     error: str | None = None
     storage: StoragePlace | None = None
     same_rows: frozenset[int] = frozenset()
 
+    @classmethod
+    def at(
+        cls,
+        name: Identifier,
+        table: TableMetadata,
+        head: int | None,
+        location: str | None,
+        storage: StoragePlace | None = None,
+    ) -> Self:
+        """Return a table at one of its snapshots. The arguments are as for the class."""
+        # Schemas of Delta tables are numbered anew with each read.
+        schema_id = None if name.kind is DELTA_BY_PATH else table.schema_id_at(head)
+        text = None if schema_id is None else str(schema_id)
+        return cls(str(name), location, head, table, table.table_uuid, text, storage=storage)
+
     def record(self) -> BaseTable:
         """Return the base table record of a refresh that reads this snapshot."""
         name = Identifier.parse(self.identifier)
-        properties = {METADATA_LOCATION: self.metadata_location, TABLE_UUID: self.table_uuid}
+        properties = {
+            METADATA_LOCATION: self.metadata_location,
+            TABLE_UUID: self.table_uuid,
+            SCHEMA_ID: self.schema_id,
+        }
         if isinstance(self.storage, Identifier) and self.storage == name.selects_from:
             properties[SELECTS_FROM] = str(self.storage)
         document = {
@@ -310,12 +333,16 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
     if old == new:
         return BaseTableChange(name, kind, old, new)
-    return _follow(kind, old, observed)
+    return _follow(kind, old, observed, recorded.properties.get(SCHEMA_ID))
 
 
-def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableChange:
+def _follow(kind: str, old: int | None, observed: ObservedTable, schema_id: str | None) -> BaseTableChange:
     name, new, table = observed.identifier, observed.head, observed.table
     commits = between(table, old, new, same_rows=observed.same_rows) if table else UNKNOWN
+    if table is not None and old is not None and table.find(old) is None:
+        # The snapshot has expired, and with it the id of its schema. The record has it.
+        same = schema_id is not None and schema_id == str(table.schema_id_at(new))
+        commits = replace(commits, schema_changed=not same)
     if commits.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=commits, reason=reason)
@@ -323,7 +350,9 @@ def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableCha
     changed = commits.kind != Kind.REPLACED or commits.schema_changed
     change = f"{commits.snapshots} snapshot{'s' if commits.snapshots != 1 else ''} ({_counted(commits.operations)})"
     if changed:
-        reason = Reason(Code.BASE_CHANGED, f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits.size)}")
+        columns = ", and its columns may have changed" if commits.kind == Kind.REPLACED else ""
+        text = f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits.size)}{columns}"
+        reason = Reason(Code.BASE_CHANGED, text)
     else:
         how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without a change of rows"
         reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")

@@ -317,7 +317,7 @@ def _restored_view(
 
 def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -> ObservedTable:
     # A recorded location stands for the snapshot that is current in it, and for no other one.
-    return ObservedTable(str(name), location if pin.head == table.head else None, pin.head, table, table.table_uuid)
+    return ObservedTable.at(name, table, pin.head, location if pin.head == table.head else None)
 
 
 def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Identifier, run: RunPins) -> None:

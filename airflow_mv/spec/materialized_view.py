@@ -27,6 +27,7 @@ from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, 
 NO_SNAPSHOT = -1
 #: Keys in a recorded base table's properties.
 TABLE_UUID = "table-uuid"
+SCHEMA_ID = "schema-id"
 
 #: The property key, in the view's and in the storage table's properties.
 PROPERTY = "materialized_view_metadata"

@@ -154,6 +154,11 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
             return self.current_schema
         return self._schema(snapshot.schema_id) or self.current_schema
 
+    def schema_id_at(self, snapshot_id: int | None) -> int | None:
+        """Return the id of a snapshot's schema; ``None`` if it has none, or has expired."""
+        snapshot = None if snapshot_id is None else self.find(snapshot_id)
+        return None if snapshot is None else snapshot.schema_id
+
     def _schema(self, schema_id: int | None) -> dict[str, Any] | None:
         return next((schema for schema in self.schemas if schema.get("schema-id") == schema_id), None)
 

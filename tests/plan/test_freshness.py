@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import NestedViewVersion, RefreshRecord
 from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.table import Snapshot, TableMetadata
@@ -16,11 +18,14 @@ from airflow_mv.spec.table import Snapshot, TableMetadata
 HISTORY = {1: "append", 2: "append", 3: "replace", 4: "delete"}
 
 
-def table(head: int | None, *, retained: dict[int, str] = HISTORY, uuid: str = "t-1", name: str = "o") -> ObservedTable:
+def table(
+    head: int | None, *, retained: dict[int, str] = HISTORY, uuid: str = "t-1", name: str = "o", schema_id: int = 0
+) -> ObservedTable:
     snapshots = [
         Snapshot(
             snapshot_id=number,
             parent_snapshot_id=number - 1 or None,
+            schema_id=schema_id,
             summary={
                 "operation": operation,
                 **({"added-records": "10"} if operation != "delete" else {}),
@@ -30,8 +35,10 @@ def table(head: int | None, *, retained: dict[int, str] = HISTORY, uuid: str = "
         )
         for number, operation in retained.items()
     ]
-    metadata = TableMetadata(format_version=2, location="s3://t", current_snapshot_id=head, snapshots=snapshots)
-    return ObservedTable(f"lake.sales.{name}", f"s3://t/{head}.json", head, metadata, uuid)
+    metadata = TableMetadata(
+        format_version=2, location="s3://t", current_snapshot_id=head, snapshots=snapshots, table_uuid=uuid
+    )
+    return ObservedTable.at(Identifier.parse(f"lake.sales.{name}"), metadata, head, f"s3://t/{head}.json")
 
 
 def record(*tables: ObservedTable, version_id: int = 1, nested: tuple[NestedViewVersion, ...] = ()) -> RefreshRecord:
@@ -148,8 +155,13 @@ def test_an_expired_recorded_snapshot_is_stale_if_later_changes_are_unknown() ->
 
 
 def test_an_expired_recorded_snapshot_is_harmless_if_all_later_snapshots_are_retained() -> None:
-    found = verdict(record(table(2)), table(3, retained={3: "replace"}))
+    compacted = table(3, retained={3: "replace"})
+    found = verdict(record(table(2)), compacted)
     assert (found.state, codes(found)) == (State.FRESH, [Code.ONLY_REPLACED])
+    for other in (table(2, schema_id=1), replace(table(2), schema_id=None)):
+        found = verdict(record(other), compacted)
+        assert (found.state, codes(found)) == (State.STALE, [Code.BASE_CHANGED]), "compacted rows have other columns"
+        assert "its columns may have changed" in found.reasons[0].message
 
 
 def test_a_table_that_was_dropped_and_recreated_is_another_table() -> None:
