@@ -77,10 +77,11 @@ def _held(context: JobContext, queries: Sequence[str], newly: DataFrame | None, 
     """
     held = context.kept(context.query("\nUNION ALL\n".join(queries)))
     if newly is not None:
-        copies = F.col(quote(names[0]))
-        rows, of_then = held.frame, held.frame.where(copies == -1)
-        of_then = of_then.join(F.broadcast(newly.toDF(*names[1:])), on=[*names[1:]], how="left_semi")
-        held = context.kept(rows.where(copies != -1).unionAll(of_then.select(*rows.columns)), held.rows)
+        rows, copies, file = held.frame, *map(F.col, map(quote, names[:2]))
+        # Removed rows of rewritten files have no file here: they are removed for certain.
+        by_position = (copies == -1) & file.isNotNull()
+        deleted = rows.where(by_position).join(F.broadcast(newly.toDF(*names[1:])), on=[*names[1:]], how="left_semi")
+        held = context.kept(rows.where(~by_position).unionAll(deleted.select(*rows.columns)), held.rows)
     return CountedRows(held.frame.drop(*names[1:]), names[0], held.rows)
 
 

@@ -16,8 +16,8 @@ from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta import make_delta
 from airflow_mv.script import Delta, DeltaStep, temporary
 
-#: Format version and write mode of a table.
-LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read")]
+#: Format version and write mode of a table; ``both``: a DELETE writes delete files, other statements rewrite files.
+LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read"), (3, "both")]
 COLUMNS = ("id", "k", "x y", "b", "m", "s")
 VIEW = temporary("change")
 #: Settings for tables of a few rows: interpreting code is faster than compiling it, adaptive plans cost more than they
@@ -130,11 +130,14 @@ def make_table(
 ) -> Table:
     """Create an empty table."""
     version, mode = layout
-    modes = ", ".join(f"'write.{operation}.mode' = '{mode}'" for operation in ("delete", "update", "merge"))
+    modes = dict.fromkeys(("delete", "update", "merge"), "copy-on-write" if mode == "both" else mode)
+    if mode == "both":
+        modes["delete"] = "merge-on-read"
+    written = ", ".join(f"'write.{operation}.mode' = '{how}'" for operation, how in modes.items())
     partitioning = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
     spark.sql(
         f"CREATE TABLE {name} ({columns}) USING iceberg {partitioning} "
-        f"TBLPROPERTIES ('format-version' = '{version}', {modes})"
+        f"TBLPROPERTIES ('format-version' = '{version}', {written})"
     ).collect()
     return Table(spark, name)
 

@@ -105,6 +105,20 @@ def test_rows_that_match_other_changes_are_gathered_with_the_change(
     assert any("gathered" in each for each in ways) == (layout != (2, "copy-on-write"))
 
 
+def test_rows_of_rewritten_files_are_gathered_with_rows_that_were_deleted_again(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """One file gets a second deletion vector, another one is rewritten."""
+    table = make_table(spark, f"{lake.name}.sales.n", (3, "both"), "id BIGINT, k INT")
+    table.run(*(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ id, 1 FROM range({n}, {n + 9})" for n in (0, 100)))
+    table.run("DELETE FROM {t} WHERE id = 3")
+    start = table.head
+    table.run("DELETE FROM {t} WHERE id = 4", "UPDATE {t} SET k = 2 WHERE id = 105")
+    found, _, ways = table.near(start, table.head, ("id", "k"), (7,))
+    assert found == table.change(start, table.head) == {"[4, 1]": -1, "[105, 1]": -1, "[105, 2]": 1}
+    assert ways == ("gathered", "lineage")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @EACH_LAYOUT

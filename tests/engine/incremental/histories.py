@@ -12,12 +12,22 @@ from random import Random
 
 from tests.engine.incremental.schemas import Schema, draw, kind, text, value, written
 
-#: Format version, and how rows are deleted and updated.
+_COPIES, _MARKS = "copy-on-write", "merge-on-read"
+
+
+def _variant(version: int, delete: str, update: str) -> dict[str, str]:
+    modes = {"delete": delete, "update": update, "merge": update}
+    return {"format-version": str(version), **{f"write.{verb}.mode": mode for verb, mode in modes.items()}}
+
+
+#: Table properties: the format version, and how rows are deleted and updated.
 VARIANTS = {
-    "v2-copy-on-write": (2, "copy-on-write"),
-    "v2-merge-on-read": (2, "merge-on-read"),
-    "v3-merge-on-read": (3, "merge-on-read"),
-    "v3-copy-on-write": (3, "copy-on-write"),
+    "v2-copy-on-write": _variant(2, _COPIES, _COPIES),
+    "v2-merge-on-read": _variant(2, _MARKS, _MARKS),
+    "v3-merge-on-read": _variant(3, _MARKS, _MARKS),
+    "v3-copy-on-write": _variant(3, _COPIES, _COPIES),
+    "v2-both": _variant(2, _COPIES, _MARKS),
+    "v3-both": _variant(3, _MARKS, _COPIES),
 }
 
 
@@ -61,8 +71,7 @@ class Change:
 
 def make(random: Random, variant: str, schema: Schema) -> tuple[Change, ...]:
     """Create the tables, which may be empty and partitioned."""
-    version, mode = VARIANTS[variant]
-    modes = ", ".join(f"'write.{operation}.mode' = '{mode}'" for operation in ("delete", "update", "merge"))
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in VARIANTS[variant].items())
     made = []
     for name, columns in schema.items():
         partitioning = random.choice(("", "", " PARTITIONED BY (a)", " PARTITIONED BY (bucket(2, a))"))
@@ -71,8 +80,8 @@ def make(random: Random, variant: str, schema: Schema) -> tuple[Change, ...]:
                 "create",
                 name,
                 f"CREATE TABLE {{t}} ({written(columns)}) USING iceberg{partitioning} "
-                f"TBLPROPERTIES ('format-version' = '{version}', 'write.distribution-mode' = 'none', "
-                f"'write.spark.fanout.enabled' = 'true', {modes})",
+                f"TBLPROPERTIES ('write.distribution-mode' = 'none', 'write.spark.fanout.enabled' = 'true', "
+                f"{properties})",
             )
         )
         if count := random.choice((0, 5, 9, 14)):

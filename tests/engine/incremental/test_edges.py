@@ -178,10 +178,9 @@ def test_an_aggregate_over_an_empty_table_keeps_its_single_row(lake: Lake) -> No
 @pytest.mark.parametrize("variant", ["v3-merge-on-read", *(f"v2-{how}" for how in MODES)])
 def test_deleting_all_rows_of_a_table_deletes_those_of_the_view(lake: Lake, variant: str) -> None:
     """New rows after that are added."""
-    version, how = VARIANTS[variant]
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in VARIANTS[variant].items())
     lake.run(
-        f"CREATE TABLE {{ns}}.r (k int, n int) USING iceberg "
-        f"TBLPROPERTIES ('format-version' = '{version}', 'write.delete.mode' = '{how}')",
+        f"CREATE TABLE {{ns}}.r (k int, n int) USING iceberg TBLPROPERTIES ({properties})",
         "INSERT INTO {ns}.r VALUES (1, 1), (1, 2), (2, 3)",
     )
     rows, groups = (

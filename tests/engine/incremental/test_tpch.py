@@ -24,10 +24,8 @@ def _played(
     lake: Lake, folder: Path, variant: str, queries: tuple[int, ...], changes: tuple[str, ...]
 ) -> list[Refreshed]:
     generate(folder, 0.01)
-    version, mode = VARIANTS[variant]
-    properties = {f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")}
     namespace = f"{lake.catalog.name}.{lake.namespace}"
-    make_tables(lake.spark, namespace, folder, {"format-version": str(version), **properties})
+    make_tables(lake.spark, namespace, folder, VARIANTS[variant])
     lake.run(f"USE {namespace}")
 
     def check(number: int) -> None:

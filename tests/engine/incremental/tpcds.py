@@ -293,10 +293,7 @@ def lessen(folder: Path) -> None:
 
 def tables(lake: Lake, folder: Path, variant: str) -> None:
     """Create the Iceberg tables from generated files."""
-    version, mode = VARIANTS[variant]
-    properties = {"format-version": str(version), "write.distribution-mode": "none"}
-    properties |= {"write.spark.fanout.enabled": "true"}
-    properties |= {f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")}
+    properties = {**VARIANTS[variant], "write.distribution-mode": "none", "write.spark.fanout.enabled": "true"}
     text = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     for table in tpcds.TABLES:
         by = f"PARTITIONED BY ({PARTITIONING[table]})" if table in PARTITIONING else ""
