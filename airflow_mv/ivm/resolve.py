@@ -262,7 +262,7 @@ class Resolver:
             check_variables(part)
         if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):
             raise RefusedError(Code.UNKNOWN_FUNCTION, f"{part.sql(dialect='spark')[:60]} is a user's function")
-        if isinstance(part, exp.Star) and not isinstance(part.parent, exp.Count):
+        if isinstance(part, exp.Star) and not _counts_rows(part):
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, "* in an expression is not supported")
         if isinstance(part, exp.Any | exp.All) and not isinstance(part.parent, exp.Like | exp.ILike):
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, "ANY and ALL are not supported: write bool_or() or IN")
@@ -338,6 +338,12 @@ class Resolver:
 
 
 # ------------------------------------------------------------------------------------ small parts
+def _counts_rows(star: exp.Star) -> bool:
+    """Whether a star is that of ``count(*)``. In any other call it stands for columns, and their NULLs matter."""
+    call = star.parent
+    return isinstance(call, exp.Count) and call.this is star and not call.expressions and not any(star.args.values())
+
+
 def _operands(node: exp.Expr) -> list[exp.Expr]:
     inner = node.unnest() if isinstance(node, exp.Paren) else node
     return list(inner.expressions) if isinstance(inner, exp.Tuple) else [inner]

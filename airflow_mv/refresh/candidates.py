@@ -118,11 +118,12 @@ class BaseTableInput:
         range: The change between the two snapshots.
         total_bytes: Bytes of its files now; ``None``: unknown.
         kept: Columns that the recorded snapshot also has, with the same id and type.
+        before: Name and Spark type of each column at the recorded snapshot; empty: as now.
         not_null: Columns that are NOT NULL now and at the recorded snapshot.
         schema_is_current: Whether the target has the table's current columns: a scan of appends returns these.
         appended: The commits since the recorded snapshot; ``None`` if not all of them are appends, or columns
             changed since.
-        files: The files of both snapshots; ``None``: their metadata file is not known.
+        files: The files of both snapshots; ``None``: their statistics cannot be read.
         has_row_ids: Whether its rows have ids.
         rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
         merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
@@ -137,6 +138,7 @@ class BaseTableInput:
     range: Range
     total_bytes: int | None
     kept: frozenset[str]
+    before: tuple[tuple[str, str], ...] = ()
     not_null: frozenset[str] = frozenset()
     schema_is_current: bool = True
     appended: AppendedFiles | None = None
@@ -226,7 +228,7 @@ def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[R
     )
     if isinstance(query, Reason):
         return (query,)
-    changed_columns = _changed_columns(question.bases, query)
+    changed_columns = _changed_columns(question.bases, query) or _changed_names(question, query, relations)
     if changed_columns:
         return changed_columns
     unseen = _unseen(question.bases, query, statistics)
@@ -490,6 +492,29 @@ def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -
             text = f"{base.identifier}: the query reads columns that changed since: {', '.join(changed)}"
             reasons.append(Reason(Code.SCHEMA_CHANGED, text))
     return tuple(reasons)
+
+
+def _changed_names(
+    question: Question, query: IncrementalQuery, relations: Mapping[Identifier, BaseRelation]
+) -> tuple[Reason, ...]:
+    """Return whether a name in the query meant another column when the recorded rows were computed.
+
+    If a column is dropped or renamed, its name may be found in another table, and a NATURAL JOIN has a key less.
+    """
+    gone = {base.identifier: base.before for base in question.bases if {name for name, _ in base.before} - base.kept}
+    if not gone:
+        return ()
+    before = [replace(item, columns=gone.get(name, item.columns)) for name, item in relations.items()]
+    then = IncrementalQuery.analyse(question.query, before, output=question.output, views=question.views)
+    if not isinstance(then, Reason) and _as_sets(then.used_columns) == _as_sets(query.used_columns):
+        return ()
+    tables = ", ".join(map(str, gone))
+    text = f"{tables}: columns were dropped or renamed since, and names in the query may have meant other columns"
+    return (Reason(Code.SCHEMA_CHANGED, text),)
+
+
+def _as_sets(columns: Mapping[Identifier, Sequence[str]]) -> dict[Identifier, frozenset[str]]:
+    return {name: frozenset(used) for name, used in columns.items()}
 
 
 def _row_by_row(base: BaseTableInput) -> bool:

@@ -107,8 +107,10 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
     identifier = Identifier.parse(observed.identifier)
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
     recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
-    is_current = _fields(target) == _fields(table.current_schema)
-    kept = kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head))
+    # The job binds names to the columns that the table has when it runs. A pinned table may have other ones since.
+    present = inputs.newest.get(identifier, table).current_schema
+    is_current = _fields(target) == _fields(present)
+    kept = kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head), present)
     return BaseTableInput(
         identifier=identifier,
         sql=place_names(observation.places).sql.get(identifier, identifier.sql()),
@@ -118,10 +120,11 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         range=_range(change, table) if record is not None else UNKNOWN,
         total_bytes=table.bytes_at(observed.head),
         kept=kept,
+        before=columns_of(recorded),
         not_null=required_columns(recorded) & required_columns(target),
         schema_is_current=is_current,
         appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
-        files=_files(observed, change.recorded, {str(item["name"]): item["id"] for item in _fields(target)}, kept),
+        files=_files(observed, table, change.recorded, kept),
         has_row_ids=table.has_row_ids,
         rows_copied=_rows_copied(inputs, observed, change),
         merge_on_read_files=_merge_on_read_files(table, (change.recorded, observed.head)),
@@ -134,7 +137,7 @@ def _rows_copied(inputs: RefreshInputs, observed: ObservedTable, change: BaseTab
     Summaries count them as added and as removed, so a change of few rows looks like a change of all rows.
     """
     table, location = inputs.metadata(observed), observed.metadata_location
-    if not table.has_row_ids or change.range.kind != Kind.REWRITTEN or location is None:
+    if not table.has_row_ids or change.range.kind != Kind.REWRITTEN or location is None or unknown_type(table):
         return None
     commits = copying(table, change.recorded, observed.head)
     return inputs.statistics.rows_copied(Identifier.parse(observed.identifier), location, commits) if commits else 0
@@ -147,12 +150,13 @@ def _merge_on_read_files(table: TableMetadata, snapshots: Iterable[int | None]) 
 
 
 def _files(
-    observed: ObservedTable, recorded: int | None, ids: Mapping[str, int], kept: Iterable[str]
+    observed: ObservedTable, table: TableMetadata, recorded: int | None, kept: Iterable[str]
 ) -> SnapshotFiles | None:
-    """Return the data files of the two snapshots of a base table; ``None`` without a metadata file."""
-    if observed.metadata_location is None:
+    """Return the data files of the two snapshots of a base table; ``None`` if their statistics cannot be read."""
+    if observed.metadata_location is None or unknown_type(table) is not None:
         return None
     snapshots = frozenset(item for item in (recorded, observed.head) if item is not None)
+    ids = {str(field["name"]): field["id"] for field in _fields(table.schema_at(observed.head))}
     same = {name: ids[name] for name in kept}
     return SnapshotFiles(Identifier.parse(observed.identifier), observed.metadata_location, snapshots, same)
 
@@ -181,10 +185,16 @@ def _range(change: BaseTableChange, table: TableMetadata) -> Range:
     return change.range
 
 
-def _rebound(table: TableMetadata, snapshots: Iterable[int | None]) -> frozenset[str]:
-    """Return the columns that a scan of one of these snapshots would filter by another column's statistics."""
-    present = (snapshot for snapshot in snapshots if snapshot is not None)
-    return frozenset().union(*(rebound_columns(table.schema_at(item), table.current_schema) for item in present))
+def _rebound(table: TableMetadata, snapshots: Iterable[int | None], present: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns that a scan of one of these snapshots would filter by another column's statistics.
+
+    Args:
+        table: The table.
+        snapshots: The snapshots.
+        present: The table's present schema.
+    """
+    read = [snapshot for snapshot in snapshots if snapshot is not None]
+    return frozenset().union(*(rebound_columns(table.schema_at(snapshot), present) for snapshot in read))
 
 
 def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[str]:

@@ -20,7 +20,7 @@ _NAMES = {
     "timestamptz_ns": "timestamp",
     "uuid": "string",
 }
-#: Types of the format's version 3 that pyiceberg 0.12 does not know.
+#: Types of format version 3 that pyiceberg 0.12 does not read, or not with all their parameters.
 _UNKNOWN_TYPES = ("variant", "geometry", "geography")
 
 

@@ -126,6 +126,8 @@ def test_a_name_is_resolved_as_in_spark(sql: str, columns: int, expected: str | 
         ("SELECT date_trunc(C, d) FROM r", 1, Code.UNSUPPORTED_OPERATOR),
         ("SELECT percentile(a, 0.5, b) FROM r", 1, Code.UNSUPPORTED_OPERATOR),
         ("SELECT array_size(xs) FROM u", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT a, count(* EXCEPT (b)) FROM r GROUP BY a", 2, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT a, count(*, b) FROM r GROUP BY a", 2, Code.UNSUPPORTED_OPERATOR),
         ("SELECT rand() FROM r", 1, Code.NOT_DETERMINISTIC),
         ("SELECT a FROM r WHERE b < current_date", 1, Code.NOT_DETERMINISTIC),
         ("SELECT a, now() FROM r", 2, Code.NOT_DETERMINISTIC),
