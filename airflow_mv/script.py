@@ -362,8 +362,8 @@ class ReplaceKeysStep:
         affected: A query for the affected keys, by position; it may repeat them.
         keys: The columns of ``columns`` that are the key. If empty, all rows are replaced when ``affected`` has a row.
         not_null: Those keys that are never NULL, in stored and new rows.
-        how: ``positions`` deletes the rows where they are (and inserts), or as ``delete`` if they are too many;
-            ``delete`` (and insert) and ``merge`` are Spark's statements; ``overwrite`` rewrites the storage table.
+        how: ``positions`` deletes the rows where they are and inserts the new ones, or as ``delete`` if they are too
+            many; ``delete`` uses Spark's DELETE; ``overwrite`` rewrites the storage table.
         most_keys: With more affected keys than this the run falls back.
         constants: Queries for one boolean each. If one is true, nearly every row is affected, and the run falls back.
         affected_unless: Replaces ``affected`` if all ``constants`` are false; empty to keep ``affected``.
@@ -375,7 +375,7 @@ class ReplaceKeysStep:
     affected: str
     keys: tuple[str, ...]
     not_null: tuple[str, ...] = ()
-    how: str = "merge"
+    how: str = "positions"
     most_keys: int = MOST_KEYS
     constants: tuple[str, ...] = ()
     affected_unless: str = ""
@@ -399,8 +399,8 @@ class MergeAdditiveStep:
         combine: A query for the new rows of the changed groups, by position, over ``__stored`` (the stored rows of
             these groups, or all) and ``__delta`` (the rows of ``changes``).
         not_null: Those keys that are never NULL, in stored and new rows.
-        how: ``positions`` deletes the rows where they are (and inserts), or as ``delete`` if they are too many;
-            ``delete`` (and insert) and ``merge`` are Spark's statements; ``overwrite`` rewrites the storage table.
+        how: ``positions`` deletes the rows where they are and inserts the new ones, or as ``delete`` if they are too
+            many; ``delete`` uses Spark's DELETE; ``overwrite`` rewrites the storage table.
         most_keys: With more changed groups than this the run falls back.
         weighted: Whether ``changes`` has the additional column :data:`WEIGHT`, with the signed count of copies.
     """
@@ -411,7 +411,7 @@ class MergeAdditiveStep:
     changes: str
     combine: str
     not_null: tuple[str, ...] = ()
-    how: str = "merge"
+    how: str = "positions"
     most_keys: int = MOST_KEYS
     weighted: bool = False
 
@@ -605,7 +605,7 @@ class Outcome:
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
         mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
-        written_by: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``, ``merge``,
+        written_by: How rows were written: ``statement`` (plain SQL), ``positions``, ``delete``,
             ``overwrite``, ``rewrite`` (the same rows in other files), or ``none``.
         fallback: The reason code of a fallback (see ``job/delta.py``), or ``None``.
         fallback_reason: The same in a sentence.

@@ -64,7 +64,7 @@ def _occurrences(tree: ir.Tree) -> Iterator[tuple[str, tuple[Comparison, ...]]]:
         yield from _occurrences(tree.left)
         yield from _occurrences(tree.right)
         return
-    inner = all(relation.join in ("INNER", "CROSS") for relation in tree.relations)
+    inner = all(relation.join == "INNER" for relation in tree.relations)
     conditions = ir.conjuncts(tree.where) if inner else []
     for relation in tree.relations if inner else ():
         conditions += ir.conjuncts(relation.on)
@@ -258,7 +258,7 @@ def within(tree: ir.Tree, position: int, start: str, end: str, kind: str) -> ir.
 
 def _may_go_below(block: ir.Block, value: exp.Column) -> bool:
     """Whether the block's other rows stay the same if rows are filtered by this column."""
-    if has_windows(block) or any(item.join not in ("INNER", "CROSS") for item in block.relations):
+    if has_windows(block) or any(item.join != "INNER" for item in block.relations):
         return False
     if not aggregated(block):
         return True

@@ -221,13 +221,10 @@ class _Keys:
         Args:
             new: A query for all new rows of these keys, columns in the storage table's order.
         """
-        writers = {
-            "merge": self._merge,
-            "delete": self._delete,
-            "positions": self._delete,
-            "overwrite": self._overwrite,
-        }
-        writers[self.step.how](new)
+        if self.step.how == "overwrite":
+            self._overwrite(new)
+        else:
+            self._delete(new)
 
     def _overwrite(self, new: str) -> None:
         table, columns = self.step.table, columns_of(self.step.columns)
@@ -249,20 +246,6 @@ class _Keys:
                 f"EXISTS (SELECT 1 FROM {self.view} AS `__d` WHERE {equal})"
             )
         self.context.write(f"INSERT INTO {table}\n{new}")
-
-    def _merge(self, new: str) -> None:
-        table, columns = self.step.table, self.step.columns
-        removed = ", ".join(quote(name) if name in self.step.keys else f"NULL AS {quote(name)}" for name in columns)
-        added = ", ".join(f"`__u`.{quote(name)}" for name in columns)
-        equal = self._equal("`__old`", "`__u`", self.step.keys)
-        pruning = _condition(self._stored_predicates, "`__old`")
-        self.context.write(
-            f"MERGE INTO {table} AS `__old` USING (\nSELECT true AS `__removed`, {removed} FROM {self.view}\n"
-            f"UNION ALL\nSELECT false AS `__removed`, * FROM (\n{new}\n)\n) AS `__u`\n"
-            f"ON `__u`.`__removed` AND {equal}{f' AND {pruning}' if pruning else ''}\n"
-            f"WHEN MATCHED THEN DELETE\n"
-            f"WHEN NOT MATCHED AND NOT `__u`.`__removed` THEN INSERT ({columns_of(columns)}) VALUES ({added})"
-        )
 
     def _equal(self, left: str, right: str, keys: Sequence[str]) -> str:
         return " AND ".join(f"{left}.{quote(key)} {self._sign(key)} {right}.{quote(key)}" for key in keys)

@@ -35,7 +35,7 @@ __all__ = ["quick"]  # a fixture
 VIEW = temporary("base")
 #: The normal run has each way of writing in some test.
 EACH_WAY = pytest.mark.parametrize(
-    "how", ["positions", *(pytest.param(how, marks=pytest.mark.slow) for how in ("overwrite", "merge", "delete"))]
+    "how", ["positions", *(pytest.param(how, marks=pytest.mark.slow) for how in ("overwrite", "delete"))]
 )
 MODES = ("copy-on-write", "merge-on-read")
 
@@ -47,7 +47,7 @@ def way_of(how: str, mode: str) -> str:
 
 def each_way_and_mode(*soon: tuple[str, str]) -> pytest.MarkDecorator:
     """All pairs; those that are not named are among the slow ones."""
-    pairs = product(("merge", "delete", "overwrite", "positions"), MODES)
+    pairs = product(("delete", "overwrite", "positions"), MODES)
     later = [pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs if pair not in soon]
     return pytest.mark.parametrize(("how", "mode"), [*soon, *later])
 
@@ -146,7 +146,7 @@ def by_groups(home: Home, how: str, **more: Any) -> ReplaceKeysStep:
     return ReplaceKeysStep(TABLE, home.query(), columns, f"SELECT g, h FROM {VIEW}", ("g", "h"), how=how, **more)
 
 
-@each_way_and_mode(("positions", MODES[1]), ("merge", MODES[1]))
+@each_way_and_mode(("positions", MODES[1]))
 def test_affected_groups_are_recomputed_with_nulls_and_new_moved_and_removed_groups(
     home: Home, how: str, mode: str
 ) -> None:
@@ -192,11 +192,11 @@ def test_a_change_that_affects_nothing_writes_nothing_and_one_with_too_many_keys
     home.start(GROUPED)
     before = home.stored
     home.change("UPDATE {t} SET x = x WHERE id = 3")
-    outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "merge"))
+    outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "delete"))
     assert (outcome.error, outcome.mode, outcome.written_by, outcome.keys) == (None, "incremental", "none", 0)
     assert (outcome.metadata_location, outcome.rows_written) == (before, 0)
     home.change("UPDATE {t} SET x = x + 1")
-    step = by_groups(home, "merge", most_keys=3)
+    step = by_groups(home, "delete", most_keys=3)
     ended = home.run(home.delta("g", "h", "x"), step)
     assert (ended.mode, ended.fallback, ended.metadata_location) == ("none", "too-many-keys", None)
     outcome = home.run(home.delta("g", "h", "x"), step, fallback=home.full())
@@ -266,13 +266,12 @@ def test_a_file_of_deletes_in_several_data_files_stays(home: Home, monkeypatch: 
     assert refreshed(2, "positions") == "delete"
 
 
-@pytest.mark.parametrize("how", ["delete", pytest.param("merge", marks=pytest.mark.slow)])
-def test_partitions_without_an_affected_key_keep_their_files(home: Home, how: str) -> None:
+def test_partitions_without_an_affected_key_keep_their_files(home: Home) -> None:
     """The keys are also plain predicates, by which Iceberg skips partitions and files."""
     home.start(GROUPED, partition_by=("`g`",))
     before = files_of(home)
     home.change("UPDATE {t} SET x = 1000 WHERE g = 'g3' AND h = 2")
-    outcome = home.run(home.delta("g", "h", "x"), by_groups(home, how))
+    outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "delete"))
     assert outcome.error is None, outcome.error
     assert home.rows() == home.recomputed()
     kept = {partition for partition, path in before if (partition, path) in files_of(home)}
@@ -285,7 +284,7 @@ def files_of(home: Home) -> dict[tuple[Any, str], int]:
     return {(task.file.partition[0], task.file.file_path): len(task.delete_files) for task in tasks}
 
 
-@pytest.mark.parametrize("how", ["merge", "positions"])
+@pytest.mark.parametrize("how", ["delete", "positions"])
 def test_keys_of_every_type_are_pruned_and_matched(home: Home, how: str) -> None:
     """A value is written as a literal into a predicate; a wrong literal would skip a row that must be deleted."""
     home.start(
@@ -367,7 +366,7 @@ def test_without_a_key_all_rows_are_one_group(home: Home) -> None:
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total, min(h) AS low FROM {t} GROUP BY g"
 
 
-def added(home: Home, how: str = "merge", keys: tuple[str, ...] = ("g",)) -> MergeAdditiveStep:
+def added(home: Home, how: str = "positions", keys: tuple[str, ...] = ("g",)) -> MergeAdditiveStep:
     group = "GROUP BY g" if keys else ""
     changes = f"SELECT {'g, ' if keys else ''}sum(__w) AS n, sum(__w * x) AS total, min(h) AS low FROM {VIEW} {group}"
     combine = (

@@ -592,7 +592,7 @@ def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_r
     ]
     (outcome, joined, refused), _ = over_connect(connect, confs, *scripts)
     assert rows_of(outcome) == [("a", 10), ("b", 25)]
-    assert (outcome.mode, outcome.written_by, outcome.keys) == ("incremental", "merge", 1)
+    assert (outcome.mode, outcome.written_by, outcome.keys) == ("incremental", "delete", 1)
     assert [delta.read_by for delta in outcome.deltas] == [("changelog",)]
     assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
     assert [delta.read_by for delta in joined.deltas] == [("append",)]

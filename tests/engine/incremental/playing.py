@@ -173,7 +173,7 @@ def _views(
                 attempt += 1
                 sql, in_duckdb = query(random, attempt, schema)
             layout = "registered" if random.random() < 0.25 else "pointed"
-            how = random.choice(("overwrite", "delete", "merge", "positions"))
+            how = random.choice(("overwrite", "delete", "positions"))
             made.append(View(f"v{number}", sql, how, layout, in_duckdb, since, schema))
     return made
 

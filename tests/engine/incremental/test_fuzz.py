@@ -31,7 +31,7 @@ from tests.engine.support import MASTER, Lake
 _FIRST = 1000 * (1 + int(os.environ.get("TORTURE_SEED") or 0))
 _MODES = {"append", "merge", "replace-keys", "fast-forward", "noop"}
 #: How changes are read and rows are written.
-_METHODS = {"append", "deleted", "diff", "gathered", "lineage", "positions", "merge", "delete", "overwrite"}
+_METHODS = {"append", "deleted", "diff", "gathered", "lineage", "positions", "delete", "overwrite"}
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_a_failing_history_is_reported_in_its_smallest_form(lake_folder: Path, m
 
     monkeypatch.setattr(playing, "run", fails)
     random = Random(1)
-    views = tuple(View(f"v{number}", "SELECT a FROM r", "merge", "pointed") for number in range(3))
+    views = tuple(View(f"v{number}", "SELECT a FROM r", "delete", "pointed") for number in range(3))
     changing = Changing.drawn(random)
     tables = make(random, "v2-merge-on-read", changing.columns)
     steps = tuple(changing.step(turn) for turn in (0, 1, 2, 3))

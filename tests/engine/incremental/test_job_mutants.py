@@ -34,7 +34,7 @@ class Mutant:
     change: str
     sql: str = _GROUPS
     #: How the stored rows are written.
-    how: str = "merge"
+    how: str = "delete"
     version: int = 2
     mode: str = "merge-on-read"
 
@@ -98,8 +98,7 @@ _kept_by_lineage = row_lineage.RewrittenFiles.changed
 _kept_signed = delta._signed
 
 MUTANTS = {
-    "merge: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL),
-    "delete: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL, how="delete"),
+    "delete: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL),
     "overwrite: stored keys compared with =": Mutant(
         _replace(apply._Keys, "_equal", _equal), _NULL, _DISTINCT, how="overwrite"
     ),
@@ -120,7 +119,7 @@ MUTANTS = {
     "bounds of held rows: the least value is beyond": Mutant(
         _replace(delta, "bounds_of", _held_bounds_too_narrow), "DELETE FROM {ns}.r WHERE n IN (1, 2)", _WITH_ANOTHER
     ),
-    "delete: the stored rows stay": Mutant(_replace(apply._Keys, "_delete", _insert_only), _NULL, how="delete"),
+    "delete: the stored rows stay": Mutant(_replace(apply._Keys, "_delete", _insert_only), _NULL),
     "delta: delete files are not read": Mutant(
         _replace(delta._Tasks, "_deleted", _nothing_deleted), "DELETE FROM {ns}.r WHERE k = 1 AND n = 3"
     ),
