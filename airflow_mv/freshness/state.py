@@ -351,7 +351,7 @@ def _follow(kind: str, old: int | None, observed: ObservedTable, schema_id: str 
     change = f"{commits.snapshots} snapshot{'s' if commits.snapshots != 1 else ''} ({_counted(commits.operations)})"
     if changed:
         columns = ", and its columns may have changed" if commits.kind == Kind.REPLACED else ""
-        text = f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits.size)}{columns}"
+        text = f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits)}{columns}"
         reason = Reason(Code.BASE_CHANGED, text)
     else:
         how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without a change of rows"
@@ -363,11 +363,13 @@ def _shown(snapshot: int | None) -> str:
     return "empty" if snapshot is None else str(snapshot)
 
 
-def _rows(size: Size) -> str:
-    """Return how many rows were added and removed, if known."""
-    counts = (("+", size.rows_added), ("-", size.rows_deleted))
+def _rows(change: Range) -> str:
+    """Return how many rows were added and removed, if known. Copy-on-write commits count copied rows as both."""
+    counts = (("+", change.size.rows_added), ("-", change.size.rows_deleted))
     counted = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
-    return f", {' '.join(counted)} rows" if counted else ""
+    rewrites = change.kind == Kind.REWRITTEN and "overwrite" in dict(change.operations)
+    copies = " (unchanged rows of rewritten files included)" if rewrites else ""
+    return f", {' '.join(counted)} rows{copies}" if counted else ""
 
 
 def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:

@@ -118,6 +118,11 @@ def test_a_stale_view_reports_which_table_changed_and_how() -> None:
     )
 
 
+def test_rows_that_a_copy_on_write_commit_may_have_only_copied_are_reported_as_such() -> None:
+    found = verdict(record(table(2)), table(3, retained={1: "append", 2: "append", 3: "overwrite"}))
+    assert found.reasons[0].message.endswith(" rows (unchanged rows of rewritten files included)")
+
+
 def test_after_compaction_alone_a_view_is_fresh_and_its_snapshots_have_moved() -> None:
     """The rows are the same, so only the new snapshot id must be recorded."""
     found = verdict(record(table(2)), table(3))

@@ -45,15 +45,15 @@ def fuzzed(names: Sequence[str], seed: int, count: int) -> dict[str, dict[str, A
 
 
 def test_i18_every_parser_returns_a_value_or_raises_one_of_our_errors() -> None:
-    """Each parser reads real files, large ones, and 100 broken or hostile variants of its kind of document."""
+    """Each parser reads real files, large ones, and 60 broken or hostile variants of its kind of document."""
     names = [*PARSERS]
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda half: fuzzed(half, SEED, 100), (names[::2], names[1::2]))
+        first, second = pool.map(lambda half: fuzzed(half, SEED, 60), (names[::2], names[1::2]))
     reports = {**first, **second}
     assert reports.keys() == PARSERS.keys()
     assert {name: report["wrong"] for name, report in reports.items()} == {name: [] for name in PARSERS}
     # If all inputs are refused, or none, the fuzzer proves nothing.
-    assert all(report["read"] > 1 and report["refused"] > 25 for report in reports.values()), reports
+    assert all(report["read"] > 1 and report["refused"] > 15 for report in reports.values()), reports
 
 
 @pytest.mark.slow

@@ -52,6 +52,16 @@ V2, V3 = (2, "merge-on-read"), (3, "merge-on-read")
 EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"v{layout[0]}-{layout[1]}")
 
 
+#: How many ordered pairs of a table's snapshots are compared: some in the normal run, all in the long one.
+SOME_PAIRS = pytest.mark.parametrize("number", [5, pytest.param(None, id="all", marks=pytest.mark.slow)])
+
+
+def pairs_of(table: Table, number: int | None) -> list[tuple[int, int]]:
+    """Ordered pairs of a table's snapshots, so many of them or all."""
+    found = list(itertools.permutations(table.snapshots, 2))
+    return found if number is None else random.Random(5).sample(found, number)
+
+
 def soon_or_later(layout: tuple[int, str]) -> ParameterSet:
     """A layout for the normal run: copies are rewritten alike in v2 and v3, and v3 has its own deletes."""
     marks = [] if layout in ((2, "copy-on-write"), (3, "merge-on-read")) else [pytest.mark.slow]
@@ -99,7 +109,7 @@ def test_rows_that_match_other_changes_are_gathered_with_the_change(
     spark: SparkSession, lake: Lake, layout: tuple[int, str]
 ) -> None:
     """All rows of each version with a match are there, as often as in the table, and no row of another version."""
-    ways = check_gathering(random_history(spark, f"{lake.name}.sales.n", layout, seed=4, changes=5), 6)
+    ways = check_gathering(random_history(spark, f"{lake.name}.sales.n", layout, seed=4, changes=5), 3)
     way = {(3, "copy-on-write"): ("gathered", "lineage"), (2, "copy-on-write"): ("diff",)}.get(layout, ("gathered",))
     assert way in ways
     assert any("gathered" in each for each in ways) == (layout != (2, "copy-on-write"))
@@ -197,7 +207,7 @@ def test_changed_rows_of_rewritten_files_are_found_by_their_ids(spark: SparkSess
     table.run("INSERT INTO {t} SELECT id, cast(id % 5 AS int), array(cast(id AS int)) FROM range(200)")
     table.run("UPDATE {t} SET k = 9 WHERE id % 50 = 3", "DELETE FROM {t} WHERE id IN (3, 4, 190)")
     table.run("INSERT INTO {t} VALUES (500, null, null)", "UPDATE {t} SET k = k WHERE id = 7")
-    for start, end in itertools.combinations(table.snapshots, 2):
+    for start, end in [*itertools.pairwise(table.snapshots), (table.snapshots[0], table.head)]:
         for columns, where in ((("id", "k"), "true"), (("id", "k"), "k > 3 OR id = 500"), (("id", "a"), "true")):
             found, facts = table.delta(start, end, columns, where=where)
             assert found == table.change(start, end, columns, where), (start, end, columns, where)
@@ -209,7 +219,10 @@ def test_changed_rows_of_rewritten_files_are_found_by_their_ids(spark: SparkSess
     assert facts.read_by == ("diff",), "versions tell nothing backwards in time"
 
 
-def test_rows_with_ids_of_other_rows_are_compared_by_their_values(spark: SparkSession, lake: Lake) -> None:
+@SOME_PAIRS
+def test_rows_with_ids_of_other_rows_are_compared_by_their_values(
+    spark: SparkSession, lake: Lake, number: int | None
+) -> None:
     """A tool that knows nothing of row ids may commit a file with rows that have some."""
     layout = (3, "copy-on-write")
     other, table = (make_table(spark, f"{lake.name}.sales.{name}", layout, "id BIGINT, k INT") for name in "or")
@@ -219,7 +232,7 @@ def test_rows_with_ids_of_other_rows_are_compared_by_their_values(spark: SparkSe
     table.run("UPDATE {t} SET k = 2 WHERE id IN (95, 1093)", "DELETE FROM {t} WHERE id = 1000")
     append_files_of(table, other)
     table.run("DELETE FROM {t} WHERE id IN (92, 1092)")
-    for start, end in itertools.permutations(table.snapshots, 2):
+    for start, end in pairs_of(table, number):
         assert table.delta(start, end)[0] == table.change(start, end), (start, end)
 
 
@@ -273,7 +286,7 @@ def test_without_scan_tasks_only_changed_files_count(
     monkeypatch.setattr("airflow_mv.job.changelog._SLOWER", 0)
     table = random_history(spark, f"{lake.name}.sales.l", layout, seed=3, changes=6)
     ways: set[str] = set()
-    for start, end in random.Random(7).sample(list(itertools.permutations(table.snapshots, 2)), 6):
+    for start, end in random.Random(7).sample(list(itertools.permutations(table.snapshots, 2)), 4):
         found, facts = table.delta(start, end, COLUMNS, where="k IN (1, 2)")
         assert found == table.change(start, end, COLUMNS, "k IN (1, 2)"), (start, end)
         ways |= set(facts.read_by)
@@ -285,22 +298,23 @@ def test_without_scan_tasks_only_changed_files_count(
     assert table.delta(start, end)[1].read_by == ("files",), "the changelog has a column of this name"
 
 
+@SOME_PAIRS
 @pytest.mark.parametrize("most", [20_000, 0])
 def test_without_scan_tasks_a_second_deletion_vector_of_a_file_replaces_the_first_one(
-    spark: SparkSession, lake: Lake, most: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, most: int, number: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are of the whole file: only what they differ in is a change. The entries are read at once, or compared."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
     monkeypatch.setattr("airflow_mv.job.changed_files._MOST_VALUES", most)
     table = make_table(spark, f"{lake.name}.sales.d", V3, "id BIGINT, k INT")
     table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, cast(id % 3 AS int) FROM range(20)")
-    table.run(*(f"DELETE FROM {{t}} WHERE id = {number}" for number in (3, 5, 7)))
-    for start, end in itertools.permutations(table.snapshots, 2):
+    table.run(*(f"DELETE FROM {{t}} WHERE id = {one}" for one in (3, 5, 7)))
+    for start, end in pairs_of(table, number):
         found, facts = table.delta(start, end)
         assert (found, facts.read_by) == (table.change(start, end), ("deleted",))
 
 
-@pytest.mark.parametrize("layout", [V2, V3], ids=["v2", "v3"])
+@pytest.mark.parametrize("layout", [pytest.param(V2, id="v2", marks=pytest.mark.slow), pytest.param(V3, id="v3")])
 def test_without_scan_tasks_the_first_deletes_of_a_file_are_read_by_their_mark(
     spark: SparkSession, lake: Lake, layout: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,8 +348,9 @@ def test_without_scan_tasks_the_first_deletes_of_a_file_are_read_by_their_mark(
 # -------------------------------------------------------------------------------------- columns, names
 
 
+@SOME_PAIRS
 def test_without_scan_tasks_the_columns_of_a_snapshot_are_read_after_they_were_swapped(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, number: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No commit of rows shows that, and names and types are the same: the scans of commits have the present columns."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
@@ -345,7 +360,7 @@ def test_without_scan_tasks_the_columns_of_a_snapshot_are_read_after_they_were_s
         table.run("INSERT INTO {t} SELECT id, id + 100 FROM range(20)", "INSERT INTO {t} VALUES (50, 150)")
         table.run("DELETE FROM {t} WHERE a IN (3, 50)", "UPDATE {t} SET b = 7 WHERE a = 4")
         table.run(*(f"ALTER TABLE {{t}} RENAME COLUMN {old} TO {new}" for old, new in ("ax", "ba", "xb")))
-        for start, end in itertools.permutations(table.snapshots, 2):
+        for start, end in pairs_of(table, number):
             assert table.delta(start, end, ("a", "b"))[0] == table.change(start, end, ("a", "b")), (layout, start, end)
         with pytest.raises(IncrementalRefusedError, match="have just changed") as refused:
             table.delta(*table.snapshots[:2], ("a", "b"), kind="append")
