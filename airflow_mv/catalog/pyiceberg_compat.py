@@ -28,6 +28,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import StructProtocol
 from requests import Session
@@ -307,3 +308,22 @@ def replace_files(transaction: Transaction, io: FileIO, added: Iterable[DataFile
             snapshot.append_data_file(file)
         for file in removed:
             snapshot.delete_data_file(file)
+
+
+def send_once(transaction: Transaction) -> None:
+    """Commit a transaction with one request. No file is deleted, whatever the answer is.
+
+    pyiceberg's own commit deletes the manifests after a conflict, which is not a proof that nothing was committed: a
+    client, a proxy or a file system may repeat a request whose answer was lost. The copy conflicts with the original.
+
+    Raises:
+        CommitFailedException: The catalog reported a conflict.
+    """
+    uuid = AssertTableUUID(uuid=transaction.table_metadata.table_uuid)
+    transaction._table._do_commit(updates=transaction._updates, requirements=(*transaction._requirements, uuid))
+
+
+def delete_manifests(transaction: Transaction) -> None:
+    """Delete the manifests and manifest lists that were written for a transaction. It must not have been committed."""
+    for producer in transaction._snapshot_producers:
+        producer._clean_all_uncommitted()

@@ -244,7 +244,9 @@ def _write_version(metadata: TableMetadata, number: int, *, base: str | None = N
         flush(str(written))
         os.link(written, place)
     except FileExistsError:
-        raise CommitFailedException(f"another writer has created {place.name}") from None
+        # A network file system may send a link again whose answer was lost.
+        if not place.samefile(written):
+            raise CommitFailedException(f"another writer has created {place.name}") from None
     finally:
         written.unlink(missing_ok=True)
     if base is not None and not local_path(base).exists():

@@ -38,8 +38,6 @@ TABLE_PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "8",
 }
-#: Table properties that no setting overrides: a commit that is sent again has to look for the keys again.
-FIXED_PROPERTIES = {"commit.retry.num-retries": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def _component(properties: Mapping[str, str], name: str) -> ComponentSettings:
         location=properties.get(f"{own}location") or None,
         expire_after=_period(layered),
         max_files=_number(layered, MAX_FILES, least=1),
-        properties={**table, **FIXED_PROPERTIES},
+        properties=table,
     )
 
 

@@ -21,7 +21,7 @@ from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BooleanType,
@@ -39,7 +39,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.answers import NO_ANSWER, answered
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.places import lies_in
-from airflow_mv.catalog.pyiceberg_compat import replace_files, write_data_files
+from airflow_mv.catalog.pyiceberg_compat import delete_manifests, replace_files, send_once, write_data_files
 from airflow_mv.catalog.reachable_files import files_of_lists
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -361,14 +361,29 @@ class Component(Generic[R]):
                 wanted = edit(table)
                 if not len(wanted.rows) and not wanted.replaced:
                     return True
-                written = write_data_files(table, wanted.rows)
-                try:
-                    _send(table, written, wanted.replaced)
-                except CommitFailedException:
-                    for file in written:
-                        discard(self._home.catalog.files, file.file_path)
-                    return False
+                return self._sent(table, write_data_files(table, wanted.rows), wanted.replaced)
         except _MovedOnError:
+            return False
+
+    def _sent(self, table: Table, added: Sequence[DataFile], removed: Sequence[DataFile]) -> bool:
+        """Send a commit that adds and removes files; ``False`` if it has to be made again.
+
+        Only the table's state tells what a conflict means: see decision record 5. All copies of the commit have the
+        same sequence number. If another commit has that number, no copy can be applied any more.
+        """
+        change = _change(table, added, removed)
+        snapshot = change.table_metadata.snapshots[-1]
+        try:
+            send_once(change)
+        except CommitFailedException:
+            now = self._home.open(self.kind)
+            numbers = {} if now is None else {item.snapshot_id: item.sequence_number for item in now.snapshots()}
+            if snapshot.snapshot_id in numbers:
+                return True
+            if snapshot.sequence_number and snapshot.sequence_number in numbers.values():
+                delete_manifests(change)
+                for file in added:
+                    discard(self._home.catalog.files, file.file_path)
             return False
         return True
 
@@ -486,14 +501,16 @@ class Component(Generic[R]):
         return len(old)
 
 
-def _send(table: Table, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
-    with table.transaction() as transaction:
-        if removed:
-            replace_files(transaction, table.io, added, removed)
-            return
-        with transaction.update_snapshot().merge_append() as snapshot:
-            for file in added:
-                snapshot.append_data_file(file)
+def _change(table: Table, added: Sequence[DataFile], removed: Sequence[DataFile]) -> Transaction:
+    """Return a commit that adds and removes files, which is not sent yet."""
+    change = table.transaction()
+    if removed:
+        replace_files(change, table.io, added, removed)
+        return change
+    with change.update_snapshot().merge_append() as snapshot:
+        for file in added:
+            snapshot.append_data_file(file)
+    return change
 
 
 def _superseded_before(table: Table, moment_ms: int) -> set[int]:

@@ -78,14 +78,12 @@ def test_a_component_overrides_what_is_common_and_that_overrides_the_default() -
         "airflow-mv.registry.views.location": "s3://bucket/views",
         "airflow-mv.registry.table.write.parquet.compression-codec": "gzip",
         "airflow-mv.registry.refreshes.table.write.parquet.compression-codec": "snappy",
-        "airflow-mv.registry.table.commit.retry.num-retries": "9",
     }
     found = registry_settings(given).components
     assert (found["views"].expire_after, found["refreshes"].expire_after) == (None, timedelta(days=1))
     assert (found["views"].location, found["refreshes"].location) == ("s3://bucket/views", None)
     codecs = [item.properties["write.parquet.compression-codec"] for item in found.values()]
     assert codecs == ["gzip", "snappy"]
-    assert {item.properties["commit.retry.num-retries"] for item in found.values()} == {"0"}
     for never in ("", "0", "-1 d"):
         assert registry_settings({"airflow-mv.registry.expire-after": never}).components["views"].expire_after is None
     assert {item.max_files for item in found.values()} == {int(DEFAULTS["airflow-mv.registry.max-files"])}

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
@@ -119,6 +122,65 @@ def test_what_is_no_longer_current_expires_after_the_period_or_never(
     assert len(table_of(registry).metadata.snapshots) == (1 if period else 4)
     assert left == (set() if period else lost)
     assert [row.rows_written for row in registry.refreshes.rows()] == [5]
+
+
+@pytest.mark.parametrize("fault", ["answer", "answer, then others", "link"])
+def test_a_commit_that_conflicts_with_its_own_copy_keeps_its_files(
+    home: Lake, registry: Registry, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client, a proxy or a file system has sent it twice, because the first answer was lost."""
+    commit, link, other = Table._do_commit, os.link, require_registry(home.catalog)
+
+    def committed_twice(table: Table, **request: Any) -> None:
+        monkeypatch.setattr(Table, "_do_commit", commit)
+        commit(table, **request)
+        for number in range(1, 3 if "others" in fault else 1):
+            other.refreshes.overwrite([refresh_row(number, rows_written=number)])
+        raise CommitFailedException("a requirement was not met")
+
+    def linked_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    for number in range(3):
+        if fault == "link":
+            monkeypatch.setattr(os, "link", linked_twice)
+        else:
+            monkeypatch.setattr(Table, "_do_commit", committed_twice)
+        assert registry.refreshes.overwrite([refresh_row(0, rows_written=number)]) == 1
+        assert [row.rows_written for row in registry.refreshes.rows(equal(refresh_id=refresh_row(0).refresh_id))] == [
+            number
+        ]
+    assert len(registry.refreshes.rows()) == (3 if "others" in fault else 1)
+    assert len(table_of(registry).metadata.snapshots) == (9 if "others" in fault else 3)
+
+
+def test_a_commit_that_came_too_late_leaves_no_files(
+    home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the table does not show which commit came first, they stay."""
+    registry.refreshes.add([refresh_row(0)])
+    commit = Table._do_commit
+    before: set[Path] = set()
+
+    def late(table: Table, **request: Any) -> None:
+        monkeypatch.setattr(Table, "_do_commit", commit)
+        before.update(files_of(registry))
+        require_registry(home.catalog).refreshes.add([refresh_row(1)])
+        commit(table, **request)
+
+    def refused(table: Table, **request: Any) -> None:
+        monkeypatch.setattr(Table, "_do_commit", commit)
+        before.update(files_of(registry))
+        raise CommitFailedException("try again")
+
+    for number, (fault, is_deleted) in enumerate([(late, True), (refused, False)], 2):
+        before.clear()
+        monkeypatch.setattr(Table, "_do_commit", fault)
+        assert registry.refreshes.add([refresh_row(number)]) == 1
+        written = {path for path in before if path.suffix in (".parquet", ".avro")}
+        assert (written <= set(files_of(registry))) is not is_deleted
+    assert len(registry.refreshes.rows()) == 4
 
 
 def test_a_table_of_an_older_version_gets_the_new_columns(home: Lake, registry: Registry) -> None:
