@@ -32,7 +32,7 @@ from airflow_mv.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
     from airflow_mv.spec.identifiers import Identifier
 
 _AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
@@ -225,7 +225,7 @@ def drop(*, view: str, purge: bool, force: bool, as_json: bool, conn_id: str | N
         out.print(f"left: {visible(document['left'])}", markup=False)
 
 
-def _dropped(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
+def _dropped(catalog: MaterializedViewCatalog, view: Identifier | LoadedView, *, force: bool) -> dict[str, Any]:
     from airflow_mv.maintenance.drop import drop as drop_view
 
     left = drop_view(catalog, view, force=force).left
@@ -237,9 +237,10 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
     from airflow_mv.catalog.evidence import folder_of
     from airflow_mv.maintenance.drop import purge as purge_view
 
-    folder = folder_of(catalog, view)
+    folder, loaded = folder_of(catalog, view), None
     try:
-        done = purge_view(catalog, view)
+        loaded = catalog.load(view)
+        done = purge_view(catalog, loaded)
     except (NotMaterializedError, ViewNotFoundError):
         raise
     except (InvalidMetadataError, NotFoundError, UnsupportedError) as error:
@@ -251,7 +252,7 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
                 f"the view and leaves its files in {folder}"
             ) from None
         left = f"its files in {folder} were not purged: {error}"
-        return {"left": "; ".join(filter(None, (left, _dropped(catalog, view, force=True).get("left"))))}
+        return {"left": "; ".join(filter(None, (left, _dropped(catalog, loaded or view, force=True).get("left"))))}
     return {
         "deleted_files": len(done.files),
         "deleted_bytes": done.size_bytes,

@@ -28,18 +28,22 @@ from airflow_mv.spec.identifiers import Identifier
 log = logging.getLogger(__name__)
 
 
-def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected:
+def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> Collected:
     """Drop a view, and delete the files below its folders that are proven its own. All other files stay.
 
     If the process dies in between, the row is gone and files are left at the location in the log.
 
+    Args:
+        catalog: Where it is.
+        view: Its name; or the view as it was loaded, so that no other one of this name is dropped.
+
     Raises:
-        ViewNotFoundError: There is no such view.
+        ViewNotFoundError: There is no such view, or it was dropped meanwhile. What was created since stays.
         NotMaterializedError: It is a plain view, which this package does not drop.
         UnsupportedError: Another table or view uses its folder, too. Nothing was dropped.
     """
-    loaded = catalog.load(view)
-    return delete_all(catalog, loaded, lambda: drop(catalog, loaded.identifier, purges=True))
+    loaded = view if isinstance(view, LoadedView) else catalog.load(view)
+    return delete_all(catalog, loaded, lambda: drop(catalog, loaded, purges=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Dropped:
 
 def drop(
     catalog: MaterializedViewCatalog,
-    view: str | Identifier,
+    view: str | Identifier | LoadedView,
     *,
     force: bool = False,
     purges: bool = False,
@@ -70,20 +74,20 @@ def drop(
 
     Args:
         catalog: Where it is.
-        view: The view.
+        view: Its name; or the view as it was loaded, so that no other one of this name is dropped.
         force: Drop it although nothing proves that it is a materialized view.
         purges: Remove an adopted table, too.
         effects: Clock, sleep and jitter.
 
     Raises:
-        ViewNotFoundError: There is no such view.
+        ViewNotFoundError: There is no such view, or another one by now.
         NotMaterializedError: It is a plain view, which this package does not drop.
         InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
         CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
         CatalogUnavailableError: With ``purges``: the view is dropped, and its storage table is not.
     """
-    identifier = catalog.identify(view)
-    loaded = _loaded_or_proven(catalog, identifier, force=force)
+    identifier = view.identifier if isinstance(view, LoadedView) else catalog.identify(view)
+    loaded = view if isinstance(view, LoadedView) else _loaded_or_proven(catalog, identifier, force=force)
     if loaded is not None:
         log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
     if loaded is None:

@@ -21,7 +21,7 @@ from airflow_mv.catalog.files import named
 from airflow_mv.catalog.listing import StoredFile, leads_out
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
-from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError, ViewNotFoundError
+from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.maintenance.expire import Expired as Expired
 from airflow_mv.maintenance.expire import expire as expire
 from airflow_mv.maintenance.folders import Others, others_in, own_folders
@@ -29,6 +29,7 @@ from airflow_mv.maintenance.history import History, Proof, owner
 from airflow_mv.maintenance.ledger import ExpiredSnapshots, Ledger, ledger_location, read_ledger, write_ledger
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
+from airflow_mv.publish.removal import require_same
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import REASONS
 
@@ -284,12 +285,14 @@ def delete_all(
 
     Raises:
         UnsupportedError: Another table uses the folder, too. Nothing was dropped.
+        ViewNotFoundError: The view was dropped meanwhile. Nothing was deleted.
     """
     storage = catalog.load_storage(view)
     bases, compare = own_folders(catalog, view, storage), Places()
     before = _listed(catalog, view, bases, compare)
     history = later = _history(catalog, storage, before, past_files_of)
     others = _others(catalog, view, storage, before, history, files_of)
+    require_same(view, catalog.load(view.identifier))
     drop()
     # Listed after the drop, so no new file can become part of the view.
     folder = _listed(catalog, view, bases, compare)
@@ -367,10 +370,7 @@ def _state(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[str, str
 def _now(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[LoadedStorage, tuple[str, str]]:
     """Load the view's current state. If it is another view by now, nothing may be deleted."""
     again = catalog.load(view.identifier)
-    if again.metadata.view_uuid != view.metadata.view_uuid or again.metadata.location != view.metadata.location:
-        raise ViewNotFoundError(
-            f"view {view.identifier} was dropped and created again during maintenance; nothing was deleted"
-        )
+    require_same(view, again)
     storage = catalog.load_storage(again)
     return storage, (again.metadata_location, storage.location)
 

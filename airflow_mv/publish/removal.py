@@ -15,15 +15,31 @@ log = logging.getLogger(__name__)
 
 
 def drop_entry(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-    """Remove a view's entry: in a SQL catalog only of this view, in a REST catalog by its name.
+    """Remove a view's entry. A REST server removes it by its name, so the view is loaded once more before that.
 
     Raises:
+        ViewNotFoundError: Another view has the name by now.
         CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
     """
     if catalog.has_rows:
         commit(DropView(catalog, view, effects))
-    else:
-        drop_by_name(catalog, view.identifier, known=True)
+        return
+    try:
+        now = catalog.load(view.identifier)
+    except ViewNotFoundError:
+        now = view  # a server may list a view that it does not find
+    require_same(view, now)
+    drop_by_name(catalog, view.identifier, known=True)
+
+
+def require_same(view: LoadedView, now: LoadedView) -> None:
+    """Raise if a view that was loaded again is another one.
+
+    Raises:
+        ViewNotFoundError: It was dropped and created again.
+    """
+    if (now.metadata.view_uuid, now.metadata.location) != (view.metadata.view_uuid, view.metadata.location):
+        raise ViewNotFoundError(f"view {view.identifier} was dropped and created again meanwhile; nothing was deleted")
 
 
 class Removal(Change[LoadedState]):

@@ -15,8 +15,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
+from airflow_mv.catalog.entries import CatalogEntry
 from airflow_mv.catalog.files import join
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.refresh.create import create
@@ -257,6 +258,29 @@ def test_a_view_that_was_dropped_and_recreated_is_cleaned_up(every_home: Lake, r
     assert earlier.exists()
     if remove is maintained:
         assert len(home.read()) == 3
+
+
+def test_a_purge_keeps_a_view_that_was_created_meanwhile(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads all metadata first, which takes minutes for a large view."""
+    home = every_home
+    home.table()
+    home.view()
+    home.refresh()
+    loaded, others = home.catalog.load(VIEW), home.catalog.other_entries
+
+    def created_again(own: frozenset[str]) -> tuple[CatalogEntry, ...]:
+        drop(home.catalog, VIEW)
+        home.view()
+        home.refresh()
+        return others(own)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(home.catalog, "other_entries", created_again)
+        with pytest.raises(ViewNotFoundError, match="created again"):
+            purge(home.catalog, VIEW)
+    with suppress(ViewNotFoundError):
+        drop(home.catalog, loaded, force=True)
+    assert len(home.read()) == 2
 
 
 def test_garbage_of_an_earlier_storage_table_is_collected(registered_home: Lake) -> None:
