@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from airflow_mv.spec.view import ViewMetadata
 
 #: What a query by a view's name does, if the name is not a table.
 RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
+#: A name of a metadata file that is only a number.
+_NUMBERED = re.compile(r"v?[0-9]+(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,3 +383,23 @@ class Located:
     table: TableMetadata | None = None
     view: LoadedView | None = None
     place: StoragePlace | None = None
+
+    def is_still(self, metadata_location: str | None) -> bool:
+        """Whether the table certainly is as it was when its metadata file had this location.
+
+        Metadata that came with the pointer is to be compared itself: a table that was created again may reuse a name.
+        """
+        return (
+            self.table is None
+            and self.metadata_location == metadata_location
+            and not may_be_reused(self.metadata_location)
+        )
+
+
+def may_be_reused(metadata_location: str) -> bool:
+    """Whether a table that is dropped and created again may have a metadata file of this name again.
+
+    Catalogs put a new uuid into the name. ``HadoopTableOperations`` names a file by its number, and such a table can be
+    registered in a catalog.
+    """
+    return _NUMBERED.fullmatch(metadata_location.rpartition("/")[2]) is not None

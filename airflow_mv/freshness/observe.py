@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.catalog.loaded import may_be_reused
 from airflow_mv.catalog.path_tables import check_path
 from airflow_mv.catalog.statistics import have_same_files
 from airflow_mv.errors import (
@@ -145,15 +146,16 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
     found |= {view.identifier: view.metadata_location for view in seen.dependencies.views}
     for table in seen.tables:
         name = Identifier.parse(table.identifier)
-        if table.metadata_location is None or name.path is not None or name.selects_from is not None:
+        location = table.metadata_location
+        if location is None or may_be_reused(location) or name.path is not None or name.selects_from is not None:
             return None
-        found[name] = table.metadata_location
+        found[name] = location
         place = seen.places.get(name)
         if place is not None:  # the storage table of a materialized view, which names it
             view = located.get(name)
             if view is None or view.kind != "view":
                 return None
-            found |= {place: table.metadata_location} if isinstance(place, Identifier) else {}
+            found |= {place: location} if isinstance(place, Identifier) else {}
             found[name] = view.metadata_location
     return found
 
@@ -384,7 +386,7 @@ def observe_tables(
     pins: dict[Identifier, ObservedTable] | None = None,
     located: dict[Identifier, Located] | None = None,
 ) -> tuple[tuple[ObservedTable, ...], dict[Identifier, StoragePlace]]:
-    """Observe base tables: with at most one catalog query, and a metadata file only if a pointer has moved.
+    """Observe base tables: with at most one catalog query, and a metadata file only if the table may have changed.
 
     What was located before is taken from ``located``, and what is located here is added to it.
 
@@ -446,12 +448,12 @@ def _observed(
         return ObservedTable(str(identifier), error=place)
     try:
         place = _through_materialized_view(catalog, identifier, place, storages)
-        if recorded and recorded.properties.get(METADATA_LOCATION) == place.metadata_location:
+        if recorded and place.is_still(recorded.properties.get(METADATA_LOCATION)):
             head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
             uuid = recorded.properties.get(TABLE_UUID)
             schema_id = recorded.properties.get(SCHEMA_ID)
             return ObservedTable(
-                str(identifier), place.metadata_location, head, place.table, uuid, schema_id, storage=place.place
+                str(identifier), place.metadata_location, head, None, uuid, schema_id, storage=place.place
             )
         return _read(catalog, identifier, place, as_of)
     except (MetadataFileNotFoundError, _NotSelectedError) as error:

@@ -53,7 +53,7 @@ class ObservedTable:
         identifier: Its full name.
         metadata_location: The metadata file in the catalog; ``None`` if ``head`` is not current in it.
         head: The snapshot to compare with, or ``None`` for a table that was never written.
-        table: Its metadata; ``None`` if the pointer equals the recorded one and no file was opened.
+        table: Its metadata; ``None`` if the pointer shows that nothing has changed, and no file was opened.
         table_uuid: Its uuid, if known.
         schema_id: The id of the schema of ``head``, if known.
         error: Why it cannot be read, or ``None``.

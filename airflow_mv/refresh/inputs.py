@@ -278,9 +278,9 @@ def _newer_tables(
 def _tables_now(
     catalog: MaterializedViewCatalog, files: Mapping[Identifier, str | None]
 ) -> dict[Identifier, TableMetadata | None]:
-    """Return the present metadata of tables; ``None`` if the metadata file is still the one that was read before."""
+    """Return the present metadata of tables; ``None`` for one that certainly has not changed since it was read."""
     return {
-        name: None if at.metadata_location == files[name] else catalog.table_metadata(name, at)
+        name: None if at.is_still(files[name]) else catalog.table_metadata(name, at)
         for name, at in catalog.locate([*files]).items()
         if at.kind == "table"
     }

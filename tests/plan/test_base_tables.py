@@ -152,6 +152,33 @@ def test_a_folder_without_a_table_is_an_unreadable_base_table(home: Lake) -> Non
         home.refresh()
 
 
+@pytest.mark.parametrize("by", ["path", "catalog"])
+def test_a_table_that_is_created_again_with_the_same_file_names_is_another_table(home: Lake, by: str) -> None:
+    """Files of a table without a catalog are numbered. It may be registered in a catalog, by such a file."""
+
+    def created(*rows: tuple[int, str, int]) -> None:
+        home.iceberg.drop_table("sales.orders")
+        shutil.rmtree(place, ignore_errors=True)
+        home.iceberg.create_table("sales.orders", schema=ORDERS, location=str(place)).append(orders(rows))
+        as_hadoop(home)
+        if by == "catalog":
+            home.iceberg.drop_table("sales.orders")
+            home.iceberg.register_table("sales.orders", f"file://{place}/metadata/v1.metadata.json")
+
+    place = folder(home)
+    created(*FIRST)
+    home.view(sql=ALL + (f"iceberg.`{place}`" if by == "path" else "sales.orders"))
+    home.refresh()
+    assert (ids(home), state(home)) == ([1, 2, 3], State.FRESH)
+    before = observe(home.catalog, VIEW).pointers
+    created((7, "east", 1))
+    found = observe(home.catalog, VIEW)
+    assert [str(reason.code) for reason in found.freshness.reasons] == ["BASE_RECREATED"]
+    assert (before, found.pointers) == (None, None), "pointers alone do not tell whether it is fresh"
+    home.refresh()
+    assert (ids(home), state(home)) == ([7], State.FRESH)
+
+
 def test_i19_a_table_outside_of_the_allowed_folders_is_refused(home: Lake, tmp_path: Path) -> None:
     """Neither by its path nor by the folder that its metadata names, also through a link."""
     outside = tmp_path / "outside"
