@@ -13,7 +13,18 @@ from collections.abc import Iterable
 _SHORTEST = 5
 #: Values of settings whose names only look like those of secrets, such as ``token-refresh-enabled``.
 _PLAIN = re.compile(r"true|false|[0-9.]+", re.IGNORECASE | re.ASCII)
-_USER = re.compile(r"(//[^/\s:@]*:)[^/\s@]+@")
+#: The password of a URL's user. It may hold an ``@`` that should have been written as ``%40``.
+_USER = re.compile(r"(//[^/\s:]*:)([^/\s]+)@")
+#: The same where the text is nothing but a URL. SQLAlchemy leaves blanks as they are.
+_USER_OF_URL = re.compile(r"(//[^/\s:]*:)([^/]+)@")
+#: The user and password of Oracle's JDBC URLs: ``jdbc:oracle:thin:user/password@//host``.
+_ORACLE = re.compile(r"(?i)(jdbc:oracle:\w+:[^/@\s]*/)([^/@\s]+)@")
+_NAME = r"[^=?&;,()\s]{0,40}"
+#: A secret option of a URL: ``?password=…``, ``;pwd=…``, ``(token=…)``.
+_OPTION = re.compile(
+    rf"(?i)([?&;,(]{_NAME}(?:passw|pwd|secret|token|credential|signature|(?:access|api|account|shared|private)[._-]?key)"
+    rf"{_NAME}=)([^&;,()\s]+)"
+)
 
 _hidden: set[str] = set()
 #: Values that are secret for a short time, by their owner; only the latest owners are kept.
@@ -49,6 +60,16 @@ def _forms(secrets: Iterable[str]) -> frozenset[str]:
     return frozenset(form for form in forms if len(form) >= _SHORTEST and not _PLAIN.fullmatch(form))
 
 
+def passwords_in(text: str) -> frozenset[str]:
+    """Return the passwords in a setting that is a URL, as written there.
+
+    Of a password that holds an unescaped ``@`` the part behind it is returned, too: some parsers take it for a part of
+    the host, and name the host in messages.
+    """
+    found = {match[2] for pattern in (_USER_OF_URL, _ORACLE, _OPTION) for match in pattern.finditer(text)}
+    return frozenset(found | {password.partition("@")[2] for password in found} - {""})
+
+
 def shortened(text: str, longest: int) -> str:
     """Return a text with hidden values and passwords in URLs replaced by ``***``, cut to a length.
 
@@ -58,5 +79,5 @@ def shortened(text: str, longest: int) -> str:
     """
     for secret in sorted(_hidden.union(*list(_current.values())), key=len, reverse=True):
         text = text.replace(secret, "***")
-    text = _USER.sub(r"\1***@", text)
+    text = _OPTION.sub(r"\1***", _ORACLE.sub(r"\1***@", _USER.sub(r"\1***@", text)))
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

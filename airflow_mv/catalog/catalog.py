@@ -78,6 +78,8 @@ _REFUSED_BY_DATABASE = re.compile(
     r"(?i)authentication failed|access denied|(database|role) .* does not exist|no pg_hba\.conf entry"
     r"|no password supplied|file is not a database"
 )
+#: A database's URI with two ``@``. SQLAlchemy would take the rest of the password for a part of the host.
+_TWO_AT = re.compile(r"(?!https?:)[\w+]+://[^/?]*@[^/?]*@")
 
 
 class MaterializedViewCatalog:
@@ -811,6 +813,7 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
         CatalogUnavailableError: The catalog does not respond.
         ConfigurationError: The catalog cannot be opened.
     """
+    _require_escaped(what, str(properties.get("uri", "")))
     try:
         with quiet_warnings(properties), opening():
             yield
@@ -837,3 +840,11 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
             raise ConfigurationError(f"{what} cannot be opened: {cause}") from None
         cause = without_secrets(str(error), properties)
         raise ConfigurationError(f"{what} cannot be opened: {type(error).__name__}: {cause}") from None
+
+
+def _require_escaped(what: str, uri: str) -> None:
+    if _TWO_AT.match(uri):
+        raise ConfigurationError(
+            f"{what} cannot be opened: the user or password in its uri holds an '@'. Write it as %40: the host begins "
+            "after the first '@'"
+        )

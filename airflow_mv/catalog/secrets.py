@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote, urlsplit
+from urllib.parse import quote, quote_plus, unquote
 
 from airflow_mv.catalog.spark import is_secret
-from airflow_mv.redaction import hide
+from airflow_mv.redaction import hide, passwords_in
 
 _SHORTEST = 3
 
@@ -61,16 +61,8 @@ def _secrets(properties: Mapping[str, Any]) -> Iterator[str]:
             yield from _secrets(value)
             continue
         text = str(value)
-        if password := _password(text):
-            yield password
+        yield from passwords_in(text)
         if key != "uri" and is_secret(key, text):
             yield text
             if key.endswith("credential"):
                 yield text.partition(":")[2]
-
-
-def _password(text: str) -> str | None:
-    try:
-        return urlsplit(text).password if "://" in text else None
-    except ValueError:
-        return None

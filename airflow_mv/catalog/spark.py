@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.redaction import passwords_in
 from airflow_mv.version import DELTA, ICEBERG_FOR_SPARK, SCALA, minor, supported
 
 #: The version of Spark whose packages a catalog's settings name, until :meth:`SparkSettings.on` names another's.
@@ -32,12 +33,12 @@ _EXTENSIONS_KEY = "spark.sql.extensions"
 _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 
 _SECRET = re.compile(
-    r"(?i)secret|password|passwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
+    r"(?i)secret|passw|pwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
     r"|sas[.-]|cryption-key|connection-string|(^|[.])headers?[.]|sse[.]key|signature"
 )
 #: Spark shows a setting as ``*********(redacted)`` if this matches its key or its value (``user:pw@``). It has neither
 #: blanks nor backslashes, so that it survives the command lines of other submitters.
-REDACTION = _SECRET.pattern + r"|uri$|//[^/]*:[^/]*@"
+REDACTION = _SECRET.pattern + r"|uri$|//[^/]*:[^/]*@|^jdbc:oracle:.*/.*@"
 
 #: The header with which a client requests credentials from a REST server. pyiceberg sends it by itself, Java does not.
 DELEGATION = "header.X-Iceberg-Access-Delegation"
@@ -234,10 +235,10 @@ def _hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(key: str, value: str = "") -> bool:
-    """Return whether a setting is a credential, by its key or by a URL with a password in its value."""
+    """Return whether a setting is a credential, by its key or by a password in a URL in its value."""
     if key == "spark.redaction.regex" or key.endswith(f".{DELEGATION}"):
         return False
-    return bool(_SECRET.search(key) or re.search(r"//[^/\s]*:[^/\s]*@", value))
+    return bool(_SECRET.search(key) or passwords_in(value))
 
 
 def _catalog(name: str, own: Mapping[str, str], overridden: set[str]) -> tuple[dict[str, str], tuple[str, ...]]:

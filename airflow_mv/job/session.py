@@ -28,7 +28,7 @@ from airflow_mv.job.submit import (
     spark_defaults,
     write_properties,
 )
-from airflow_mv.redaction import hide, shortened
+from airflow_mv.redaction import hide, passwords_in, shortened
 
 #: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."
@@ -174,6 +174,7 @@ def hide_secrets(spark: SparkSession) -> None:
     confs = dict(spark.sparkContext.getConf().getAll())
     pattern = re.compile(confs.get("spark.redaction.regex") or "(?i)secret|password|token|access[.]?key")
     hide(value for key, value in confs.items() if pattern.search(key) and not key.endswith("uri"))
+    hide(password for value in confs.values() for password in passwords_in(value))
 
 
 # ---------------------------------------------------------------------------------- a session of ours

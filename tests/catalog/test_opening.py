@@ -20,6 +20,9 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
         ("rest", "http://me:4711@127.0.0.1:1/", CatalogUnavailableError, "'far' does not respond"),
         ("sql", "nonsense://me:4711@127.0.0.1:1/x", ConfigurationError, "'far' cannot be opened"),
         ("nonsense", "http://me:4711@127.0.0.1:1/", ConfigurationError, "'far' cannot be opened"),
+        ("sql", "postgresql+psycopg2://me:p@ss4711@127.0.0.1:1/x", ConfigurationError, "holds an '@'. Write it as %40"),
+        ("sql", "postgresql+psycopg2://127.0.0.1:1/x?user=me&password=a4711", CatalogUnavailableError, "not respond"),
+        ("rest", "http://me:p@ss4711@127.0.0.1:1/", CatalogUnavailableError, "'far' does not respond"),
     ],
 )
 def test_an_outage_is_distinguished_from_a_wrong_configuration(

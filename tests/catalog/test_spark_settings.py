@@ -9,8 +9,10 @@ import subprocess
 
 import pytest
 
+from airflow_mv.catalog.secrets import without_secrets
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.redaction import shortened
 from tests.rest.java import cache_folder
 
 SECRET = "canary-pässword"
@@ -120,6 +122,29 @@ def test_all_kinds_of_credentials_are_secret_and_hidden_when_printed() -> None:
     assert all(re.search(redaction, key) or re.search(redaction, value) for key, value in settings.secrets.items())
     assert catalog(settings)["scope"] == "all"
     assert settings.secrets["spark.sql.catalog.lake.adls.sas-token.acc.dfs.core.windows.net"] == SECRET
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:mysql://h/d?user=u&password={}",
+        "jdbc:mysql://u:{}@h/d",
+        "jdbc:mysql://address=(host=h)(user=u)(password={})/d",
+        "jdbc:postgresql://h1,h2/d?user=u&sslpassword={}&ssl=true",
+        "jdbc:sqlserver://h:1433;database=d;user=u;pwd={};encrypt=true",
+        "jdbc:oracle:thin:u/{}@//h:1521/d",
+    ],
+)
+def test_a_password_in_a_jdbc_url_is_a_secret(url: str) -> None:
+    """The URL is a setting of its own, where no driver is known for the catalog's URI."""
+    key, given = "spark.sql.catalog.lake.uri", url.format("canary-pw")
+    settings = spark_settings("lake", {"type": "sql", "uri": "mysql://h/d", key: given})
+    assert settings.secrets == {key: given}
+    assert re.search(settings.confs["spark.redaction.regex"], given)
+    assert without_secrets(f"{given} and canary-pw", settings.secrets) == "*** and ***"
+    assert "canary" not in shortened(f"cannot open {given}, not now", 1000)
+    plain = re.sub(r"([?&;(][a-z]*(pwd|password)=canary-pw\)?)|:?canary-pw", "", given)
+    assert spark_settings("lake", {"type": "sql", "uri": "mysql://h/d", key: plain}).confs[key] == plain
 
 
 def test_s3_properties_are_translated_to_java_s_names() -> None:

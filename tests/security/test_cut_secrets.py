@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_mv.catalog.secrets import without_secrets
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.job.run import reason
 from airflow_mv.job.session import hide_secrets
@@ -41,6 +43,15 @@ def test_i20_a_truncated_text_has_no_part_of_a_secret(way: str) -> None:
     for longest in range(1, len(text) + 2):
         assert not any(part in shortened(text, longest) for part in parts(secret.split()[0])), longest
     assert "not now" in shortened(text, 1000)
+
+
+def test_i20_a_password_with_an_unescaped_at_is_hidden_wherever_a_parser_cuts_it() -> None:
+    """A driver names the host that it was given; a library names the URL."""
+    properties = {"type": "sql", "uri": "postgresql://me:canary@tail-4711@db.example/x?sslpassword=canary-4712"}
+    for text in ('no address for host "tail-4711@db.example"', properties["uri"], "the key canary-4712 is wrong"):
+        assert not re.search("471[12]|canary", without_secrets(text, properties))
+        assert "db.example" in without_secrets(text, properties) or "key" in text
+    assert shortened(f"cannot open {properties['uri']}", 200).startswith("cannot open postgresql://me:***@db.example/x")
 
 
 def test_i20_plain_values_and_short_ones_are_not_secrets() -> None:
