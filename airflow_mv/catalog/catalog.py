@@ -360,6 +360,11 @@ class MaterializedViewCatalog:
         """The tables that the listings so far have read and that are no views, with their metadata files."""
         return self._table_views.ordinary
 
+    @property
+    def unread_tables(self) -> dict[Identifier, MaterializedViewError]:
+        """The tables of which the listings so far could not find out whether they are views, and why."""
+        return self._table_views.unread
+
     def note_ordinary_tables(self, tables: Mapping[Identifier, str]) -> None:
         """Do not read these metadata files again to list views: an earlier process has found that they hold none."""
         self._table_views.note_ordinary(tables)

@@ -17,15 +17,22 @@ from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.rest import RestViews, namespaces_of
 from airflow_mv.catalog.untrusted_input import PLACES
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    UnsupportedError,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import unpacked
 
 log = logging.getLogger(__name__)
 
 _READERS = 8
-#: Errors for a table or view that the caller may not read, or that the server cannot return.
-_UNKNOWN = (ConfigurationError, UnsupportedError)
+#: Errors for a table or view that the caller may not read, or that the server cannot return. If the server does not
+#: respond at all, the view cannot be loaded once more, and nothing is deleted.
+_UNKNOWN = (CatalogUnavailableError, ConfigurationError, UnsupportedError)
 #: Fewer files than this are read sequentially.
 _FEW = 16
 

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
@@ -33,9 +34,11 @@ from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, namespaces
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
 from airflow_mv.errors import (
+    CatalogUnavailableError,
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
+    MaterializedViewError,
     NotFoundError,
     UnsupportedError,
 )
@@ -63,6 +66,13 @@ _MAIN = "main"
 _READERS = 8
 #: Fewer tables than this are looked at sequentially.
 _FEW = 16
+#: The most earlier metadata files that are read to find out whether a table was a view.
+_EARLIER = 10
+_SUFFIXES = (".metadata.json", ".metadata.json.gz")
+#: If a server fails for so many tables and returns none, it does not respond.
+_MANY_FAILED = 3
+#: Errors that leave unknown whether a table is a view.
+_OF_ONE_TABLE = (CatalogUnavailableError, ConfigurationError, InvalidMetadataError, NotFoundError, UnsupportedError)
 #: How long a listing does not read a table again that was not a view, where the catalog does not show that it changed.
 ORDINARY_SECONDS = 60.0
 
@@ -173,13 +183,15 @@ class _Seen:
 
     Args:
         location: The table's metadata file at that time, if the catalog listed it.
-        is_view: Whether the table was a view.
+        is_view: Whether the table was a view; of one that could not be read, whether it may be one.
         until: When the table is to be read again, by the monotonic clock.
+        error: Why it could not be read.
     """
 
     location: str | None
     is_view: bool
     until: float
+    error: MaterializedViewError | None = None
 
 
 class TableViews:
@@ -208,13 +220,26 @@ class TableViews:
         """Return the views among the tables of a namespace, or of the whole catalog.
 
         A table is read again if the catalog names another metadata file for it. Where the catalog names none, views are
-        read each time, and ordinary tables once a minute.
+        read each time, and ordinary tables once a minute. A table that cannot be read is returned if an earlier listing
+        or an earlier metadata file shows that it was a view, or if its server failed: loading it tells why.
+
+        Raises:
+            CatalogUnavailableError: The catalog, or its store, does not respond.
         """
         listed, now = list(self._listed(namespace)), time.monotonic()
         new = [item for item in listed if not self._is_known(item, now)]
         for item, seen in zip(new, self._looked(new), strict=True):
             self._seen[item.identifier] = seen
+        failed = [self._seen[item.identifier].error for item in new]
+        away = [error for error in failed if isinstance(error, CatalogUnavailableError)]
+        if len(away) >= _MANY_FAILED and len(away) == len(failed):
+            raise away[0]
         return [item.identifier for item in listed if self._seen[item.identifier].is_view]
+
+    @property
+    def unread(self) -> dict[Identifier, MaterializedViewError]:
+        """The tables that the listings so far could not read and did not return, and why."""
+        return {name: seen.error for name, seen in self._seen.items() if seen.error is not None and not seen.is_view}
 
     @property
     def ordinary(self) -> dict[Identifier, str]:
@@ -244,14 +269,33 @@ class TableViews:
         name, soon = item.identifier, time.monotonic() + ORDINARY_SECONDS
         try:
             properties = self._properties(item)
-        except (ConfigurationError, InvalidMetadataError, NotFoundError, UnsupportedError) as error:
+        except _OF_ONE_TABLE as error:
+            if item.location is not None and isinstance(error, CatalogUnavailableError):
+                raise  # the store does not respond, for whichever table
             # A table that cannot be read, or was dropped in between, must not prevent the listing of the others.
-            log.warning("It is not known whether the table %s is a view: %s", name, error)
-            return _Seen(item.location, is_view=False, until=soon)
-        is_view = DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == name.within_catalog
+            may_be_view = self._may_be_view(item, error)
+            known = "it may be one" if may_be_view else "it is left out"
+            log.warning("It is not known whether the table %s is a view (%s): %s", name, known, error)
+            return _Seen(item.location, may_be_view, soon, error)
+        is_view = _names(name, properties)
         if item.location is not None:
             return _Seen(item.location, is_view, until=math.inf)  # a metadata file never changes
         return _Seen(None, is_view, until=0.0 if is_view else soon)
+
+    def _may_be_view(self, item: _Listed, error: MaterializedViewError) -> bool:
+        """Whether a table that cannot be read was a view before; or the server failed, and nothing is known of it."""
+        seen = self._seen.get(item.identifier)
+        if seen is not None and seen.is_view:
+            return True
+        if item.location is None:
+            return seen is None and isinstance(error, CatalogUnavailableError)
+        with suppress(MaterializedViewError):
+            folder = item.location.rpartition("/")[0]
+            names = sorted(file.location for file in self._files.list(folder) if file.location.endswith(_SUFFIXES))
+            for location in names[: -_EARLIER - 1 : -1]:
+                with suppress(MaterializedViewError):
+                    return _names(item.identifier, read_places(self._files, location, what="earlier file").properties)
+        return False
 
     def _properties(self, item: _Listed) -> Mapping[str, str]:
         if item.location is not None:
@@ -317,6 +361,11 @@ class TableViews:
                 raise InvalidMetadataError(f"view {view}: its table was staged without a snapshot")
             tag = definition_tag(definition_id)
             ManageSnapshots(creation).create_tag(snapshot.snapshot_id, tag).commit()
+
+
+def _names(view: Identifier, properties: Mapping[str, object]) -> bool:
+    """Whether a table's properties have a definition for the table's name."""
+    return DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == view.within_catalog
 
 
 def _token(metadata: ViewMetadata) -> uuid.UUID:

@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 T = TypeVar("T")
 
+#: If a catalog fails for so many views in a row, it does not respond: the next ones would fail, too.
+MOST_UNANSWERED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class ItemResult(Generic[K, T]):

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
-from airflow_mv.freshness.each import ItemResult, for_each
+from airflow_mv.freshness.each import MOST_UNANSWERED, ItemResult, for_each
 from airflow_mv.freshness.known import (
     CacheLookup,
     CatalogStatuses,
@@ -232,9 +232,7 @@ def observe_catalogs(
             _note_catalog(found, result.item, result.error)
         else:
             catalog, lookup, views = result.get()
-            for each in summaries(catalog, views, lookup, cache):
-                if not _add_result(found, catalog, each):
-                    break
+            _add_results(found, catalog, summaries(catalog, views, lookup, cache))
 
 
 def observe_named(
@@ -270,21 +268,27 @@ def observe_named(
     return [with_count(item.status or {}, item.counted) for item in found]
 
 
-def _add_result(
-    found: CatalogStatuses, catalog: MaterializedViewCatalog, result: ItemResult[Identifier, KeptStatus]
-) -> bool:
-    """Add a document or an error, and return whether the catalog still answers."""
-    if isinstance(result.error, CatalogUnavailableError):
-        away = _own_error(catalog, result.item)
-        if away is not None:
-            _note_catalog(found, catalog.name, away)
-            return False
+def _add_results(
+    found: CatalogStatuses,
+    catalog: MaterializedViewCatalog,
+    results: Iterable[ItemResult[Identifier, KeptStatus]],
+) -> None:
+    """Add a document for each view. A catalog that fails for several views in a row does not respond."""
+    unanswered = 0
+    for result in results:
+        if result.error is not None:
+            found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
+        elif result.value is not None and result.value.status is not None:
+            found.documents.append(result.value.status)
+        if not isinstance(result.error, CatalogUnavailableError):
+            unanswered = 0
+            continue
         found.errors.append(result.error)
-    if result.error is not None:
-        found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
-    elif result.value is not None and result.value.status is not None:
-        found.documents.append(result.value.status)
-    return True
+        away = _own_error(catalog, result.item)
+        unanswered = unanswered + 1 if away is not None else 0
+        if away is not None and unanswered == MOST_UNANSWERED:
+            _note_catalog(found, catalog.name, away)
+            return
 
 
 def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:

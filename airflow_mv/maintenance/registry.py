@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
+from airflow_mv.freshness.each import MOST_UNANSWERED
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
@@ -74,7 +75,7 @@ def sync(catalog: MaterializedViewCatalog) -> Synced:
     written, faults = bring_in(registry)
     compact_finished_months(registry, datetime.now(UTC))
     looked = _look(catalog)
-    removed = _register(registry, looked.views)
+    removed = _register(registry, looked)
     return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults})
 
 
@@ -100,7 +101,7 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
     looked = _look(catalog)
     rows = _completed(registry, looked.refreshes)
     written = registry.refreshes.overwrite(rows)
-    removed = _register(registry, looked.views)
+    removed = _register(registry, looked)
     return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults})
 
 
@@ -118,8 +119,11 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     def plain(_: LoadedView) -> None:
         return None
 
+    unanswered = 0
     for result in observe_each(catalog, catalog.list(), rows, plain=plain):
-        if isinstance(result.error, CatalogUnavailableError):
+        away = isinstance(result.error, CatalogUnavailableError)
+        unanswered = unanswered + 1 if away else 0
+        if result.error is not None and unanswered == MOST_UNANSWERED:
             raise result.error
         if result.error is not None:
             found.faults[str(result.item)] = str(result.error)
@@ -130,12 +134,16 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     return found
 
 
-def _register(registry: Registry, views: Iterable[ViewRow]) -> int:
-    """Write the rows of all views, and remove those of views that do not exist any more. Return how many these were."""
-    rows = list(views)
-    registry.views.overwrite(rows)
+def _register(registry: Registry, looked: _Looked) -> int:
+    """Write the rows of all views, and remove those of views that do not exist any more. Return how many these were.
+
+    The row of a table that could not be read stays, and the table is a fault.
+    """
+    registry.views.overwrite(looked.views)
     known = registry.views.read(equal(catalog=registry.catalog.name), ["view"])["view"].to_pylist()
-    gone = sorted(set(known) - {row.view for row in rows})
+    unread = {str(name): str(error) for name, error in registry.catalog.unread_tables.items()}
+    looked.faults.update({view: unread[view] for view in known if view in unread})
+    gone = sorted(set(known) - {row.view for row in looked.views} - unread.keys())
     return registry.views.delete(both(equal(catalog=registry.catalog.name), one_of("view", gone))) if gone else 0
 
 

@@ -28,6 +28,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.freshness.all_views import statuses_of_catalogs
 from airflow_mv.freshness.observe import load_dependencies, observe_tables
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
@@ -46,6 +47,13 @@ VIEWS = [
     "DELETE /v1/{prefix}/namespaces/{namespace}/views/{view}",
 ]
 TABLES = ["GET /v1/{prefix}/namespaces/{namespace}", "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}"]
+MORE_TABLES = [
+    "GET /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+]
 COLUMNS = {"type": "struct", "fields": [{"id": 1, "name": "n", "required": False, "type": "long"}]}
 
 
@@ -78,7 +86,8 @@ class Server:
         if path.startswith("/v1/config"):
             return 200, {"defaults": {}, "overrides": {}, "endpoints": self.endpoints}
         missing = {"error": {"message": "not there", "type": "NoSuchViewException", "code": 404}}
-        return self.answers.get(f"{method} {path.rsplit('/', 1)[-1]}", (404, missing))
+        name = f"{method} {path.rsplit('/', 1)[-1]}"
+        return self.answers.get(name, self.answers.get(name.partition("?")[0], (404, missing)))
 
     def open(self, **properties: str) -> MaterializedViewCatalog:
         return MaterializedViewCatalog(
@@ -114,6 +123,12 @@ def server() -> Iterator[Server]:
 
 def refusal(status: int, message: str = "because") -> tuple[int, Any]:
     return status, {"error": {"message": message, "type": "SomeException", "code": status}}
+
+
+def table(name: str = "t") -> tuple[int, Any]:
+    new = new_table_metadata(Schema(), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, f"s3://b/{name}", {})
+    location = f"s3://b/{name}/metadata/1.json"
+    return 200, {"metadata-location": location, "metadata": json.loads(new.model_dump_json()), "config": {}}
 
 
 def found(**properties: str) -> tuple[int, Any]:
@@ -154,6 +169,36 @@ def test_a_server_without_views_is_reported_and_still_serves_base_tables(server:
     with pytest.raises(UnsupportedError, match="has no views"):
         create(catalog, "sales.v", Definition("SELECT 1 AS n"), stager=lambda _: pytest.fail("a job was started"))
     assert catalog.locate([catalog.identify("sales.t")]) == {}
+
+
+def test_a_table_for_which_the_server_fails_does_not_hide_the_others(server: Server) -> None:
+    """It may be a view, so it is listed as one. If the server fails for all tables, it does not respond."""
+    server.endpoints = [*TABLES, *MORE_TABLES]
+    names = ("broken", "ordinary", "secret", "odd")
+    server.answers = {
+        "GET namespaces": (200, {"namespaces": [["sales"]]}),
+        "GET namespaces?parent=sales": (200, {"namespaces": []}),
+        "GET sales": (200, {"namespace": ["sales"], "properties": {}}),
+        "GET tables": (200, {"identifiers": [{"namespace": ["sales"], "name": name} for name in names]}),
+        "GET broken": refusal(500),
+        "GET ordinary": table(),
+        "GET secret": refusal(403),
+        "GET odd": refusal(500),
+    }
+    catalog = server.open()
+    assert [view.name for view in catalog.list()] == ["broken", "odd"]
+    assert [name.name for name in catalog.unread_tables] == ["secret"]
+    assert [entry.name for entry in catalog.other_entries(frozenset())] == ["lake.sales.ordinary"]
+    found = statuses_of_catalogs({"lake": lambda: catalog})
+    assert [(document["view"], document["state"]) for document in found.documents] == [
+        ("lake.sales.broken", "unknown"),
+        ("lake.sales.odd", "unknown"),
+    ]
+    with pytest.raises(CatalogUnavailableError):
+        found.require_complete()
+    server.answers["GET ordinary"] = server.answers["GET secret"] = refusal(500)
+    with pytest.raises(CatalogUnavailableError):
+        server.open().list()
 
 
 def test_the_pointed_layout_is_refused_if_the_catalog_cannot_swap_pointers(server: Server) -> None:

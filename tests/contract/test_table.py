@@ -25,6 +25,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.freshness.all_views import statuses_of_catalogs
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import how_to_read, status
 from airflow_mv.maintenance.drop import drop, purge
@@ -153,6 +154,21 @@ def test_a_renamed_view_is_an_ordinary_table_until_it_is_renamed_back(home: Lake
     assert home.iceberg.load_table("sales.moved").scan().to_arrow().num_rows == 2
     home.iceberg.rename_table("sales.moved", DAILY)
     assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_a_view_whose_metadata_file_is_lost_is_listed_and_unknown(home: Lake) -> None:
+    """Where the catalog names the files, another process knows it by an earlier one. An ordinary table is left out."""
+    home.refresh()
+    home.view("other")
+    assert len(home.catalog.list()) == 2
+    for lost in (home.catalog.load(VIEW).metadata_location, home.load().metadata_location):
+        local(lost).unlink()
+    catalog = MaterializedViewCatalog(home.iceberg) if home.catalog.tells_locations else home.catalog
+    documents = statuses_of_catalogs({"lake": lambda: catalog}, ("sales",)).documents
+    assert [(document["view"], document["state"]) for document in documents] == [
+        (f"lake.{VIEW}", "unknown"),
+        ("lake.sales.other", "unknown"),
+    ]
 
 
 def test_a_copy_with_all_properties_is_an_ordinary_table(home: Lake) -> None:

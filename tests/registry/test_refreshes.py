@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.maintenance.registry import rebuild, sync
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
@@ -63,6 +66,20 @@ def test_a_view_is_registered_as_it_was_at_the_last_look_and_is_removed_after_it
     assert (row.view, row.state, row.refresh_id) == (str(view), "stale", result.refresh_id)
     assert (row.owner, row.max_staleness_seconds, row.base_tables) == ("finance", 7200.0, ("lake.sales.orders",))
     assert row.lag_seconds is not None
+
+
+def test_a_view_that_is_a_table_without_any_file_keeps_its_row(home: Lake, registry: Registry) -> None:
+    """Nothing tells that it is a view, so it is not known that it was dropped."""
+    home.view(layout="table")
+    home.refresh()
+    sync(home.catalog)
+    shutil.rmtree(urlsplit(home.catalog.load("sales.daily").metadata.location).path)
+    catalog = MaterializedViewCatalog(home.iceberg)
+    done = sync(catalog)
+    assert (done.removed_views, [*done.faults]) == (0, ["lake.sales.daily"])
+    assert [row.view for row in registry.views.rows()] == ["lake.sales.daily"]
+    home.iceberg.drop_table("sales.daily")
+    assert sync(MaterializedViewCatalog(home.iceberg)).removed_views == 1
 
 
 def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake, registry: Registry) -> None:
