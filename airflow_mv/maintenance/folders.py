@@ -54,12 +54,22 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
         UnsupportedError: One of them holds the warehouse, the folder of a namespace, or the view's own folder.
         NoCredentialsError: No credentials are known for the storage table's folder.
     """
-    base, bases, compare = view.metadata.location, storage.folders(view), Places()
+    base, compare = view.metadata.location, Places()
     shared = catalog.shared_folders(view.identifier)
-    for folder in bases:
+    for folder in storage.folders(view):
         for place in (*shared, *((base,) if folder != base else ())):
             if compare.may_lie_in(place, folder):
                 raise not_alone(view.identifier, folder, place)
+    return accessible_folders(catalog, view, storage)
+
+
+def accessible_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
+    """Return the folders of a view for which credentials are known. The maintenance ledger is in the first one.
+
+    Raises:
+        NoCredentialsError: No credentials are known for the storage table's folder.
+    """
+    bases = storage.folders(view)
     return tuple(folder for folder in bases if len(bases) == 1 or _is_accessible(catalog, view, folder))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The maintenance ledger of a view: since when files are known to be unreachable, and what was deleted or expired.
 
-It is one small JSON file in the view's own folder. It never proves that a file may be deleted: an entry can only
-delay a deletion. A missing, truncated or forged ledger leads to fewer deletions, never to more.
+It is one small JSON file in the view's own folder. It never proves that a file is the view's, or unreachable: it only
+says since when. A file without a mark waits for its age. A forged mark can end this wait early, but no mark counts from
+before the time when the file was written, or was last reachable: see :meth:`Ledger.since_ms`.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Ledger:
 
 
 def ledger_location(folder: str) -> str:
-    """Return where a view's ledger is, in the first of its folders."""
+    """Return where a view's ledger is, in the first of its folders that are accessible."""
     return join(folder, "maintenance", "ledger.json")
 
 

@@ -12,6 +12,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.reachable_files import readable_files
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.maintenance.folders import accessible_folders
 from airflow_mv.maintenance.ledger import Ledger, read_ledger, write_ledger
 from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
@@ -77,7 +78,9 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     loaded = catalog.load(view)
-    storage, before = catalog.load_storage(loaded), read_ledger(catalog, loaded, loaded.metadata.location)
+    storage = catalog.load_storage(loaded)
+    folder = accessible_folders(catalog, loaded, storage)[0]
+    before = read_ledger(catalog, loaded, folder)
     expired = {identity for entry in before.expired for identity in entry.snapshot_ids}
     found = _restorable(catalog, storage, before) if storage.accepts_snapshots else {}
     restored: tuple[int, ...] = ()
@@ -86,7 +89,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
         change.publish()
         restored = change.restored
     lost = tuple(sorted(expired - set(found) - {item.snapshot_id for item in storage.table.snapshots}))
-    write_ledger(catalog, loaded, loaded.metadata.location, replace(before, marks={}, expired=()), before)
+    write_ledger(catalog, loaded, folder, replace(before, marks={}, expired=()), before)
     log.info("Undone for %s: %d snapshots restored, %d files unmarked", view, len(restored), len(before.marks))
     return Undone(loaded.identifier, restored, lost, len(before.marks), storage.accepts_snapshots)
 

@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import CLOCK_TEXT
 from airflow_mv.catalog.vended import DEFAULT_CREDENTIALS
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
 from airflow_mv.freshness.state import State
@@ -25,6 +26,7 @@ from airflow_mv.job.submit import build_package, jar_confs, main_file, write_pro
 from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.maintenance.undo import undo
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh.create import create
@@ -137,6 +139,9 @@ def test_commands_without_spark_work_with_vended_credentials_that_end_in_between
     server.end()
     assert home.catalog.files.now_ms(storage.table.location) > 0
     assert server.refused
+    home.catalog.files.write(f"{storage.table.location}/clock-{uuid.uuid4()}.tmp", CLOCK_TEXT)
+    maintain(home.catalog, VIEW, older_than=timedelta(days=1))
+    assert undo(home.catalog, VIEW).unmarked == 1, "the ledger is where maintenance has put it"
     maintain(home.catalog, VIEW, older_than=timedelta(0))
     left_out = "files in the view's own folder are neither listed nor deleted: no credentials are known for s3://"
     assert (left_out in caplog.text) == (layout == "registered")
