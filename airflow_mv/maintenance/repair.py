@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
@@ -25,6 +25,7 @@ from airflow_mv.freshness.status import timestamp
 from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.publish.pointed import write_next
 from airflow_mv.publish.protocol import Change, Effects, LoadedState, Verdict, commit
+from airflow_mv.publish.registered import time_of_commit
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     KEPT_ROLLBACKS,
@@ -237,6 +238,7 @@ def diagnose(
     *,
     accept_older: bool = False,
     data: bool = True,
+    effects: Effects | None = None,
     report: Callable[[str], None] = log.info,
 ) -> Diagnosis:
     """Read everything that a view needs. Return what is wrong and what a repair would do.
@@ -246,6 +248,7 @@ def diagnose(
         view: The view.
         accept_older: If the catalog was restored from an older backup, keep that state instead of going forward.
         data: Whether to check data files and delete files, too.
+        effects: The clock.
         report: Receives progress messages.
 
     Raises:
@@ -254,7 +257,7 @@ def diagnose(
         CatalogUnavailableError: The catalog or the store did not respond, so nothing is known.
     """
     evidence = Evidence.of(catalog, view)
-    return _Doctor(evidence, accept_older, data, report).diagnose()
+    return _Doctor(evidence, accept_older, data, effects or Effects(), report).diagnose()
 
 
 @dataclass
@@ -264,6 +267,7 @@ class _Doctor:
     evidence: Evidence
     accept_older: bool
     data: bool
+    effects: Effects
     report: Callable[[str], None]
     findings: list[Finding] = field(default_factory=list)
     fresh: bool = False
@@ -502,7 +506,8 @@ class _Doctor:
             self._broken(damages, "mark the view as never refreshed: the next refresh computes all rows", _ALL_LOST)
             return Edit(drops, None, moves=True)
         history, record, snapshot = chosen
-        back = history.rolled_back(record.refresh_id, uuid.uuid4().hex, Effects().now_ms())
+        now_ms = time_of_commit(self.evidence.catalog, storage, self.effects.now_ms())
+        back = history.rolled_back(record.refresh_id, uuid.uuid4().hex, now_ms)
         kept = without_records(back, _gone(table, checked, history, record.refresh_id))
         if state is not None:
             rollbacks = [item.document() for item in (*state.rollbacks, kept.rollbacks[-1])]
@@ -638,7 +643,7 @@ def repair(
     identifier, effects = catalog.identify(view), effects or Effects()
     findings: list[Finding] = []
     for number in range(_ROUNDS):
-        found = diagnose(catalog, identifier, accept_older=accept_older, report=report)
+        found = diagnose(catalog, identifier, accept_older=accept_older, effects=effects, report=report)
         findings += [item for item in found.findings if item not in findings]
         if not found.findings:
             clock = _clock(catalog, identifier)
@@ -732,7 +737,6 @@ def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str
     name = view.storage_table if view else None
     if name is None or table is None or table.document is None or table.table is None:
         return
-    numbered = replace(table, location=max(table.location, base, key=next_number))
     new = write_next(
         catalog,
         table.table.location,
@@ -741,7 +745,7 @@ def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str
         updates={},
         tags={},
         now_ms=effects.now_ms(),
-        number=next_number(numbered.location),
+        number=max(next_number(table.location), next_number(base)),
     )
     _RowRepair(catalog, name, base, new, effects, kind=TABLE).publish()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +31,9 @@ from airflow_mv.errors import (
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance import repair as repairs
 from airflow_mv.maintenance.orphans import expire, maintain
-from airflow_mv.maintenance.repair import Repaired, repair
+from airflow_mv.maintenance.repair import Repaired, diagnose, repair
 from airflow_mv.publish import publish
+from airflow_mv.publish.protocol import Effects
 from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
@@ -221,6 +223,21 @@ def test_a_repair_goes_back_to_the_previous_refresh_and_names_it(home: Lake) -> 
     assert record.refresh_id == before.current_refresh_id
     home.refresh()
     assert shown(home) == recomputed(home)
+
+
+def test_a_repair_that_goes_back_takes_the_store_s_time_if_the_clock_of_the_host_is_ahead(home: Lake) -> None:
+    """Otherwise the last few seconds count, as the given clock has them."""
+    home.append((300, "north", 1))
+    home.refresh()
+    parts(home)["data"].unlink()
+    now_ms = time.time_ns() // 1_000_000
+    for ahead_ms, allowed_ms in ((20_000, (20_000, 20_000)), (10**9, (-5_000, 60_000))):
+        effects = Effects(now_ms=lambda at=now_ms + ahead_ms: at)
+        edit = diagnose(home.catalog, VIEW, effects=effects).edit
+        assert edit is not None
+        assert edit.state is not None
+        least_ms, most_ms = allowed_ms
+        assert least_ms <= edit.state.rollbacks[-1].rolled_back_at_ms - now_ms <= most_ms
 
 
 def test_with_time_travel_only_the_broken_refresh_is_lost(sqlite_uri: str, warehouse: Path) -> None:
