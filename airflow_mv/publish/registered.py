@@ -55,12 +55,12 @@ from airflow_mv.publish.staged_file import StagedFile, is_file, staged_files
 from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script, rows_changed
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
-    OWN_REFS,
     PROPERTY,
     STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     current_tag,
+    is_layout_ref,
     property_text,
     refresh_tag,
     staging_branch,
@@ -410,7 +410,7 @@ class RegisteredPublication(StorageLayout):
 
     def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
         """Return the metadata without the owner, the current tag and the branches of refreshes."""
-        return without(document, (STORAGE_OF_PROPERTY,), lambda ref: ref.startswith(OWN_REFS))
+        return without(document, (STORAGE_OF_PROPERTY,), is_layout_ref)
 
     def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
         """Write both metadata files. The table gets the name of a new storage table."""

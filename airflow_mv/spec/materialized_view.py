@@ -75,9 +75,11 @@ CATALOG = "catalog"
 #: A name with at most so many parts has no catalog.
 _WITHOUT_CATALOG = 2
 
-#: The beginning of the names of all branches and tags of a layout.
-OWN_REFS = "airflow_mv_"
-_OWN_REF = re.compile(rf"{OWN_REFS}.*|refresh-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}", re.ASCII)
+_REFS = "airflow_mv_"
+_KEEP = "keep_"
+#: Branches and tags of a layout. Tags that keep snapshots belong to the views that read the table.
+_LAYOUT_REF = re.compile(rf"{_REFS}(?!{_KEEP}).*", re.ASCII)
+_OWN_REF = re.compile(rf"{_LAYOUT_REF.pattern}|refresh-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}", re.ASCII)
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
 #: The most rollbacks that a storage state keeps.
@@ -443,7 +445,7 @@ def definition_tag(definition_id: str) -> str:
 
 def keeping_tags(view_uuid: str) -> str:
     """Return how the tags begin that keep the snapshots of base tables for a view. The snapshot's id follows."""
-    return f"{OWN_REFS}keep_{view_uuid.replace('-', '_')}_"
+    return f"{_REFS}{_KEEP}{view_uuid.replace('-', '_')}_"
 
 
 def staging_branch(refresh_id: str) -> str:
@@ -451,8 +453,13 @@ def staging_branch(refresh_id: str) -> str:
     return f"airflow_mv_{refresh_id.replace('-', '_')}"
 
 
+def is_layout_ref(name: str) -> bool:
+    """Whether a branch or tag of a storage table belongs to its layout."""
+    return _LAYOUT_REF.fullmatch(name) is not None
+
+
 def is_own_ref(name: str) -> bool:
-    """Whether a branch or tag of a table is named as those of this package."""
+    """Whether a branch or tag of a storage table is one of its view: of its layout, or of a refresh."""
     return _OWN_REF.fullmatch(name) is not None
 
 

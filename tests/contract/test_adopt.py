@@ -22,6 +22,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
+from airflow_mv.maintenance.base_snapshots import KEEP_PROPERTY, keep_base_snapshots
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.refresh.adopt import adopt
@@ -210,6 +211,19 @@ def test_a_dropped_view_leaves_the_table_as_an_ordinary_one(home: Lake) -> None:
         assert set(table.refs()) == {"main"}
         assert table.properties["owner"] == "finance"
         assert not home.catalog.exists(VIEW)
+
+
+def test_a_snapshot_that_another_view_keeps_is_kept_before_and_after_the_adoption(home: Lake) -> None:
+    """That view still reads the table as it was."""
+    reader = home.view("reader", f"SELECT region FROM {VIEW}", properties={KEEP_PROPERTY: "7 days"})
+    home.refresh(reader)
+    keep_base_snapshots(home.catalog, reader)
+    (tag,) = kept = home.iceberg.load_table(VIEW).refs().keys() - {"main"}
+    assert tag.startswith("airflow_mv_keep_")
+    adopted(home)
+    home.refresh()
+    drop(home.catalog, VIEW)
+    assert home.iceberg.load_table(VIEW).refs().keys() == {"main", *kept}
 
 
 def test_i11_files_from_before_the_adoption_are_never_the_view_s(sqlite_uri: str, warehouse: Path) -> None:
