@@ -28,6 +28,7 @@ from pyiceberg.manifest import (
 from pyiceberg.typedef import StructProtocol
 
 from airflow_mv.catalog.pyiceberg_compat import WholeAvroFile, inherit_from_manifest
+from airflow_mv.catalog.store_errors import parsed
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
@@ -79,14 +80,19 @@ def read_manifests(file: InputFile) -> tuple[dict[str, str], list[ManifestFile]]
     """Read a manifest list: the properties of the file, and its manifests.
 
     Raises:
-        ValueError: The file is truncated or corrupt. Other errors are pyiceberg's.
+        InvalidMetadataError: The file is truncated or corrupt.
+        MetadataFileNotFoundError: It does not exist.
+        CatalogUnavailableError: The store did not respond.
     """
-    with _CheckedAvro[ManifestFile](
-        file,
-        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
-        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
+    with (
+        parsed(file.location, "manifest list"),
+        _CheckedAvro[ManifestFile](
+            file,
+            MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+            read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+            read_enums={517: ManifestContent},
+        ) as reader,
+    ):
         return dict(reader.header.meta), list(reader)
 
 
@@ -94,13 +100,18 @@ def read_entries(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
     """Read the live entries of a manifest, as :meth:`ManifestFile.fetch_manifest_entry` does.
 
     Raises:
-        ValueError: The file is truncated or corrupt. Other errors are pyiceberg's.
+        InvalidMetadataError: The file is truncated or corrupt.
+        MetadataFileNotFoundError: It does not exist.
+        CatalogUnavailableError: The store did not respond.
     """
-    with _CheckedAvro[ManifestEntry](
-        files.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
+    with (
+        parsed(manifest.manifest_path, "manifest"),
+        _CheckedAvro[ManifestEntry](
+            files.new_input(manifest.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        ) as reader,
+    ):
         live = (entry for entry in reader if entry.status != ManifestEntryStatus.DELETED)
         return [inherit_from_manifest(entry, manifest) for entry in live]

@@ -9,7 +9,7 @@ import re
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from io import SEEK_END, SEEK_SET
 from pathlib import Path
@@ -24,10 +24,9 @@ from airflow_mv.catalog import listing
 from airflow_mv.catalog.durability import first_folder, flush
 from airflow_mv.catalog.limits import with_store_limits
 from airflow_mv.catalog.listing import StoredFile
+from airflow_mv.catalog.store_errors import named
 from airflow_mv.catalog.vended import Vended, VendedCredentials
 from airflow_mv.errors import (
-    CatalogUnavailableError,
-    ConfigurationError,
     InvalidMetadataError,
     MaterializedViewError,
     MetadataFileNotFoundError,
@@ -422,38 +421,6 @@ def discard(files: MetadataFiles, location: str) -> None:
         files.delete(location)
     except (OSError, MaterializedViewError) as error:
         log.warning("The unneeded file %s could not be deleted: %s", location, error)
-
-
-@contextmanager
-def named(location: str, what: str) -> Iterator[None]:
-    """Translate a store's errors into errors that name the file and its role."""
-    try:
-        yield
-    except FileExistsError:
-        raise
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise MetadataFileNotFoundError(
-            f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
-            "catalog points at another store; restore it or drop and create the view again"
-        ) from None
-    except PermissionError as error:
-        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
-    except OSError as error:
-        raise CatalogUnavailableError(f"{what}: the store of {location} did not respond: {error}") from None
-    except (ValueError, ImportError) as error:
-        raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
-
-
-@contextmanager
-def parsed(location: str, what: str) -> Iterator[None]:
-    """Translate pyiceberg's errors on broken files as well, see :func:`named`."""
-    with named(location, what):
-        try:
-            yield
-        except (OSError, ImportError, MaterializedViewError):
-            raise
-        except Exception as error:  # noqa: BLE001 (broken Avro files raise many kinds of errors)
-            raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _size(file: InputFile, location: str) -> int:

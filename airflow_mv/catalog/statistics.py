@@ -40,8 +40,9 @@ from pyiceberg.types import (
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import MetadataFiles, parsed
+from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.pyiceberg_compat import may_match
+from airflow_mv.catalog.store_errors import parsed
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.spec.base_tables import DELTA_BY_PATH

@@ -22,8 +22,6 @@ from airflow_mv.spec.times import duration, from_ms
 #: View property: how far the view may be behind, like ``2 h``.
 MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
 
-#: The latest representable time: stored times may be out of range.
-
 
 class Readiness(StrEnum):
     """A view's state for those who wait for it or monitor it."""

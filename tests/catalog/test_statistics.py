@@ -137,18 +137,20 @@ def test_a_comparison_that_needs_a_conversion_or_has_no_statistics_may_match(
     assert may_match(catalog, [row], (comparison,))
 
 
+@pytest.mark.parametrize("role", ["manifest", "manifest list"])
 @pytest.mark.parametrize(
     ("spoil", "error"),
     [(Path.unlink, MetadataFileNotFoundError), (lambda path: path.write_bytes(b"no"), InvalidMetadataError)],
 )
-def test_an_unreadable_manifest_raises_an_error_that_names_the_table(
-    catalog: SqlCatalog, spoil: Callable[[Path], Any], error: type[Exception]
+def test_an_unreadable_manifest_raises_an_error_that_names_it(
+    catalog: SqlCatalog, spoil: Callable[[Path], Any], error: type[Exception], role: str
 ) -> None:
     """A plan that reads another writer's broken file fails with an error of one line."""
     table, snapshot = table_of_one_row(catalog)
-    spoil(Path(urlsplit(snapshot.manifests(table.io)[0].manifest_path).path))
+    location = snapshot.manifest_list if role == "manifest list" else snapshot.manifests(table.io)[0].manifest_path
+    spoil(Path(urlsplit(location).path))
     wanted = [(Comparison("n", "=", "3", "number"),)]
-    with pytest.raises(error, match=table.metadata_location):
+    with pytest.raises(error, match=f"{role}: (the file )?{location}"):
         added_rows_may_match(MetadataFiles({}), table.metadata_location, {snapshot.snapshot_id}, wanted)
 
 
