@@ -12,19 +12,22 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.entries import CatalogEntry, MetadataPlaces
+from airflow_mv.catalog.evidence import Evidence
 from airflow_mv.catalog.files import CLOCK_TEXT
 from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import PastFilesOf
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.maintenance.forks import states_elsewhere
 from airflow_mv.maintenance.ledger import ledger_location
 from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
@@ -39,6 +42,11 @@ _OUTCOME = re.compile(r"([0-9a-f-]{16,64})(?:\.script)?\.json(?:\.[0-9a-f]{32}\.
 _CLOCK = re.compile(r"clock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp", re.ASCII)
 _PACKAGE = re.compile(r"airflow_mv(?:_job)?-([0-9a-f]{12})-[0-9a-f]{8}\.(?:py|zip)", re.ASCII)
 _MOST_WORKING_BYTES = 16 * 2**20
+#: Why a file is not deleted.
+UNPROVEN = "no metadata file of the view names it"
+ELSEWHERE = "a state of the view that was published in another catalog may need it"
+
+log = logging.getLogger(__name__)
 
 
 class _StatisticsFile(msgspec.Struct, rename="kebab"):
@@ -46,9 +54,14 @@ class _StatisticsFile(msgspec.Struct, rename="kebab"):
     snapshot_id: int | None = None
 
 
+class _LogEntry(msgspec.Struct, rename="kebab"):
+    metadata_file: str
+
+
 class _Metadata(MetadataPlaces, rename="kebab"):
     """The needed fields of a metadata file of a view or a table."""
 
+    metadata_log: list[_LogEntry] = msgspec.field(default_factory=list)
     snapshots: list[Snapshot] = msgspec.field(default_factory=list)
     statistics: list[_StatisticsFile] = msgspec.field(default_factory=list)
     partition_statistics: list[_StatisticsFile] = msgspec.field(default_factory=list)
@@ -107,11 +120,15 @@ class History:
         self._refreshes: set[str] = set()
         #: Files of an adopted table from before its adoption.
         self._earlier: set[str] = set()
+        #: Files of states that were published in another catalog, their metadata files included.
+        self._elsewhere: set[str] = set()
         #: Tables that are not the view's, but have metadata files in these folders.
         self.others: list[CatalogEntry] = []
         documents = dict(self._documents())
         self._follow_views(documents, storage)
-        own, files_of = self._follow_storages(documents), past_files_of(catalog, bases)
+        files_of = past_files_of(catalog, bases)
+        self._follow_elsewhere(documents, storage, files_of)
+        own = self._follow_storages(documents)
         self._follow_earlier(documents, files_of)
         self._follow_snapshots(own, files_of)
         self._find_others(documents)
@@ -121,6 +138,10 @@ class History:
     def proof(self, location: str) -> Proof | None:
         """Return the proof that a file is the view's, or ``None``. A checksum file has the proof of its file."""
         return self._proofs.get(self._compare.exact(owner(location))) or self._working_file(location)
+
+    def why_not(self, location: str) -> str:
+        """Return why a file has no proof."""
+        return ELSEWHERE if self._compare.exact(owner(location)) in self._elsewhere else UNPROVEN
 
     def since_ms(self, file: StoredFile, proof: Proof) -> int:
         """Return a time before which a file was reachable, or not written yet.
@@ -178,11 +199,59 @@ class History:
             if document_ is not None and document_.table_uuid and document_.view_uuid is None:
                 self._uuids.setdefault(document_.table_uuid, location)
 
+    def _follow_elsewhere(
+        self,
+        documents: Mapping[str, _Metadata],
+        storage: LoadedStorage,
+        files_of: Callable[[Snapshot], Iterable[str]],
+    ) -> None:
+        """Find the files that states may need which were published in another catalog, and take their proofs away."""
+        views = {key for key, found in documents.items() if found.view_uuid is not None and key in self._proofs}
+        states = self._states_elsewhere(documents, storage, views)
+        if not states:
+            return
+        log.warning(
+            "%s: the catalog names %s, and states that do not lead to it were published, too, such as that of %s: the "
+            "catalog's database is a copy, or was restored to an older day. No file of these states is deleted",
+            self._view.identifier,
+            storage.location,
+            self._files[max(states)].location,
+        )
+        for key in states:
+            statistics = (*documents[key].statistics, *documents[key].partition_statistics)
+            reached = [location for snapshot in documents[key].snapshots for location in files_of(snapshot)]
+            paths = (*reached, *(item.statistics_path for item in statistics))
+            self._elsewhere |= {self._compare.exact(path) for path in paths}
+        # It is not known which of the view's metadata files the other catalog names.
+        self._elsewhere |= states | views
+        for key in views:
+            del self._proofs[key]
+
+    def _states_elsewhere(
+        self, documents: Mapping[str, _Metadata], storage: LoadedStorage, views: Iterable[str]
+    ) -> frozenset[str]:
+        """Return the storage metadata files that another catalog may name."""
+        exact = self._compare.exact
+        named = {exact(location) for key in views if (location := _storage_location(documents[key])) is not None}
+        evidence = Evidence(self._catalog, self._view.identifier, None)
+
+        def may_be_published(key: str) -> bool:
+            if stored_layout(self._view).swaps_pointers:
+                return key in named
+            return evidence.table_file(self._files[key].location, self._view).committed
+
+        logs = {
+            key: [exact(entry.metadata_file) for entry in found.metadata_log]
+            for key, found in documents.items()
+            if found.table_uuid in self._uuids and found.view_uuid is None
+        }
+        return states_elsewhere(exact(storage.location), logs, may_be_published)
+
     def _follow_storages(self, documents: Mapping[str, _Metadata]) -> dict[str, _Metadata]:
         """Find the metadata files of the view's own storage tables, the newest first."""
         own = {}
         for key, document in self._newest_first(documents):
-            if document.table_uuid not in self._uuids or document.view_uuid is not None:
+            if document.table_uuid not in self._uuids or document.view_uuid is not None or key in self._elsewhere:
                 continue
             if self._view.adopted_at is not None and DEFINITION_PROPERTY not in document.properties:
                 continue  # the table was not a view then
@@ -234,7 +303,7 @@ class History:
         of = f"snapshot {snapshot_id} in " if snapshot_id is not None else ""
         proof = Proof(f"reached by {of}{by.rpartition('/')[2]}", by, _rank(location))
         key = self._compare.exact(location)
-        if key not in self._earlier:
+        if key not in self._earlier and key not in self._elsewhere:
             self._proofs.setdefault(key, proof)
 
     def _is_needed(self, location: str) -> bool:

@@ -25,7 +25,7 @@ from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.maintenance.expire import Expired as Expired
 from airflow_mv.maintenance.expire import expire as expire
 from airflow_mv.maintenance.folders import Others, others_in, own_folders
-from airflow_mv.maintenance.history import History, Proof, owner
+from airflow_mv.maintenance.history import UNPROVEN, History, Proof, owner
 from airflow_mv.maintenance.ledger import ExpiredSnapshots, Ledger, ledger_location, read_ledger, write_ledger
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
@@ -34,8 +34,6 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import REASONS
 
 log = logging.getLogger(__name__)
-
-UNPROVEN = "no metadata file of the view names it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +145,13 @@ class _Reached:
 
     Args:
         state: The view's metadata file, and the storage table's.
+        storage: The storage table.
         forms: All forms of the files.
         count: How many files.
     """
 
     state: tuple[str, str]
+    storage: LoadedStorage
     forms: frozenset[str]
     count: int
 
@@ -250,7 +250,7 @@ def collect_orphans(
     before = read_ledger(catalog, loaded, folder.bases[0])
     history = None
     if any(folder.others(reached)):
-        history = _history(catalog, storage, folder, past_files_of, reached.forms)
+        history = _history(catalog, reached.storage, folder, past_files_of, reached.forms)
     grace_ms = older_than // timedelta(milliseconds=1)
     judged = _judge(folder, reached, history, before, grace_ms)
     if judged.doomed and history is not None:
@@ -303,7 +303,7 @@ def delete_all(
         proof = later.proof(file.location) or history.proof(file.location)
         whose = others.owner(file.location)
         if proof is None or whose is not None:
-            judged.unproven[file.location] = f"it belongs to {whose}" if whose else UNPROVEN
+            judged.unproven[file.location] = f"it belongs to {whose}" if whose else later.why_not(file.location)
         else:
             judged.proofs[file.location] = proof
             judged.doomed.append(file)
@@ -383,7 +383,7 @@ def _reach(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder, 
     previous = catalog.previous_location(view.identifier)
     history = [entry.metadata_file for entry in storage.table.metadata_log]
     also = dict.fromkeys((*needed, *history, *([previous] if previous else [])))
-    return _Reached(state, frozenset(form for item in also for form in folder.compare.forms(item)), len(also))
+    return _Reached(state, storage, frozenset(form for item in also for form in folder.compare.forms(item)), len(also))
 
 
 def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _Folder, needed: Iterable[str]) -> None:
@@ -422,7 +422,8 @@ def _judge(
         whose = others.owner(file.location) if others else None
         proof = history.proof(file.location) if history else None
         if proof is None or history is None or whose is not None:
-            judged.unproven[file.location] = f"it belongs to {whose}" if whose else UNPROVEN
+            why = UNPROVEN if history is None else history.why_not(file.location)
+            judged.unproven[file.location] = f"it belongs to {whose}" if whose else why
             continue
         judged.proofs[file.location] = proof
         not_before_ms = history.since_ms(file, proof)

@@ -30,6 +30,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance import repair as repairs
+from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import expire, maintain
 from airflow_mv.maintenance.repair import Repaired, diagnose, repair
 from airflow_mv.publish import publish
@@ -288,18 +289,29 @@ def test_view_metadata_is_taken_from_the_folder_if_the_catalog_s_row_is_wrong(ho
 # -- a restored database -------------------------------------------------------------------------
 
 
+def rows_of(home: Lake, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The catalog's rows of tables and views."""
+    with home.iceberg.engine.begin() as connection:  # type: ignore[attr-defined]
+        rows = connection.execute(text("SELECT * FROM iceberg_tables")).mappings().all()
+    return [dict(row) for row in rows if row["table_name"].startswith(tuple(names))]
+
+
+def set_rows(home: Lake, rows: Sequence[dict[str, Any]]) -> None:
+    """Give the catalog these rows, instead of those of the same names."""
+    with home.iceberg.engine.begin() as connection:  # type: ignore[attr-defined]
+        for row in rows:
+            connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = :table_name"), row)
+            columns = ", ".join(row)
+            values = ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO iceberg_tables ({columns}) VALUES ({values})"), row)
+
+
 @contextmanager
 def restored(home: Lake, names: Sequence[str]) -> Iterator[None]:
     """Restore the rows of tables and views at the end."""
-    query = "SELECT table_name, metadata_location, previous_metadata_location FROM iceberg_tables"
-    with home.iceberg.engine.begin() as connection:  # type: ignore[attr-defined]
-        rows = [row for row in connection.execute(text(query)).all() if row[0].startswith(tuple(names))]
+    rows = rows_of(home, names)
     yield
-    columns = "metadata_location = :at, previous_metadata_location = :before"
-    update = f"UPDATE iceberg_tables SET {columns} WHERE table_name = :name"
-    with home.iceberg.engine.begin() as connection:  # type: ignore[attr-defined]
-        for name, at, before in rows:
-            connection.execute(text(update), {"name": name, "at": at, "before": before})
+    set_rows(home, rows)
 
 
 def refreshed_more(home: Lake, refreshes: int) -> None:
@@ -326,6 +338,27 @@ def test_a_restored_database_is_detected_and_repaired_to_the_newest_state(home: 
     repaired_twice(home)
     assert shown(home) == newest == recomputed(home)
     assert home.refresh().outcome == "fresh"
+
+
+@pytest.mark.parametrize("copy", ["stays behind", "goes on", "is purged"])
+def test_maintenance_in_a_copy_of_the_database_deletes_no_file_of_the_original(home: Lake, copy: str) -> None:
+    """Both have the same uuids and the same folder, so that all newer files look like the copy's own."""
+    with restored(home, ["daily"]):
+        refreshed_more(home, 3)
+        newest, original = shown(home), rows_of(home, ["daily"])
+    if copy == "goes on":
+        refreshed_more(home, 2)
+    if copy == "is purged":
+        left = purge(home.catalog, VIEW).unproven
+    else:
+        maintain(home.catalog, VIEW, older_than=timedelta(0))
+        left = maintain(home.catalog, VIEW, older_than=timedelta(0)).collected.unproven
+    assert "a state of the view that was published in another catalog may need it" in left.values()
+    set_rows(home, original)
+    assert verify_files(home.catalog, VIEW).intact
+    assert shown(home) == newest
+    maintain(home.catalog, VIEW, older_than=timedelta(0))
+    assert shown(home) == newest
 
 
 def test_an_older_state_can_be_accepted(home: Lake) -> None:
