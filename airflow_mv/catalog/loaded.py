@@ -32,8 +32,8 @@ from airflow_mv.spec.view import ViewMetadata
 
 #: What a query by a view's name does, if the name is not a table.
 RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
-#: A name of a metadata file that is only a number.
-_NUMBERED = re.compile(r"v?[0-9]+(?:\.gz)?\.metadata\.json(?:\.gz)?")
+#: The name of a metadata file of a table without a catalog.
+_NUMBERED = re.compile(r"v[0-9]+(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 
 @dataclass(frozen=True, slots=True)
