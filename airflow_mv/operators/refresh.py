@@ -129,7 +129,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 memory.keep(plan)
                 self.note_plan(catalog, plan)
 
-            with self.stager(catalog, context, defers=defers) as stager:
+            with self.stager(catalog, context) as stager:
                 (result,) = refresh(
                     catalog,
                     [view],

@@ -42,25 +42,31 @@ class SharedApplication:
     Args:
         task_id: The task that runs the application.
         log: The task's log.
-        defer: Ends this try of the task, which goes on with the event of the trigger; ``None`` to wait here.
     """
 
-    def __init__(self, task_id: str, log: Logger, defer: Callable[[str, str], None] | None) -> None:
+    def __init__(self, task_id: str, log: Logger) -> None:
         self._task_id = task_id
         self._log = log
-        self._defer = defer
         #: The location of the script that the application ran before the task was resumed, and the answer.
         self._answered: tuple[str, JobAnswer] | None = None
         self._is_gone = False
         self._asked: tuple[ApplicationFolder, str] | None = None
 
-    def stage(self, catalog: MaterializedViewCatalog, context: Context, script: Script) -> Outcome | None:
+    def stage(
+        self,
+        catalog: MaterializedViewCatalog,
+        context: Context,
+        script: Script,
+        defer: Callable[[str, str], None] | None = None,
+    ) -> Outcome | None:
         """Run a script in the application.
 
         Args:
             catalog: The view's catalog.
             context: The task's context.
             script: The script, with a location for its outcome.
+            defer: Called with folder and key. It ends this try of the task, which goes on with the event of the
+                trigger; ``None`` to wait here.
 
         Returns:
             ``None`` if the script has to run in an application of its own. The log says why.
@@ -79,7 +85,7 @@ class SharedApplication:
         self._asked = folder, key
         folder.ask(key, request)
         self._log.info("The script runs in the Spark application of this DAG run (task %s)", self._task_id)
-        answer = self._waited(folder, key)
+        answer = self._waited(folder, key, defer)
         self._note(answer)
         return None if answer is None else self._outcome(catalog, script, answer)
 
@@ -111,13 +117,15 @@ class SharedApplication:
             folder, key = asked
             folder.cancel(key)
 
-    def _waited(self, folder: ApplicationFolder, key: str) -> JobAnswer | None:
+    def _waited(
+        self, folder: ApplicationFolder, key: str, defer: Callable[[str, str], None] | None
+    ) -> JobAnswer | None:
         """Wait for the answer; ``None`` if the application has ended without one."""
         pulse, patient_until = Pulse(), time.monotonic() + PATIENCE_SECONDS
         content = FolderContent.of({})
         while (answered := is_answered(content := folder.content_after(content), key, pulse)) is None:
-            if self._defer is not None and time.monotonic() > patient_until:
-                self._defer(folder.folder, key)
+            if defer is not None and time.monotonic() > patient_until:
+                defer(folder.folder, key)
             time.sleep(_ANSWER_SECONDS if time.monotonic() < patient_until else _POLL_SECONDS)
         self._asked = None
         return folder.answer(key) if answered else None

@@ -266,20 +266,15 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         self._until: float | None = None
 
     @contextmanager
-    def stager(
-        self, catalog: MaterializedViewCatalog, context: Context, *, defers: bool = False
-    ) -> Iterator[Callable[[Script], Outcome]]:
+    def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Callable[[Script], Outcome]]:
         """Yield a stager. It connects to nothing before the first script.
 
         Args:
             catalog: The view's catalog; its properties become Spark's settings.
             context: The task's context.
-            defers: Whether the task may be deferred while a shared application runs the script. It is executed again
-                from its beginning then, and must find the staged rows.
         """
         if self.spark_application is not None:
-            defer = functools.partial(self._wait_deferred, catalog.name) if defers and self._can_defer() else None
-            self._shared = SharedApplication(self.spark_application, self.log, defer)
+            self._shared = SharedApplication(self.spark_application, self.log)
             if self._event is not None:
                 self.application_id = self._shared.resume(catalog, self._event)
         with self.scratch(), closing(_Closer(self)):
@@ -323,21 +318,33 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         if waiting is not None and waiting.plan.refresh_id == script.refresh_id:
             return self._left_by_driver(catalog, context, script, waiting)
         with handed_over(catalog, script) as answered:
-            shared = self._shared.stage(catalog, context, answered) if self._shared else None
+            shared = self._staged_by_shared(catalog, context, script, answered)
             return shared or self._submit(catalog, context, target, answered)
 
-    def _can_defer(self) -> bool:
-        """Whether to wait in the triggerer: as asked for, else if one is known to run."""
+    def _staged_by_shared(
+        self, catalog: MaterializedViewCatalog, context: Context, script: Script, answered: Script
+    ) -> Outcome | None:
+        if self._shared is None:
+            return None
+        defer = functools.partial(self._wait_deferred, catalog.name) if self._may_defer(script) else None
+        return self._shared.stage(catalog, context, answered, defer)
+
+    def _may_defer(self, script: Script) -> bool:
+        """Whether to wait in the triggerer for a script: as asked for, else if a triggerer is known to run.
+
+        A deferred task is executed again from its beginning. It finds again only what the plan's own script has staged,
+        not what a compaction or a new analysis of the query has made.
+        """
         from airflow_mv.triggers.triggerer import deferrable_by_default, triggerer_runs
 
+        if self._deferrable_plan is None or script is not self._deferrable_plan.script:
+            return False
         wanted = deferrable_by_default() if self.deferrable is None else self.deferrable
         return bool(triggerer_runs()) if wanted is None else wanted
 
     def _may_leave_driver(self, target: SparkTarget, script: Script) -> bool:
         """Whether to wait in the triggerer for the driver of a script."""
-        if self._deferrable_plan is None or script is not self._deferrable_plan.script:
-            return False
-        if (self.deploy_mode or target.deploy_mode) != "cluster" or not self._can_defer():
+        if (self.deploy_mode or target.deploy_mode) != "cluster" or not self._may_defer(script):
             return False
         option = "yarn_track_via_rm_api" if "yarn" in str(target.master) else "track_driver_via_k8s_api"
         if not getattr(self, option):

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.application import FolderContent, JobAnswer, Pulse, answer_file, is_answered
 from airflow_mv.dags import ChainedView, materialized_views_dag
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, JobError, StoppedError
+from airflow_mv.maintenance.run import COMPACT_PROPERTY
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     RefreshMaterializedViewOperator,
@@ -74,7 +76,7 @@ def refreshing(monkeypatch: pytest.MonkeyPatch, **options: Any) -> RefreshMateri
         raise Alone
 
     task = RefreshMaterializedViewOperator(
-        task_id="refresh", view=VIEW, spark_application=APPLICATION, **{"deferrable": False, **options}
+        task_id="refresh", spark_application=APPLICATION, **{"view": VIEW, "deferrable": False, **options}
     )
     monkeypatch.setattr(task, "_submit", submit)
     return task
@@ -112,6 +114,16 @@ def driver(lake: Lake, folder: ApplicationFolder, *, fails: bool = False, ran: b
     finally:
         ended.set()
         thread.join()
+
+
+def event(trigger: BaseTrigger) -> Any:
+    """Return the event of a trigger, as the triggerer makes it."""
+    _, arguments = trigger.serialize()
+
+    async def first() -> Any:
+        return await anext(SharedApplicationTrigger(**arguments).run())
+
+    return asyncio.run(first()).payload
 
 
 @pytest.fixture(autouse=True)
@@ -197,25 +209,37 @@ def test_a_deferred_refresh_is_published_when_the_application_has_answered(
     """The task is executed again from its beginning, perhaps on another worker; the script is not."""
     with pytest.raises(TaskDeferred) as deferred:
         refreshing(monkeypatch, deferrable=True).execute(context(Instance(folder.folder)))
-    path, arguments = deferred.value.trigger.serialize()
-    assert path == "airflow_mv.triggers.SharedApplicationTrigger"
+    assert deferred.value.trigger.serialize()[0] == "airflow_mv.triggers.SharedApplicationTrigger"
     assert deferred.value.method_name == "execute_complete"
-
-    async def event() -> Any:
-        return await anext(SharedApplicationTrigger(**arguments).run())
-
     again = refreshing(monkeypatch, deferrable=True)
     if not answered:
         folder.end()
         with pytest.raises(Alone):
-            again.execute_complete(context(Instance(folder.folder)), asyncio.run(event()).payload)
+            again.execute_complete(context(Instance(folder.folder)), event(deferred.value.trigger))
         return
     with driver(sales, folder):
-        payload = asyncio.run(event()).payload
+        payload = event(deferred.value.trigger)
     result = again.execute_complete(context(Instance(folder.folder)), payload)
     assert result["outcome"] == "refreshed"
     assert len(folder.content().requested) == 1
     assert again.application_id == "app-1"
+
+
+def test_a_compaction_after_a_refresh_is_waited_for_in_the_worker(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task that is executed again would find the view fresh: no compaction, and no event of the refresh."""
+    monkeypatch.setattr("airflow_mv.maintenance.small_files.MIN_FILES", 1)
+    sales.view("parts", partition_by=["region"], properties={COMPACT_PROPERTY: "1"})
+    task = refreshing(monkeypatch, deferrable=True, view="lake.sales.parts")
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context(Instance(folder.folder)))
+    with driver(sales, folder):
+        payload = event(deferred.value.trigger)
+        again = refreshing(monkeypatch, deferrable=True, view="lake.sales.parts")
+        assert again.execute_complete(context(Instance(folder.folder)), payload)["outcome"] == "refreshed"
+    assert "compaction after the refresh: compacted" in capsys.readouterr().out
+    assert len(folder.content().answered) == 2
 
 
 def test_a_killed_task_cancels_its_script(
