@@ -102,7 +102,14 @@ class SharedApplication:
         from airflow_mv.refresh.application import ApplicationFolder
 
         folder, key = ApplicationFolder(catalog, str(event["folder"])), str(event["key"])
-        request, answer = folder.request(key), folder.answer(key) if event["answered"] else None
+        answered = event["answered"]
+        if answered is None:
+            self._log.warning("The triggerer cannot read the folder %s: waiting in this worker slot", folder.folder)
+            self._asked = folder, key
+            answer = self._waited(folder, key, None)
+        else:
+            answer = folder.answer(key) if answered else None
+        request = folder.request(key)
         self._note(answer)
         if request is None or answer is None or not answer.ran:
             self._is_gone = True

@@ -65,9 +65,10 @@ class ApplicationFolder:
         self.folder = folder
 
     def content(self) -> FolderContent:
-        """List the folder."""
+        """List the folder. A document without content is left out: a local store shows it before it is written."""
+        files = [(file.location.rpartition("/")[2], file) for file in self._files.list(self.folder)]
         return FolderContent.of(
-            {file.location.rpartition("/")[2]: file.modified_ms for file in self._files.list(self.folder)}
+            {name: file.modified_ms for name, file in files if file.size_bytes or not name.endswith(".json")}
         )
 
     def content_after(self, last: FolderContent) -> FolderContent:

@@ -22,7 +22,8 @@ POLL_SECONDS = 5.0
 class SharedApplicationTrigger(BaseTrigger):
     """Wait until a shared application has answered a request, or has ended.
 
-    Its event has the arguments ``folder`` and ``key``, and ``answered``.
+    Its event has the arguments ``folder`` and ``key``, and ``answered``; ``None`` if this triggerer cannot read the
+    folder: then the task has to wait itself.
 
     Args:
         catalog: Name of the catalog by whose access to files the folder is read.
@@ -44,21 +45,26 @@ class SharedApplicationTrigger(BaseTrigger):
         return f"{PUBLIC_MODULE}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the wait is over. A store that does not respond is looked at again."""
-        pulse, answered = Pulse(), None
-        while answered is None:
+        """Look until the wait is over. A store that does not respond is looked at again, for a minute."""
+        pulse, content = Pulse(), FolderContent.of({})
+        answered: bool | None = None
+        error: MaterializedViewError | None = None
+        while answered is None and (error is None or error.retryable):
             await asyncio.sleep(POLL_SECONDS)
             try:
-                content = await connected(self.iceberg_conn_id).look(
-                    (self.catalog, self.folder), self._content, every=POLL_SECONDS
-                )
-                answered = is_answered(content, self.key, pulse)
-            except MaterializedViewError as error:
-                connected(self.iceberg_conn_id).after(error)
-                self.log.warning("%s: %s", type(error).__name__, error)
-                answered = None if error.retryable else False
+                content, error = await self._looked(), None
+            except MaterializedViewError as met:
+                connected(self.iceberg_conn_id).after(met)
+                self.log.warning("%s: %s", type(met).__name__, met)
+                error = met
+            answered = is_answered(content, self.key, pulse)
         yield TriggerEvent(  # type: ignore[no-untyped-call]
-            {"folder": self.folder, "key": self.key, "answered": answered}
+            {"folder": self.folder, "key": self.key, "answered": answered if error is None else None}
+        )
+
+    async def _looked(self) -> FolderContent:
+        return await connected(self.iceberg_conn_id).look(
+            (self.catalog, self.folder), self._content, every=POLL_SECONDS
         )
 
     def _content(self) -> FolderContent:

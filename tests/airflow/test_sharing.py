@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +58,16 @@ class Instance(SimpleNamespace):
         """Take a link."""
 
 
+class Fails:
+    """Stands for a function whose store cannot be reached."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: Any) -> Any:
+        raise self.error
+
+
 class Alone(Exception):
     """The task submits a job of its own."""
 
@@ -89,7 +101,9 @@ def context(instance: Instance) -> Any:
 
 
 @contextmanager
-def driver(lake: Lake, folder: ApplicationFolder, *, fails: bool = False, ran: bool = True) -> Iterator[None]:
+def driver(
+    lake: Lake, folder: ApplicationFolder, *, fails: bool = False, ran: bool = True, empty_first: bool = False
+) -> Iterator[None]:
     """Answer requests, as a driver does; the statements run in DuckDB."""
     ended = threading.Event()
 
@@ -105,7 +119,11 @@ def driver(lake: Lake, folder: ApplicationFolder, *, fails: bool = False, ran: b
                 if ran:
                     lake.catalog.files.replace_text(str(script.outcome_location), outcome.to_json())
                 answer = JobAnswer(ran, outcome.error if ran else "no such catalog", ("statement 1/1",), "app-1")
-                lake.catalog.files.replace_text(f"{folder.folder}/{answer_file(key)}", answer.to_json())
+                location = f"{folder.folder}/{answer_file(key)}"
+                if empty_first:
+                    lake.catalog.files.replace_text(location, "")
+                    time.sleep(0.5)
+                lake.catalog.files.replace_text(location, answer.to_json())
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -223,6 +241,37 @@ def test_a_deferred_refresh_is_published_when_the_application_has_answered(
     assert result["outcome"] == "refreshed"
     assert len(folder.content().requested) == 1
     assert again.application_id == "app-1"
+
+
+@pytest.mark.parametrize("lacks", ["access to the store", "the connection"])
+def test_a_task_waits_in_its_worker_if_the_triggerer_cannot_read_the_folder(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """The application runs the script meanwhile. The triggerer may be in another network."""
+    with pytest.raises(TaskDeferred) as deferred:
+        refreshing(monkeypatch, deferrable=True).execute(context(Instance(folder.folder)))
+    trigger = deferred.value.trigger
+    with monkeypatch.context() as patch:
+        if lacks == "the connection":
+            trigger.iceberg_conn_id = "elsewhere"
+        else:
+            refused = CatalogUnavailableError(f"the store of {folder.folder} did not respond: ACCESS_DENIED")
+            patch.setattr(ApplicationFolder, "content", Fails(refused))
+        patch.setattr("airflow_mv.triggers.application.Pulse", partial(Pulse, 0.2))
+        payload = event(trigger)
+    again = refreshing(monkeypatch, deferrable=True)
+    with driver(sales, folder):
+        assert again.execute_complete(context(Instance(folder.folder)), payload)["outcome"] == "refreshed"
+    assert len(folder.content().requested) == 1
+    assert again.application_id == "app-1"
+
+
+def test_an_answer_that_is_not_complete_is_waited_for(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local store shows a file before it has its content."""
+    with driver(sales, folder, empty_first=True):
+        assert refreshing(monkeypatch).execute(context(Instance(folder.folder)))["outcome"] == "refreshed"
 
 
 def test_a_compaction_after_a_refresh_is_waited_for_in_the_worker(
