@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import Context
+from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.application import BEAT_SECONDS, FolderContent
@@ -30,10 +31,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TASK_ID = "spark_application"
 #: How long the end of a process waits for the end of an application that runs beside it.
 _END_SECONDS = 15.0
 #: Scheduled first, because the others wait for it.
-_FIRST: dict[str, Any] = {"task_id": "spark_application", "weight_rule": "absolute", "priority_weight": 1000}
+_FIRST: dict[str, Any] = {"weight_rule": "absolute", "priority_weight": 1000}
+#: Arguments that have Airflow's own defaults, whatever the DAG's ``default_args`` say for its other tasks: they would
+#: keep the application from running beside these tasks, end it too early, or emit events for it.
+_APART = (
+    *("pool", "pool_slots", "max_active_tis_per_dag", "max_active_tis_per_dagrun", "execution_timeout"),
+    *("depends_on_past", "wait_for_downstream", "outlets"),
+)
 #: Scripts of all views get their share of the executors.
 _FAIR = {"spark.scheduler.mode": "FAIR"}
 _POLL_SECONDS = 0.5
@@ -61,14 +69,17 @@ class SharedSparkApplicationOperator(SparkJobOperator):
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` (templated).
         idle_seconds: Seconds without a script after which the application ends.
-        **kwargs: All that ``SparkSubmitOperator`` takes, except the application.
+        **kwargs: All that ``SparkSubmitOperator`` takes, except the application. Of the DAG's ``default_args`` those
+            do not apply to this task that limit when and how long it runs (``pool``, ``execution_timeout``,
+            ``depends_on_past`` …): it runs beside the tasks that they are for.
     """
 
     template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "namespace")
 
     def __init__(self, *, namespace: str, tasks: Sequence[str], idle_seconds: float = 600.0, **kwargs: Any) -> None:
         kwargs["name"] = kwargs.get("name") or f"airflow-mv {namespace}"
-        super().__init__(**kwargs)
+        taken = inspect.signature(BaseOperator.__init__).parameters
+        super().__init__(**{**{key: taken[key].default for key in _APART}, **_FIRST, **kwargs})
         self.namespace = namespace
         self.tasks = list(tasks)
         self.idle_seconds = idle_seconds
@@ -302,7 +313,7 @@ def share_spark_application(
     if namespace is None:
         raise ConfigurationError("a shared Spark application needs a task that has a view, or a namespace")
     application = SharedSparkApplicationOperator(
-        namespace=namespace, tasks=[task.task_id for task in tasks], **{**_FIRST, **kwargs}
+        namespace=namespace, tasks=[task.task_id for task in tasks], **{"task_id": _TASK_ID, **kwargs}
     )
     for task in tasks:
         task.spark_application = application.task_id

@@ -9,13 +9,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
@@ -351,6 +352,25 @@ def test_tasks_of_any_dag_can_share_an_application() -> None:
     assert {dag.get_task(name).spark_application for name in ("create", "refresh")} == {APPLICATION}
     with pytest.raises(ConfigurationError, match="needs a task that has a view, or a namespace"):
         share_spark_application()
+
+
+def test_default_args_that_limit_the_other_tasks_do_not_apply_to_the_application() -> None:
+    """It would wait for the tasks that wait for it, or end before them. Who owns and where it runs is as for them."""
+    limits = {"pool": "one", "pool_slots": 2, "execution_timeout": timedelta(hours=1), "outlets": [Asset("lake://a")]}
+    limits |= {"depends_on_past": True, "wait_for_downstream": True, "weight_rule": "upstream", "priority_weight": 0}
+    limits |= {"max_active_tis_per_dag": 1, "max_active_tis_per_dagrun": 1}
+    alike = {"owner": "reports", "retries": 7, "queue": "big", "executor_memory": "2g"}
+    with DAG("dag", schedule=None, default_args={**limits, **alike}):
+        refresh = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW)
+        application = share_spark_application(refresh)
+        chosen = share_spark_application(refresh, task_id="chosen", pool="drivers", execution_timeout=timedelta(days=1))
+    with DAG("plain", schedule=None):
+        plain = share_spark_application(RefreshMaterializedViewOperator(task_id="refresh", view=VIEW))
+    assert {name: getattr(application, name) for name in limits} == {name: getattr(plain, name) for name in limits}
+    assert {name: getattr(application, name) for name in alike} == alike
+    assert {name: getattr(refresh, name) for name in alike} == alike
+    assert (refresh.pool, refresh.execution_timeout) == ("one", timedelta(hours=1))
+    assert (chosen.pool, chosen.execution_timeout) == ("drivers", timedelta(days=1))
 
 
 @pytest.mark.parametrize(
