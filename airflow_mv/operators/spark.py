@@ -27,7 +27,7 @@ from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.cluster import WaitingRefresh
 from airflow_mv.operators.sharing import SharedApplication
 from airflow_mv.operators.spark_arguments import SparkArgumentsOperator
-from airflow_mv.operators.submission import SubmitOptions, submit_options
+from airflow_mv.operators.submission import SubmitOptions, environment_settings, submit_options
 from airflow_mv.operators.submission_files import handed_over, job_arguments, write_script
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import RetriedOperator
@@ -185,19 +185,24 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
         from airflow_mv.refresh.stagers import settings_of
 
         target = submission.target
+        variables = {str(key): str(value) for key, value in (self.env_vars or {}).items()}
+        as_settings = environment_settings(target.master, variables)
         given = SubmitOptions(
-            conf={**submission.confs, **{str(key): str(value) for key, value in conf.items()}},
+            conf={**submission.confs, **{str(key): str(value) for key, value in conf.items()}, **as_settings},
             packages=self.packages,
             jars=self.jars,
             py_files=self.py_files,
             properties_file=self.properties_file,
-            environment={**os.environ, **{str(key): str(value) for key, value in (self.env_vars or {}).items()}},
+            environment={**os.environ, **variables},
             spark_binary=self.spark_binary,
             cluster=(self.deploy_mode or target.deploy_mode) == "cluster",
         )
         needed = submit_options(given, settings_of(submission.catalog), target, self._scratch or Path())
-        own = {"application_args": submission.arguments, "conn_id": self.spark_conn_id}
-        return submit_hook({**self.spark_arguments(), **needed, **own}, local=target.missing)
+        own: dict[str, Any] = {"application_args": submission.arguments, "conn_id": self.spark_conn_id}
+        own |= {"env_vars": None} if as_settings else {}
+        # With YARN the provider gives them to spark-submit, too, which finds the cluster by YARN_CONF_DIR.
+        of_process = variables if "yarn" in (target.master or "") else None
+        return submit_hook({**self.spark_arguments(), **needed, **own}, local=target.missing, environment=of_process)
 
     def mask_fields(self) -> None:
         """Mask the secrets among the settings."""

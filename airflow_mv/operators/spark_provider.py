@@ -109,13 +109,19 @@ class LocalSparkSubmitHook(SparkSubmitHook):
         return Connection(conn_id=conn_id, conn_type="spark", host="local[*]")
 
 
-def submit_hook(arguments: Mapping[str, Any], *, local: bool) -> SparkSubmitHook:
+def submit_hook(
+    arguments: Mapping[str, Any], *, local: bool, environment: Mapping[str, str] | None = None
+) -> SparkSubmitHook:
     """Make a hook.
 
     Args:
         arguments: Arguments of a ``SparkSubmitOperator``: those that its hook does not take are left out.
         local: Whether there is no connection, and Spark runs on this host.
+        environment: Variables of the ``spark-submit`` process alone, beside those of this process.
     """
     taken = inspect.signature(SparkSubmitHook.__init__).parameters
     kind = LocalSparkSubmitHook if local else SparkSubmitHook
-    return kind(**{name: value for name, value in arguments.items() if name in taken})
+    hook = kind(**{name: value for name, value in arguments.items() if name in taken})
+    if environment:
+        hook._env = dict(environment)
+    return hook

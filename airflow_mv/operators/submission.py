@@ -23,6 +23,8 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _EXTENSIONS = "spark.sql.extensions"
 _PACKAGES = "spark.jars.packages"
 _OWN_JARS = "spark.jars"
+#: By a part of the master.
+_DRIVER_ENVIRONMENT = {"yarn": "spark.yarn.appMasterEnv.", "k8s": "spark.kubernetes.driverEnv."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,21 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
         "properties_file": str(file),
         "spark_binary": binary,
     }
+
+
+def environment_settings(master: str | None, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark settings by which a driver in YARN or Kubernetes gets environment variables.
+
+    The provider would add the same settings as arguments of ``spark-submit``, which all users of the host can read.
+
+    Args:
+        master: The Spark master.
+        variables: The variables.
+    """
+    for kind, prefix in _DRIVER_ENVIRONMENT.items():
+        if kind in (master or ""):
+            return {f"{prefix}{name}": value for name, value in variables.items()}
+    return {}
 
 
 def _jars(given: SubmitOptions, needed: Iterable[str]) -> dict[str, str | None]:
