@@ -33,6 +33,7 @@ class JobRequest:
         view: The view, for messages.
         location: The script.
         catalog: The name of the view's catalog in Spark.
+        package: The version of the package that wrote the script.
         table: The quoted Spark name of the view's storage table, if a catalog holds it.
         catalogs: Names of all catalogs that the script may use.
         delta: Whether it reads Delta tables.
@@ -41,6 +42,7 @@ class JobRequest:
     view: str
     location: str
     catalog: str
+    package: str
     table: str | None = None
     catalogs: tuple[str, ...] = ()
     delta: bool = False

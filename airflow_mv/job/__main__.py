@@ -8,6 +8,7 @@ and outcome are read and written with their access to the store; without a catal
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -127,6 +128,10 @@ def cli() -> None:
         given = parser.parse_args()
     if getattr(given, "serve", None) is not None:
         code = serve_folder(given.script, given.catalog, given.serve)
+        # At once: Python would wait for each thread, and one may wait for a server that does not respond.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     else:
         code = main(given.script, given.catalog, given.table)
     if code:  # some platforms take any SystemExit for a failure

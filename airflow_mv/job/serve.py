@@ -24,6 +24,7 @@ from airflow_mv.job.driver import run_submitted
 from airflow_mv.job.files import open_files
 from airflow_mv.job.run import quiet, reason
 from airflow_mv.job.session import CATALOG, hide_secrets
+from airflow_mv.version import __version__
 
 #: Seconds between two looks at the folder.
 POLL_SECONDS = 0.25
@@ -33,7 +34,8 @@ IDLE_SECONDS = 600.0
 _HEAP_BYTES = 256 * 2**20
 _FEWEST, _MOST = 2, 16
 #: How often jobs are cancelled at the end; after that Spark stops under them.
-_STOP_LOOKS = 120
+_STOP_LOOKS = 20
+_STOPPED = "its Spark application was stopped"
 _POOL = "spark.scheduler.pool"
 _DELTA = "DeltaSparkSessionExtension"
 
@@ -50,8 +52,8 @@ def serve(
     """Run the scripts that are requested in a folder, each in a thread and a session of its own, until the end.
 
     The end is the file :data:`airflow_mv.application.END`, ``idle_seconds`` without work, the death of the task that
-    started this driver, or a store that has not responded for :data:`airflow_mv.application.SILENT_SECONDS`. Jobs that
-    run then are cancelled.
+    started this driver, a store that has not responded for :data:`airflow_mv.application.SILENT_SECONDS`, or a Spark
+    context that was stopped, for instance by the cluster. Jobs that run then are cancelled.
 
     Args:
         spark: A classic session.
@@ -110,6 +112,8 @@ class _Server:
             content = self._look(pool, content)
             if content.ended:
                 return None
+            if self._is_stopped():
+                return f"{self._folder}: {_STOPPED}"
             if self._failing_since is None and pulse.is_gone(content):
                 return f"{self._folder}: the task that started this application does not run any more"
             for key in content.cancelled & self._taken:
@@ -145,8 +149,14 @@ class _Server:
         for _ in range(_STOP_LOOKS):
             if not self._running:
                 return
-            self._spark.sparkContext.cancelAllJobs()
+            if not self._is_stopped():
+                self._spark.sparkContext.cancelAllJobs()
             time.sleep(POLL_SECONDS)
+
+    def _is_stopped(self) -> bool:
+        """Whether Spark's context was stopped. Python goes on without it, and each script would fail."""
+        context: Any = self._spark.sparkContext
+        return bool(context._jsc.sc().isStopped())
 
     def _take(self, pool: ThreadPoolExecutor, key: str) -> None:
         text = self._files.read_text(f"{self._folder}/{request_file(key)}")
@@ -192,12 +202,16 @@ class _Server:
         refusal = run_submitted(session, request.location, request.catalog, request.table, report=say)
         if refusal is None:
             self._idle.append(session)
+        elif self._is_stopped():
+            return JobAnswer(ran=False, refusal=_STOPPED)
         else:
             self._report(f"{request.view}: {refusal}")
         return JobAnswer(ran=True, refusal=refusal, lines=tuple(lines), application_id=self._application_id)
 
     def _lacking(self, request: JobRequest) -> str | None:
         """Return what a script needs that this application was not started with; ``None`` if nothing."""
+        if request.package != __version__:
+            return f"the task has airflow-mv {request.package}, and the shared application {__version__}"
         for name in (request.catalog, *request.catalogs):
             if self._spark.conf.get(f"{CATALOG}{name}", None) is None:
                 return f"the shared application was started without the catalog {name!r}"

@@ -21,6 +21,7 @@ from airflow_mv.application import (
 )
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError
 from airflow_mv.spec.base_tables import DELTA_BY_PATH
+from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -46,6 +47,7 @@ def request_of(catalog: MaterializedViewCatalog, script: Script, location: str) 
         view=script.view,
         location=location,
         catalog=catalog.name,
+        package=__version__,
         table=script.stored or None,
         catalogs=tuple(sorted(catalog.opened())),
         delta=DELTA_BY_PATH.data_source in catalog.formats,
@@ -107,9 +109,12 @@ class ApplicationFolder:
             return None
 
     def answer(self, key: str) -> JobAnswer | None:
-        """Return the answer to a request; ``None`` if there is none."""
+        """Return the answer to a request; ``None`` if there is none. One of another version counts as a refusal."""
         text = self._files.read_text(f"{self.folder}/{answer_file(key)}")
-        return JobAnswer.from_json(text) if text else None
+        try:
+            return JobAnswer.from_json(text) if text else None
+        except InvalidMetadataError as error:
+            return JobAnswer(ran=False, refusal=str(error))
 
     def beat(self) -> None:
         """Show that the application's task runs."""

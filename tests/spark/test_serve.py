@@ -7,13 +7,15 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,7 +23,6 @@ from pyspark.sql import SparkSession
 from airflow_mv.application import (
     BEAT,
     END,
-    FolderContent,
     JobAnswer,
     JobRequest,
     Pulse,
@@ -32,14 +33,32 @@ from airflow_mv.application import (
 from airflow_mv.job.files import HadoopFiles
 from airflow_mv.job.serve import serve
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
-from airflow_mv.script import Outcome, Script
-from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
+from airflow_mv.script import Outcome, Script, SqlStep
+from airflow_mv.version import __version__
+from tests.spark.conftest import CANARY, TABLE, Lake, make_lake, rows_of
 from tests.spark.processes import SPARK_HOME, environment
 
 PINNED = [("a", 10), ("b", 20)]
 #: One task: Spark does not take a core from a task that runs.
 MANY = "range(0, 100000000, 1, 1)"
 ENDLESS = f"SELECT 'a' AS day, count(*) AS amount FROM {MANY} a, {MANY} b WHERE a.id * b.id % 7 = 3"
+
+
+#: A file that has the Spark context of the application stopped, as a cluster does.
+STOP = "stop"
+#: The job's main file, beside a thread that waits for that file.
+_MAIN = """
+import pathlib, runpy, threading, time
+
+def stop():
+    while not pathlib.Path("{stop}").exists():
+        time.sleep(0.1)
+    from pyspark import SparkContext
+    SparkContext._active_spark_context._jsc.sc().stop()
+
+threading.Thread(target=stop, daemon=True).start()
+runpy.run_path("{main}", run_name="__main__")
+"""
 
 
 @dataclass
@@ -62,7 +81,8 @@ class Application:
         key = uuid.uuid4().hex
         location = self.folder.parent / f"{key}.script.json"
         location.write_text(script.to_json())
-        request = JobRequest(script.view, str(location), self.lake.name, **needs)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"location": str(location), "package": __version__, **needs}
+        request = JobRequest(script.view, catalog=self.lake.name, **given)
         (self.folder / request_file(key)).write_text(request.to_json())
         self.scripts[key] = script
         return key
@@ -101,7 +121,9 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
     confs |= {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.scheduler.mode": "FAIR"}
     properties = write_properties(root, confs, settings.secrets)
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--properties-file", str(properties)]
-    command += ["--py-files", str(build_package(root)), str(main_file()), str(folder), lake.name, "--serve", "600"]
+    main = root / "main.py"
+    main.write_text(_MAIN.format(stop=root / STOP, main=main_file()))
+    command += ["--py-files", str(build_package(root)), str(main), str(folder), lake.name, "--serve", "600"]
     ended = threading.Event()
 
     def beat() -> None:
@@ -178,17 +200,55 @@ def test_a_script_that_needs_what_the_application_lacks_is_not_run(application: 
     assert (unknown.ran, unknown.refusal) == (False, f"{lacking} the catalog 'elsewhere'")
     delta = application.answer(application.ask(application.whole(), delta=True))
     assert (delta.ran, delta.refusal) == (False, f"{lacking} Delta Lake")
+    newer = application.answer(application.ask(application.whole(), package="9.9"))
+    assert (newer.ran, newer.refusal) == (
+        False,
+        f"the task has airflow-mv 9.9, and the shared application {__version__}",
+    )
 
 
-def test_the_end_file_ends_the_application_and_cancels_what_runs(application: Application) -> None:
+def test_an_application_whose_context_was_stopped_ends_even_if_a_script_hangs(application: Application) -> None:
+    """As YARN or a master does. The tasks run what it was given, alone; here a store of one script never responds."""
+    out, begun = application.folder.parent / "out", f"{application.lake.name}.sales.daily: statement 2/2"
+    seen = out.read_text().count(begun)
     endless = application.ask(application.whole(ENDLESS))
-    begun = f"{application.lake.name}.sales.daily: statement 2/2"
-    seen = (application.folder.parent / "out").read_text().count(begun)
-    wait(lambda: (application.folder.parent / "out").read_text().count(begun) > seen, application.process)
-    (application.folder / END).write_text("")
-    assert application.process.wait(60) == 0
-    names = [path.name for path in application.folder.iterdir()]
-    assert FolderContent.of(dict.fromkeys(names, 0)).waiting <= {endless}
+    wait(lambda: out.read_text().count(begun) > seen, application.process)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        application.ask(application.whole(), location=f"http://127.0.0.1:{silent.getsockname()[1]}/script.json")
+        silent.settimeout(60)
+        silent.accept()
+        (application.folder.parent / STOP).write_text("")
+        assert application.process.wait(60) == 1
+    answer = JobAnswer.from_json((application.folder / answer_file(endless)).read_text())
+    assert (answer.ran, answer.refusal) == (False, "its Spark application was stopped")
+    assert out.read_text().endswith("its Spark application was stopped\n")
+
+
+def test_the_end_file_ends_the_application_and_cancels_what_runs(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / BEAT).write_text("")
+    lines: list[str] = []
+    ending = threading.Thread(
+        target=lambda: lines.append(str(serve(spark, str(folder), lake.name, report=lines.append)))
+    )
+    ending.start()
+    location = tmp_path / "script.json"
+    creation = lake.creation("SELECT 'a' AS day, 1L AS amount")
+    script = replace(creation, steps=(*creation.steps, SqlStep(f"INSERT OVERWRITE {TABLE}\n{ENDLESS}")), reads=())
+    location.write_text(script.to_json())
+    request = JobRequest("sales.daily", str(location), lake.name, __version__)
+    (folder / request_file("endless")).write_text(request.to_json())
+    deadline = time.monotonic() + 60
+    while not any("statement 2/2" in line for line in lines):
+        assert time.monotonic() < deadline, lines
+        time.sleep(0.05)
+    (folder / END).write_text("")
+    ending.join(60)
+    assert lines[-1] == "None"
+    assert "cancel" in JobAnswer.from_json((folder / answer_file("endless")).read_text()).refusal.lower()
 
 
 def test_an_application_without_work_ends(session: SparkSession, tmp_path: Path) -> None:
