@@ -202,12 +202,12 @@ class RunEnds:
 
     def __call__(self) -> bool:
         """Return whether all tasks have ended, or wait for the worker slot that the application holds."""
-        states = self._states(self._operator.tasks)
-        if states and all(state in _FINISHED for state in states.values()):
+        found = self._states()
+        own = [state for task_id, state in found if task_id in self._operator.tasks]
+        if own and all(state in _FINISHED for state in own):
             return True
-        states = {} if _ACTIVE.intersection(states.values()) else self._states(None)
-        states.pop(self._operator.task_id, None)
-        if not _WAITING.intersection(states.values()) or _ACTIVE.intersection(states.values()):
+        states = [state for _, state in found]
+        if not _WAITING.intersection(states) or _ACTIVE.intersection(states):
             self._starves_since = None
             return False
         self._starves_since = self._starves_since or time.monotonic()
@@ -216,12 +216,20 @@ class RunEnds:
             self._operator.log.warning("No other task of this run gets a worker slot. The application ends: it has one")
         return starves
 
-    def _states(self, tasks: Sequence[str] | None) -> dict[str, str | None]:
+    def _states(self) -> list[tuple[str, str | None]]:
+        """Return id and state of each other task instance of the run.
+
+        They are not asked for by their ids, which would all be in one URL: servers refuse a long one.
+        """
         ti: Any = self._ti
-        found: Mapping[str, Mapping[str, str | None]] = ti.get_task_states(
-            dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id]
-        )
-        return dict(found.get(ti.run_id, {}))
+        found: Mapping[str, Mapping[str, str | None]] = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
+        known = set(self._operator.dag.task_ids)
+        # Airflow adds the index of a mapped task to its id.
+        states = [
+            (name if name in known else name.rpartition("_")[0], state)
+            for name, state in found.get(ti.run_id, {}).items()
+        ]
+        return [(task_id, state) for task_id, state in states if task_id != self._operator.task_id]
 
 
 class _Beside(threading.Thread):
@@ -276,7 +284,7 @@ def _alive(folder: ApplicationFolder, ended: Callable[[], bool]) -> Iterator[Non
 
 
 def _watch(folder: ApplicationFolder, ended: Callable[[], bool], stopped: threading.Event) -> None:
-    beaten = 0.0
+    beaten, fails = 0.0, False
     while not stopped.wait(_STATES_SECONDS):
         try:
             if time.monotonic() - beaten > BEAT_SECONDS:
@@ -285,8 +293,11 @@ def _watch(folder: ApplicationFolder, ended: Callable[[], bool], stopped: thread
             if ended():
                 folder.end()
                 return
+            fails = False
         except Exception as error:  # noqa: BLE001 (the store or the API server may be away for a while)
-            log.debug("Watching the run: %s", error)
+            level = logging.DEBUG if fails else logging.WARNING
+            log.log(level, "The run cannot be watched now, so its end may not be noticed: %s", error)
+            fails = True
 
 
 def share_spark_application(

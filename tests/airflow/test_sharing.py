@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
@@ -30,7 +31,7 @@ from airflow_mv.operators import (
     SharedSparkApplicationOperator,
     share_spark_application,
 )
-from airflow_mv.operators.application import RunEnds
+from airflow_mv.operators.application import RunEnds, _alive
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.refresh.application import ApplicationFolder
 from airflow_mv.script import Outcome, Script
@@ -382,6 +383,8 @@ def test_default_args_that_limit_the_other_tasks_do_not_apply_to_the_application
         ({"pin": "success", "refresh": "deferred"}, False),
         ({"pin": "success", "refresh": None}, False),
         ({"pin": "failed", "refresh": "upstream_failed"}, True),
+        ({"pin": "running", "refresh_0": "success", "refresh_1": "failed"}, True),
+        ({"pin": "success", "refresh_0": "success", "refresh_1": "running"}, False),
     ],
 )
 def test_an_application_ends_if_it_has_the_only_worker_slot_or_no_task_is_left(
@@ -390,13 +393,34 @@ def test_an_application_ends_if_it_has_the_only_worker_slot_or_no_task_is_left(
     """Else tasks would wait for the slot, and the application for the tasks."""
     monkeypatch.setattr("airflow_mv.operators.application.STARVED_SECONDS", -1.0)
 
-    def states(*, task_ids: list[str] | None, **_: Any) -> dict[str, dict[str, str | None]]:
-        found = {**others, APPLICATION: "running"}
-        return {"run": {name: state for name, state in found.items() if task_ids is None or name in task_ids}}
+    def states(*, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str | None]]:
+        """Return the states, without a long list of ids, which would be in the URL of the request."""
+        return {run_id: {**others, APPLICATION: "running"} for run_id in run_ids if dag_id == "dag"}
 
     instance = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=states)
-    operator = SharedSparkApplicationOperator(task_id=APPLICATION, namespace="lake.sales", tasks=["refresh"])
+    with DAG("dag", schedule=None):
+        EmptyOperator(task_id="pin")
+        EmptyOperator(task_id="refresh")
+        operator = SharedSparkApplicationOperator(task_id=APPLICATION, namespace="lake.sales", tasks=["refresh"])
     assert RunEnds(operator, {"ti": instance})() is ends  # type: ignore[typeddict-item]
+
+
+def test_a_run_that_cannot_be_watched_is_reported_once(
+    folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its end is not noticed meanwhile, and the application holds its slot."""
+    monkeypatch.setattr("airflow_mv.operators.application._STATES_SECONDS", 0.01)
+    answers = iter([*[OSError("414 Request-URI Too Large")] * 3, True])
+
+    def ended() -> bool:
+        if isinstance(answer := next(answers), OSError):
+            raise answer
+        return answer
+
+    with _alive(folder, ended):
+        while not folder.content().ended:
+            time.sleep(0.01)
+    assert sum("414 Request-URI Too Large" in message for message in caplog.messages) == 1
 
 
 def test_a_run_with_one_task_at_a_time_starts_the_application_beside_it(airflow: Airflow, sales: Lake) -> None:
