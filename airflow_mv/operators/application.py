@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, Context, conf
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.application import BEAT_SECONDS, FolderContent
@@ -46,8 +46,11 @@ _APART = (
 _FAIR = {"spark.scheduler.mode": "FAIR"}
 _POLL_SECONDS = 0.5
 _STATES_SECONDS = 2.0
-#: How long tasks of the run wait for a worker slot while none runs, before the application gives its own back.
-STARVED_SECONDS = 30.0
+#: How long tasks of the run wait for a slot while none runs, before the application gives its own back: where there is
+#: no other slot, and where they may wait for something else, such as a pool, a pod or a worker that starts.
+STARVED_SECONDS, STARVED_PERHAPS_SECONDS = 30.0, 300.0
+#: Of how many waiting tasks other runs are requested: their ids are in a URL.
+_MOST_ASKED = 50
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _WAITING = frozenset({"scheduled", "queued"})
 _ACTIVE = frozenset({"running", "deferred", "restarting"})
@@ -69,6 +72,9 @@ class SharedSparkApplicationOperator(SparkJobOperator):
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` (templated).
         idle_seconds: Seconds without a script after which the application ends.
+        starved_seconds: Seconds after which it ends while tasks of the run are scheduled or queued, and none runs: it
+            may hold the slot that they wait for. Where it surely does, because ``[core] parallelism`` or the DAG's
+            ``max_active_tasks`` is 1, it ends after 30 s.
         **kwargs: All that ``SparkSubmitOperator`` takes, except the application. Of the DAG's ``default_args`` those
             do not apply to this task that limit when and how long it runs (``pool``, ``execution_timeout``,
             ``depends_on_past`` …): it runs beside the tasks that they are for.
@@ -76,13 +82,22 @@ class SharedSparkApplicationOperator(SparkJobOperator):
 
     template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "namespace")
 
-    def __init__(self, *, namespace: str, tasks: Sequence[str], idle_seconds: float = 600.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        tasks: Sequence[str],
+        idle_seconds: float = 600.0,
+        starved_seconds: float = STARVED_PERHAPS_SECONDS,
+        **kwargs: Any,
+    ) -> None:
         kwargs["name"] = kwargs.get("name") or f"airflow-mv {namespace}"
         taken = inspect.signature(BaseOperator.__init__).parameters
         super().__init__(**{**{key: taken[key].default for key in _APART}, **_FIRST, **kwargs})
         self.namespace = namespace
         self.tasks = list(tasks)
         self.idle_seconds = idle_seconds
+        self.starved_seconds = starved_seconds
 
     def execute(self, context: Context) -> None:
         """Run the application.
@@ -201,20 +216,38 @@ class RunEnds:
         self._starves_since: float | None = None
 
     def __call__(self) -> bool:
-        """Return whether all tasks have ended, or wait for the worker slot that the application holds."""
+        """Return whether all tasks have ended, or seem to wait for the slot that the application holds."""
         found = self._states()
         own = [state for task_id, state in found if task_id in self._operator.tasks]
         if own and all(state in _FINISHED for state in own):
             return True
-        states = [state for _, state in found]
-        if not _WAITING.intersection(states) or _ACTIVE.intersection(states):
+        waiting = sorted({task_id for task_id, state in found if state in _WAITING})
+        if not waiting or any(state in _ACTIVE for _, state in found):
             self._starves_since = None
             return False
         self._starves_since = self._starves_since or time.monotonic()
-        starves = time.monotonic() - self._starves_since > STARVED_SECONDS
-        if starves:
-            self._operator.log.warning("No other task of this run gets a worker slot. The application ends: it has one")
-        return starves
+        waited, surely = time.monotonic() - self._starves_since, self._has_the_only_slot()
+        if waited <= (STARVED_SECONDS if surely else self._operator.starved_seconds):
+            return False
+        if not surely and self._other_runs_have(waiting):
+            self._starves_since = None
+            return False
+        self._operator.log.warning(
+            "For %.0f s no task of this run has run, and %s waits. The application ends, because it %s the slot that "
+            "is waited for; the tasks go on alone. If they wait for something else, set a longer starved_seconds",
+            *(waited, ", ".join(waiting[:3]), "has" if surely else "may have"),
+        )
+        return True
+
+    def _has_the_only_slot(self) -> bool:
+        """Whether no other task of the run can run beside the application's."""
+        return 1 in (conf.getint("core", "parallelism", fallback=0), self._operator.dag.max_active_tasks)
+
+    def _other_runs_have(self, waiting: Sequence[str]) -> bool:
+        """Whether instances of the waiting tasks run for other runs: ``max_active_tis_per_dag`` may be reached."""
+        ti: Any = self._ti
+        running = ti.get_ti_count(dag_id=ti.dag_id, task_ids=list(waiting[:_MOST_ASKED]), states=sorted(_ACTIVE))
+        return int(running) > 0
 
     def _states(self) -> list[tuple[str, str | None]]:
         """Return id and state of each other task instance of the run.

@@ -7,7 +7,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -374,11 +374,30 @@ def test_default_args_that_limit_the_other_tasks_do_not_apply_to_the_application
     assert (chosen.pool, chosen.execution_timeout) == ("drivers", timedelta(days=1))
 
 
+def run_ends(others: Mapping[str, str | None], *, active_elsewhere: int = 0, **dag: Any) -> RunEnds:
+    """Watch a run with these states of its tasks, of which the application serves ``refresh``."""
+
+    def states(*, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str | None]]:
+        """Return the states, without a long list of ids, which would be in the URL of the request."""
+        return {run_id: {**others, APPLICATION: "running"} for run_id in run_ids if dag_id == "dag"}
+
+    def count(*, dag_id: str, task_ids: list[str], states: list[str]) -> int:
+        assert (dag_id, task_ids, "running" in states) == ("dag", [name for name in others if others[name]], True)
+        return active_elsewhere
+
+    instance = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=states, get_ti_count=count)
+    with DAG("dag", schedule=None, **dag):
+        EmptyOperator(task_id="pin")
+        EmptyOperator(task_id="refresh")
+        operator = SharedSparkApplicationOperator(
+            task_id=APPLICATION, namespace="lake.sales", tasks=["refresh"], starved_seconds=0.05
+        )
+    return RunEnds(operator, {"ti": instance})  # type: ignore[typeddict-item]
+
+
 @pytest.mark.parametrize(
     ("others", "ends"),
     [
-        ({"pin": "scheduled", "refresh": None}, True),
-        ({"pin": "success", "refresh": "queued"}, True),
         ({"pin": "running", "refresh": None}, False),
         ({"pin": "success", "refresh": "deferred"}, False),
         ({"pin": "success", "refresh": None}, False),
@@ -387,22 +406,30 @@ def test_default_args_that_limit_the_other_tasks_do_not_apply_to_the_application
         ({"pin": "success", "refresh_0": "success", "refresh_1": "running"}, False),
     ],
 )
-def test_an_application_ends_if_it_has_the_only_worker_slot_or_no_task_is_left(
-    monkeypatch: pytest.MonkeyPatch, others: dict[str, str | None], *, ends: bool
+def test_an_application_ends_if_none_of_its_tasks_is_left(others: dict[str, str | None], *, ends: bool) -> None:
+    assert run_ends(others)() is ends
+
+
+@pytest.mark.parametrize("state", ["scheduled", "queued"])
+def test_an_application_ends_if_it_may_have_the_slot_that_its_tasks_wait_for(
+    state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else tasks would wait for the slot, and the application for the tasks."""
-    monkeypatch.setattr("airflow_mv.operators.application.STARVED_SECONDS", -1.0)
+    """But not while they wait for another run, nor at once: a pod or a worker may start, a pool may be full."""
+    found, elsewhere = run_ends({"refresh": state}), run_ends({"refresh": state}, active_elsewhere=1)
+    assert (found(), elsewhere()) == (False, False)
+    time.sleep(0.1)
+    assert (found(), elsewhere()) == (True, False)
+    assert "no task of this run has run, and refresh waits" in capsys.readouterr().out
 
-    def states(*, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str | None]]:
-        """Return the states, without a long list of ids, which would be in the URL of the request."""
-        return {run_id: {**others, APPLICATION: "running"} for run_id in run_ids if dag_id == "dag"}
-
-    instance = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=states)
-    with DAG("dag", schedule=None):
-        EmptyOperator(task_id="pin")
-        EmptyOperator(task_id="refresh")
-        operator = SharedSparkApplicationOperator(task_id=APPLICATION, namespace="lake.sales", tasks=["refresh"])
-    assert RunEnds(operator, {"ti": instance})() is ends  # type: ignore[typeddict-item]
+    monkeypatch.setattr("airflow_mv.operators.application.STARVED_SECONDS", 0.0)
+    assert not run_ends({"refresh": state})()
+    only = run_ends({"refresh": state}, max_active_tasks=1, active_elsewhere=1)
+    only()
+    assert only()
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "1")
+    only = run_ends({"refresh": state})
+    only()
+    assert only()
 
 
 def test_a_run_that_cannot_be_watched_is_reported_once(
