@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from airflow.models.dagrun import DagRun
@@ -26,8 +26,11 @@ from airflow_mv.spec.times import duration, shift
 
 #: The most runs that one backfill from the page creates.
 MOST_RUNS = 1000
-#: A run's date lies up to this far from the rows that it refreshes: a tick, and a zone's offset.
-_MARGIN = timedelta(days=32)
+#: How far before the wanted rows the search for runs begins: the least with which its first run is before them. A run's
+#: date lies up to the last one from its rows: a tick, and a zone's offset.
+_MARGINS = (timedelta(hours=3), timedelta(days=1), timedelta(days=32))
+#: By how much the rows of a later run may begin earlier, where clocks are put back.
+_BACK = timedelta(hours=1)
 
 
 @dataclass
@@ -71,7 +74,8 @@ class Runs:
         stored = self._dag(dag_id)
         if stored is None or not getattr(stored.dag.timetable, "periodic", False):
             return {"problem": "This DAG has no schedule with dates, so Airflow makes no backfill of it."}
-        found = [(date, span) for date, span in self._dates(stored, wanted, kind) if span.overlaps(wanted)]
+        overlapping = ((date, span) for date, span in self._near(stored, wanted, kind) if span.overlaps(wanted))
+        found = list(islice(overlapping, MOST_RUNS + 1))
         if not found:
             return {"problem": "This DAG's schedule has no run for these rows: see its start and end date."}
         if len(found) > MOST_RUNS:
@@ -84,14 +88,29 @@ class Runs:
             "end": max(span.end for _, span in found).isoformat(),
         }
 
-    def _dates(self, stored: SerializedDagModel, wanted: Interval, kind: str) -> Iterator[tuple[datetime, Interval]]:
-        """Return the dates of the possible runs, with the rows of each."""
+    def _near(self, stored: SerializedDagModel, wanted: Interval, kind: str) -> Iterator[tuple[datetime, Interval]]:
+        """Return the dates of the possible runs whose rows are near the wanted ones, with the rows of each.
+
+        A schedule of minutes has many dates: the search begins shortly before the wanted rows, and ends after them.
+        """
+        for margin in _MARGINS:
+            dates = self._dates(stored, Interval(wanted.column, shift(wanted.start, -margin), wanted.end), kind)
+            first = next(dates, None)
+            if first is not None and shift(first[1].end, _BACK) <= wanted.start:
+                break
+        if first is not None:
+            yield first
+            yield from takewhile(lambda found: found[1].start < shift(wanted.end, _BACK), dates)
+
+    def _dates(self, stored: SerializedDagModel, among: Interval, kind: str) -> Iterator[tuple[datetime, Interval]]:
+        """Return the dates of the possible runs from a time on, with the rows of each."""
         dag: Any = stored.dag
         partitioned = getattr(dag.timetable, "partitioned", False)
         length = next((length for scope, length in scopes_in(stored.data).values() if scope == "interval"), None)
         now = datetime.now(UTC)
-        infos = dag.iter_dagrun_infos_between(shift(wanted.start, -_MARGIN), shift(wanted.end, _MARGIN))
-        for info in islice(infos, 5 * MOST_RUNS):
+        latest = shift(among.end, _MARGINS[-1])
+        infos = dag.iter_dagrun_infos_between(among.start, latest if partitioned else min(latest, now))
+        for info in infos:
             if not partitioned and (info.data_interval is None or info.data_interval.end >= now):
                 continue  # Airflow leaves these out of a backfill
             interval = {} if info.data_interval is None else {"data_interval": tuple(info.data_interval)}

@@ -141,8 +141,10 @@ def unit_start(number: int, unit: str) -> datetime:
 
 
 def _added(moment: datetime, **units: int) -> datetime:
+    # Pendulum's own class would lose the zone if that is Python's UTC.
+    plain = datetime.combine(moment.date(), moment.timetz())
     try:
-        return pendulum.instance(moment).add(**units)
+        return pendulum.instance(plain).add(**units)
     except (OverflowError, ValueError):
         amount = ", ".join(f"{count} {unit}" for unit, count in units.items() if count)
         raise ConfigurationError(f"{moment.isoformat()} and {amount} is not between the years 1 and 9999") from None

@@ -61,6 +61,9 @@ with DAG("by_partition", schedule=CronPartitionTimetable("@daily", timezone="Eur
 with DAG("three_days", schedule="@daily", start_date=START):
     Refresh(task_id="refresh", view=VIEW, scope="interval", interval_length="3 d")
 
+with DAG("by_five_minutes", schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"), start_date=START):
+    Refresh(task_id="refresh", view=VIEW, scope="interval")
+
 with DAG("by_day_mapped", schedule=None):
     Refresh.partial(task_id="refresh", scope="interval").expand(view=[VIEW])
 

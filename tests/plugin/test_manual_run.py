@@ -75,6 +75,8 @@ def test_airflow_accepts_the_input_and_the_tasks_understand_it(server: Server, d
         # a day of UTC is parts of two days of Berlin
         ("by_day", "timestamptz", "2024-06-02T00:00:00+02:00", 3, ("2024-06-01T22", "2024-06-04T22")),
         ("three_days", "date", "2024-06-03T00:00:00+00:00", 4, ("2024-05-31", "2024-06-06")),
+        # a month before them has 8928 dates
+        ("by_five_minutes", "timestamptz", "2024-06-02T00:00:00+00:00", 576, ("2024-06-02", "2024-06-04")),
     ],
 )
 def test_a_backfill_of_rows_has_the_dates_of_the_runs_that_refresh_them(
@@ -88,6 +90,13 @@ def test_a_backfill_of_rows_has_the_dates_of_the_runs_that_refresh_them(
     body = {"dag_id": dag_id, "from_date": found["from_date"], "to_date": found["to_date"]}
     made = server.client("user").post("/api/v2/backfills/dry_run", json=body)
     assert made.json()["total_entries"] == runs, made.text
+
+
+def test_a_backfill_of_too_many_runs_is_refused(server: Server) -> None:
+    """With the reason, however many dates the schedule has before these rows."""
+    wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-09-04T00:00:00+00:00", "type": "timestamptz"}
+    found = server.get("api/backfill", "user", dag_id="by_five_minutes", **wanted)
+    assert found == {"problem": "These are more than 1,000 runs: choose fewer."}
 
 
 def test_a_dag_without_dates_has_no_backfill(server: Server) -> None:

@@ -70,6 +70,12 @@ def test_a_day_has_23_or_25_hours_when_clocks_change(zone: ZoneInfo) -> None:
             assert next_unit(moment, "hour") - moment.astimezone(UTC) == timedelta(hours=1)
 
 
+def test_a_time_of_airflow_keeps_its_zone() -> None:
+    """Pendulum's own addition loses Python's UTC."""
+    moment = pendulum.datetime(2024, 6, 1).astimezone(UTC)
+    assert shift(moment, timedelta(hours=1)).isoformat() == "2024-06-01T01:00:00+00:00"
+
+
 def test_a_time_that_the_clock_change_skips_is_moved_forward() -> None:
     """2:30 did not exist on that day."""
     assert (
