@@ -341,6 +341,9 @@ def share_spark_application(
     The connections are those of the first task. Give Spark's arguments here: those of the other tasks count only where
     a task has to go on alone.
 
+    The returned task starts with the run, and holds a worker slot for ``idle_seconds`` at most without a script. If the
+    tasks that share it wait for others of the DAG for longer, let it wait for these, too: ``etl >> application``.
+
     Args:
         *tasks: Tasks that create, refresh, maintain … views.
         namespace: As for the operator; by default that of the first task's view.

@@ -32,7 +32,6 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
         catalog: The view's catalog.
         script: The script.
     """
-    from airflow_mv.catalog.files import discard
     from airflow_mv.script import CreateStorageStep
 
     if script.outcome_location is not None:
@@ -40,21 +39,26 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
         return
     folder = next(step.location for step in script.steps if isinstance(step, CreateStorageStep))
     if folder is not None:
-        yield _answered_in(script, folder)
+        with _answered_in(catalog, script, folder) as answered:
+            yield answered
         return
     view = catalog.identify(script.view)
     name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__script_{script.refresh_id[:8]}")
-    with catalog.tables.temporary(name, view) as location:
-        found = replace(_answered_in(script, location), stored=name.sql())
-        try:
-            yield found
-        finally:
-            for file in (str(found.outcome_location), script_location(found)):
-                discard(catalog.files, file)
+    with catalog.tables.temporary(name, view) as location, _answered_in(catalog, script, location) as answered:
+        yield replace(answered, stored=name.sql())
 
 
-def _answered_in(script: Script, folder: str) -> Script:
-    return replace(script, outcome_location=f"{folder}/staged/{script.refresh_id}.json")
+@contextmanager
+def _answered_in(catalog: MaterializedViewCatalog, script: Script, folder: str) -> Iterator[Script]:
+    """Yield the script with a location for its outcome in a folder, and delete both files at the end."""
+    from airflow_mv.catalog.files import discard
+
+    found = replace(script, outcome_location=f"{folder}/staged/{script.refresh_id}.json")
+    try:
+        yield found
+    finally:
+        for file in (str(found.outcome_location), script_location(found)):
+            discard(catalog.files, file)
 
 
 def script_location(script: Script) -> str:

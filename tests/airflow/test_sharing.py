@@ -276,6 +276,18 @@ def test_an_answer_that_is_not_complete_is_waited_for(
         assert refreshing(monkeypatch).execute(context(Instance(folder.folder)))["outcome"] == "refreshed"
 
 
+def test_a_creation_leaves_neither_script_nor_outcome(sales: Lake, folder: ApplicationFolder, tmp_path: Path) -> None:
+    """Nobody reads them afterwards, and they are where the view's files are."""
+    sql = "SELECT region, max_by(id, amount) AS best FROM orders GROUP BY region"
+    task = CreateMaterializedViewOperator(
+        task_id="create", view="lake.sales.best", sql=sql, spark_application=APPLICATION
+    )
+    with driver(sales, folder):
+        assert task.execute(context(Instance(folder.folder)))["state"] == "never-refreshed"
+    assert len(folder.content().answered) == 1
+    assert not [*tmp_path.rglob("staged/*.json")]
+
+
 def test_a_compaction_after_a_refresh_is_waited_for_in_the_worker(
     sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
