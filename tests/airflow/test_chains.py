@@ -258,7 +258,7 @@ def test_missing_pins_are_an_error_and_the_current_snapshots_are_not_read(airflo
         """,
     )
     assert found.states["refresh"] == "failed"
-    assert "clear the task that pins if its result is gone" in found.task_log("refresh")
+    assert "clear that task if its XCom was deleted" in found.task_log("refresh")
 
 
 def test_a_plan_can_be_pinned_too(airflow: Airflow, chain: Lake) -> None:

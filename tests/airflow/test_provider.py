@@ -64,7 +64,7 @@ def _rows(command: str) -> list[dict[str, Any]]:
 def test_the_provider_is_listed_with_its_description() -> None:
     """`airflow providers list` is what users of Airflow run first."""
     (row,) = [row for row in _rows("providers list") if row["package_name"] == "airflow-mv"]
-    assert row["description"].startswith("Materialized views in Apache Iceberg")
+    assert row["description"].startswith("Incremental materialized views in Apache Iceberg")
     printed = _outputs()["providers get airflow-mv --full"]
     assert "Iceberg materialized views" in printed
     assert all(name in printed for name in ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.triggers"))

@@ -205,7 +205,7 @@ def test_a_change_that_affects_nothing_writes_nothing_and_one_with_too_many_keys
     assert home.rows() == home.recomputed()
 
 
-@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize("version", [pytest.param("2", marks=pytest.mark.slow), "3"])
 def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """Only the new rows are written. Deletes of earlier refreshes still hold, in few files.
 
