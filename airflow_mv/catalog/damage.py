@@ -116,14 +116,12 @@ class Store:
     def manifests(self, location: str) -> tuple[dict[str, str], list[ManifestFile]]:
         """Read a manifest list: the properties of the file, and its manifests."""
         self._check(location, "manifest list")
-        with parsed(location, "manifest list"):
-            return read_manifests(self.io.new_input(location))
+        return read_manifests(self.io.new_input(location))
 
     def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Read a manifest."""
         self._check(manifest.manifest_path, "manifest")
-        with parsed(manifest.manifest_path, "manifest"):
-            return read_entries(manifest, self.io)
+        return read_entries(manifest, self.io)
 
     def footer(self, location: str, size: int) -> parquet.FileMetaData:
         """Read a Parquet file's footer."""

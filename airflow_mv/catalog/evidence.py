@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_mv.catalog.catalog import MaterializedViewCatalog, next_number
+from airflow_mv.catalog.files import METADATA_SUFFIXES
 from airflow_mv.catalog.layouts import stored_layout
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
 from airflow_mv.catalog.sql import TABLE, VIEW, Row
@@ -30,7 +31,6 @@ from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, Stora
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.table import TableMetadata, parse_table
 
-_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 #: The number of earlier metadata files that are read to find an earlier state, newest first.
 _EARLIER = 50
 
@@ -210,7 +210,7 @@ class Evidence:
 
     def _listed(self, folder: str) -> Iterator[str]:
         for file in self.catalog.files.list(folder) if folder else ():
-            if file.location.endswith(_SUFFIXES) and file.location.rpartition("/")[0] == folder.rstrip("/"):
+            if file.location.endswith(METADATA_SUFFIXES) and file.location.rpartition("/")[0] == folder.rstrip("/"):
                 yield file.location
 
     # -- storage metadata files -----------------------------------------------------------------
@@ -299,7 +299,7 @@ def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> Lo
     if row is None or row.kind != TABLE:
         return None
     folder = row.location.rpartition("/")[0]
-    listed = [file.location for file in catalog.files.list(folder) if file.location.endswith(_SUFFIXES)]
+    listed = [file.location for file in catalog.files.list(folder) if file.location.endswith(METADATA_SUFFIXES)]
     newest = sorted(listed, key=next_number, reverse=True)[:_EARLIER]
     for location in (*([row.previous] if row.previous else []), *newest):
         table = _table_at(catalog, location)

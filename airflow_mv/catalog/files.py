@@ -49,6 +49,8 @@ _LONGEST = 1200
 _CONTROL = re.compile(r"[\x00-\x1f]")
 #: Content of the small file that is written to read the store's clock.
 CLOCK_TEXT = b"what time is it?"
+#: How the names of metadata files end.
+METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 _PACKED = (".gz.metadata.json", ".metadata.json.gz")
 #: How stores and their libraries say that credentials have ended, are unknown, or do not suffice. An answer to HEAD
 #: has no text, and S3 gives it the status 400 for a token that has ended.

@@ -377,13 +377,10 @@ def _digest(files: MetadataFiles, location: str) -> bytes:
     known = _digests.get(location)
     if known is not None:
         return known
-    what = "manifest list"
-    with parsed(location, what):
-        _, listed = read_manifests(files.io(location, what=what).new_input(location))
-        entries = sorted(
-            (item.manifest_path, int(item.content), item.partition_spec_id, item.sequence_number or 0)
-            for item in listed
-        )
+    _, listed = read_manifests(files.io(location, what="manifest list").new_input(location))
+    entries = sorted(
+        (item.manifest_path, int(item.content), item.partition_spec_id, item.sequence_number or 0) for item in listed
+    )
     digest = hashlib.sha256(repr(entries).encode()).digest()
     with _lock:
         if len(_digests) >= _MOST_DIGESTS:

@@ -27,7 +27,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.entries import read_places
-from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.files import METADATA_SUFFIXES, MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import Metastore
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, namespaces_of
@@ -68,7 +68,6 @@ _READERS = 8
 _FEW = 16
 #: The most earlier metadata files that are read to find out whether a table was a view.
 _EARLIER = 10
-_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 #: If a server fails for so many tables and returns none, it does not respond.
 _MANY_FAILED = 3
 #: Errors that leave unknown whether a table is a view.
@@ -291,7 +290,9 @@ class TableViews:
             return seen is None and isinstance(error, CatalogUnavailableError)
         with suppress(MaterializedViewError):
             folder = item.location.rpartition("/")[0]
-            names = sorted(file.location for file in self._files.list(folder) if file.location.endswith(_SUFFIXES))
+            names = sorted(
+                file.location for file in self._files.list(folder) if file.location.endswith(METADATA_SUFFIXES)
+            )
             for location in names[: -_EARLIER - 1 : -1]:
                 with suppress(MaterializedViewError):
                     return _names(item.identifier, read_places(self._files, location, what="earlier file").properties)

@@ -119,7 +119,14 @@ UNCHANGED = Range(Kind.UNCHANGED, size=Size(total_rows=None, total_bytes=None))
 UNKNOWN = Range(Kind.UNKNOWN, size=UNKNOWN_SIZE)
 
 
-def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows: Collection[int] = ()) -> Range:
+def between(
+    table: TableMetadata,
+    old: int | None,
+    new: int | None,
+    *,
+    same_rows: Collection[int] = (),
+    old_schema_id: str | None = None,
+) -> Range:
     """Classify the change between two snapshots of a table.
 
     Args:
@@ -127,6 +134,8 @@ def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows
         old: The snapshot that was read; ``None`` for the table before its first one.
         new: The snapshot to refresh to; ``None`` for a table without snapshots.
         same_rows: Snapshots whose manifests show that they have the rows of their parents.
+        old_schema_id: The id of the schema of ``old``, for the case that it has expired. Without it the schema may have
+            changed then.
     """
     if old == new:
         return Range(Kind.UNCHANGED, size=_totals(table, new))
@@ -141,8 +150,14 @@ def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows
         operations=tuple(sorted(counts.items())),
         size=_sizes(table, new, [item for item in commits if item.snapshot.snapshot_id not in same_rows]),
         only_appends=set(counts) <= {"append", "replace"},
-        schema_changed=old is not None and _schema_of(table, old) != _schema_of(table, new),
+        schema_changed=old is not None and not _same_schema(table, old, new, old_schema_id),
     )
+
+
+def _same_schema(table: TableMetadata, old: int, new: int | None, old_schema_id: str | None) -> bool:
+    if table.find(old) is None:
+        return old_schema_id is not None and old_schema_id == str(table.schema_id_at(new))
+    return _schema_of(table, old) == _schema_of(table, new)
 
 
 #: Summary keys of snapshots that deleted rows without rewriting their files, the worst first.

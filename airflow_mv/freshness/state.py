@@ -338,11 +338,8 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
 
 def _follow(kind: str, old: int | None, observed: ObservedTable, schema_id: str | None) -> BaseTableChange:
     name, new, table = observed.identifier, observed.head, observed.table
-    commits = between(table, old, new, same_rows=observed.same_rows) if table else UNKNOWN
-    if table is not None and old is not None and table.find(old) is None:
-        # The snapshot has expired, and with it the id of its schema. The record has it.
-        same = schema_id is not None and schema_id == str(table.schema_id_at(new))
-        commits = replace(commits, schema_changed=not same)
+    same_rows = observed.same_rows
+    commits = between(table, old, new, same_rows=same_rows, old_schema_id=schema_id) if table else UNKNOWN
     if commits.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=commits, reason=reason)

@@ -132,8 +132,7 @@ def cli() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    else:
-        code = main(given.script, given.catalog, given.table)
+    code = main(given.script, given.catalog, given.table)
     if code:  # some platforms take any SystemExit for a failure
         sys.exit(code)
 

@@ -22,7 +22,7 @@ import msgspec
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.catalog.evidence import Evidence
-from airflow_mv.catalog.files import CLOCK_TEXT
+from airflow_mv.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES
 from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import PastFilesOf
@@ -34,7 +34,6 @@ from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STO
 from airflow_mv.spec.stored import unpacked
 from airflow_mv.spec.table import Snapshot
 
-_METADATA = (".metadata.json", ".metadata.json.gz")
 _CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')
 _HEAD = 4096
 #: A driver writes its outcome under a temporary name, and renames it.
@@ -163,7 +162,7 @@ class History:
 
     def _documents(self) -> Iterator[tuple[str, _Metadata]]:
         for key, file in self._files.items():
-            if file.location.endswith(_METADATA):
+            if file.location.endswith(METADATA_SUFFIXES):
                 document = self._read(file.location)
                 if document is not None:
                     yield key, document
