@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove secrets from texts of other systems, and only then shorten the texts for messages.
+"""Recognize secrets in settings and URLs, remove them from texts of other systems, and only then shorten the texts.
 
 The order matters: Airflow masks only whole secrets in logs, so it would not recognize a secret that was cut in two.
 """
@@ -7,7 +7,11 @@ The order matters: Airflow masks only whole secrets in logs, so it would not rec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote
 
 #: Shorter values could be parts of ordinary words.
 _SHORTEST = 5
@@ -81,3 +85,74 @@ def shortened(text: str, longest: int) -> str:
         text = text.replace(secret, "***")
     text = _OPTION.sub(r"\1***", _ORACLE.sub(r"\1***@", _USER.sub(r"\1***@", text)))
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+# ------------------------------------------------------------ the secrets of a catalog's properties
+
+#: Shorter values are not replaced in a message about the properties.
+_SHORTEST_OF_SETTINGS = 3
+#: Names of settings that are secret.
+SECRET = re.compile(
+    r"(?i)secret|passw|pwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
+    r"|sas[.-]|cryption-key|connection-string|(^|[.])headers?[.]|sse[.]key|signature"
+)
+#: Ends of names that only look like those of secrets: Spark's pattern for secrets, a header that asks for credentials.
+_NO_SECRETS = ("spark.redaction.regex", ".header.X-Iceberg-Access-Delegation")
+
+
+def is_secret(key: str, value: str = "") -> bool:
+    """Return whether a setting is a credential, by its key or by a password in a URL in its value."""
+    return not key.endswith(_NO_SECRETS) and bool(SECRET.search(key) or passwords_in(value))
+
+
+def secret_forms(properties: Mapping[str, Any]) -> frozenset[str]:
+    """Return each secret value unchanged, and as three libraries write it in a URL.
+
+    Args:
+        properties: A catalog's properties or Spark settings, with nested mappings.
+    """
+    found = {unquoted for secret in _secrets(properties) for unquoted in (secret, unquote(secret))}
+    return frozenset(
+        form
+        for secret in found
+        for form in (secret, quote(secret, safe=""), quote_plus(secret), quote(secret, safe=" +"))
+        if form
+    )
+
+
+def without_secrets(text: str, properties: Mapping[str, Any]) -> str:
+    """Return a message of another library with the secret values in the properties replaced by ``***``."""
+    for form in sorted(secret_forms(properties), key=len, reverse=True):
+        if len(form) >= _SHORTEST_OF_SETTINGS:
+            text = text.replace(form, "***")
+    return text
+
+
+def hide_secrets(properties: Mapping[str, Any]) -> frozenset[str]:
+    """Hide the secret values in properties from messages from now on, and return their forms."""
+    forms = secret_forms(properties)
+    hide(forms)
+    return forms
+
+
+@contextmanager
+def quiet_warnings(properties: Mapping[str, Any]) -> Iterator[None]:
+    """Remove secret values from the warnings of libraries in this block: pyiceberg quotes URLs."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        warnings.warn(without_secrets(str(warning.message), properties), warning.category, stacklevel=3)
+
+
+def _secrets(properties: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
+            continue
+        text = str(value)
+        yield from passwords_in(text)
+        if key != "uri" and is_secret(key, text):
+            yield text
+            if key.endswith("credential"):
+                yield text.partition(":")[2]

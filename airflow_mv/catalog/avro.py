@@ -28,7 +28,7 @@ from pyiceberg.manifest import (
 from pyiceberg.typedef import StructProtocol
 
 from airflow_mv.catalog.pyiceberg_compat import WholeAvroFile, inherit_from_manifest
-from airflow_mv.catalog.store_errors import parsed
+from airflow_mv.catalog.stores import parsed
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16

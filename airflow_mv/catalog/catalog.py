@@ -30,7 +30,6 @@ from airflow_mv.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
 from airflow_mv.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout
 from airflow_mv.catalog.limits import opening
-from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.catalog.path_tables import locate_path, read_path
@@ -38,8 +37,8 @@ from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.rest_session import CONCURRENT
-from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, RowSwap, SqlPointers
+from airflow_mv.catalog.stores import is_local
 from airflow_mv.catalog.table_views import TableViews, definition_change, view_in_table
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange
 from airflow_mv.catalog.untrusted_input import (
@@ -65,6 +64,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.redaction import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, STORAGE_OF_PROPERTY, parse_settings
 from airflow_mv.spec.stored import decode, whole_number
@@ -101,18 +101,18 @@ class MaterializedViewCatalog:
         self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
         self.name: str = self._catalog.name
         self.properties: dict[str, str] = dict(self._catalog.properties)
-        vended = VendedCredentials(self.name, self.properties)
-        self.files = MetadataFiles(self.properties, vended)
-        self._vended = vended
+        rest = self._catalog if isinstance(self._catalog, RestCatalog) else None
+        self._vended = VendedCredentials(self.name, self.properties) if rest else None
+        self.files = MetadataFiles(self.properties, self._vended)
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
-        self._rest = RestViews(self._catalog, vended) if isinstance(self._catalog, RestCatalog) else None
+        self._rest = RestViews(rest, self._vended) if rest and self._vended else None
         self.tables = StorageTables(self._catalog, self.files)
         self._metastore = metastore_of(self._catalog)
         entries = self._pointers or self._metastore
         self._table_views = TableViews(self._catalog, self.files, self.tables, entries, self._rest)
         restrain(self._catalog)
-        if isinstance(self._catalog, RestCatalog):
-            note_tables(self._catalog, vended)
+        if rest and self._vended:
+            note_tables(rest, self._vended)
         flush_table_commits(self._catalog)
         hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
@@ -173,7 +173,7 @@ class MaterializedViewCatalog:
     @property
     def stores(self) -> frozenset[str]:
         """The schemes of the stores of a REST catalog's tables and views that were loaded so far."""
-        return frozenset(self._vended.schemes)
+        return frozenset(self._vended.schemes if self._vended else ())
 
     @property
     def locates_at_once(self) -> bool:

@@ -29,7 +29,7 @@ from pyiceberg.manifest import (
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
-from airflow_mv.catalog.store_errors import named, parsed
+from airflow_mv.catalog.stores import named, parsed
 from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.spec.table import Snapshot, TableMetadata

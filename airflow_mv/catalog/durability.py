@@ -21,9 +21,9 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
-from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.pyiceberg_compat import WriteMetadata, wrap_metadata_writer
+from airflow_mv.catalog.stores import is_local
 
 log = logging.getLogger(__name__)
 

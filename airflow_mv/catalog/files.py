@@ -20,11 +20,10 @@ from weakref import WeakKeyDictionary
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 
-from airflow_mv.catalog import listing
+from airflow_mv.catalog import stores
 from airflow_mv.catalog.durability import first_folder, flush
 from airflow_mv.catalog.limits import with_store_limits
-from airflow_mv.catalog.listing import StoredFile
-from airflow_mv.catalog.store_errors import named
+from airflow_mv.catalog.stores import StoredFile, named
 from airflow_mv.catalog.vended import Vended, VendedCredentials
 from airflow_mv.errors import (
     InvalidMetadataError,
@@ -162,7 +161,7 @@ class MetadataFiles:
 
     def delete(self, location: str) -> None:
         """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored."""
-        for item in (location, *listing.checksum_of(location)):
+        for item in (location, *stores.checksum_of(location)):
             with suppress(FileNotFoundError):
                 self._with_io(item, "file", partial(_delete, location=item))
 
@@ -181,7 +180,7 @@ class MetadataFiles:
             UnsupportedError: The ``FileIO`` cannot list files.
         """
         with named(base, "folder"):
-            for file in self._with_io(base, "folder", lambda io: list(listing.below(io, base))):
+            for file in self._with_io(base, "folder", lambda io: list(stores.below(io, base))):
                 if _is_location(file.location):
                     yield file
 
@@ -205,7 +204,7 @@ class MetadataFiles:
             MetadataFileNotFoundError: It does not exist.
         """
         with named(location, "file"):
-            return self._with_io(location, "file", lambda io: listing.modified_ms(io, location))
+            return self._with_io(location, "file", lambda io: stores.modified_ms(io, location))
 
     def remove_empty_folders(self, base: str, deleted: Iterable[str]) -> None:
         """Remove a local folder and the folders of deleted files below it, if they are empty.
@@ -214,8 +213,8 @@ class MetadataFiles:
             base: The folder. Nothing is done in an object store.
             deleted: The deleted files.
         """
-        if listing.is_local(base):
-            listing.remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
+        if stores.is_local(base):
+            stores.remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
 
     def io(self, location: str, *, what: str) -> FileIO:
         """Return the ``FileIO`` for a location.

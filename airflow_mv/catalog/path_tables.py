@@ -18,8 +18,7 @@ from airflow_mv.catalog.loaded import Located
 from airflow_mv.catalog.places import check_regular
 from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.base_tables import DELTA_BY_PATH, ICEBERG_BY_PATH
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import DELTA_BY_PATH, ICEBERG_BY_PATH, Identifier
 from airflow_mv.spec.table import TableMetadata, parse_table
 
 _HINT = "version-hint.text"

@@ -51,8 +51,7 @@ def list_pointers(name: str, properties: Mapping[str, Any]) -> PointerList | Non
     kind = properties.get("type") or ("sql" if uri.partition("://")[0].partition("+")[0] in _SCHEMES else None)
     if kind != "sql" or not uri or "py-catalog-impl" in properties:
         return None
-    from airflow_mv.catalog.database_limits import in_memory, one_connection
-    from airflow_mv.catalog.databases import require_locks
+    from airflow_mv.catalog.database_limits import in_memory, one_connection, require_locks
 
     try:
         engine = one_connection(uri, properties)

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from requests import PreparedRequest, Response
 
-from airflow_mv.catalog.spark import is_secret
+from airflow_mv.redaction import is_secret
 
 #: Requests of one process to one server at a time.
 CONCURRENT = 8

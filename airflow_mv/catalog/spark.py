@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.redaction import passwords_in
+from airflow_mv.redaction import SECRET, is_secret
 from airflow_mv.version import DELTA, ICEBERG_FOR_SPARK, SCALA, minor, supported
 
 #: The version of Spark whose packages a catalog's settings name, until :meth:`SparkSettings.on` names another's.
@@ -32,13 +32,9 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _EXTENSIONS_KEY = "spark.sql.extensions"
 _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 
-_SECRET = re.compile(
-    r"(?i)secret|passw|pwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
-    r"|sas[.-]|cryption-key|connection-string|(^|[.])headers?[.]|sse[.]key|signature"
-)
 #: Spark shows a setting as ``*********(redacted)`` if this matches its key or its value (``user:pw@``). It has neither
 #: blanks nor backslashes, so that it survives the command lines of other submitters.
-REDACTION = _SECRET.pattern + r"|uri$|//[^/]*:[^/]*@|^jdbc:oracle:.*/.*@"
+REDACTION = SECRET.pattern + r"|uri$|//[^/]*:[^/]*@|^jdbc:oracle:.*/.*@"
 
 #: The header with which a client requests credentials from a REST server. pyiceberg sends it by itself, Java does not.
 DELEGATION = "header.X-Iceberg-Access-Delegation"
@@ -232,13 +228,6 @@ def _hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
     path_style = {f"{prefix}.{key}": value for key, value in _s3_endpoint(properties).items()}
     styled = {key.replace(".s3.path-style-access", ".path.style.access"): value for key, value in path_style.items()}
     return {**found, **styled, "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
-
-
-def is_secret(key: str, value: str = "") -> bool:
-    """Return whether a setting is a credential, by its key or by a password in a URL in its value."""
-    if key == "spark.redaction.regex" or key.endswith(f".{DELEGATION}"):
-        return False
-    return bool(_SECRET.search(key) or passwords_in(value))
 
 
 def _catalog(name: str, own: Mapping[str, str], overridden: set[str]) -> tuple[dict[str, str], tuple[str, ...]]:

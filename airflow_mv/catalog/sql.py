@@ -18,8 +18,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.catalog.answers import brief
-from airflow_mv.catalog.database_limits import guard, response_timeout
-from airflow_mv.catalog.databases import require_locks
+from airflow_mv.catalog.database_limits import guard, require_locks, response_timeout
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,

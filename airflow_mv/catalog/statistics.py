@@ -42,11 +42,10 @@ from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.pyiceberg_compat import may_match
-from airflow_mv.catalog.store_errors import parsed
+from airflow_mv.catalog.stores import parsed
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.spec.base_tables import DELTA_BY_PATH
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier
 from airflow_mv.spec.table import Snapshot
 from airflow_mv.spec.times import parse_date, parse_timestamp
 

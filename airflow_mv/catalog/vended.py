@@ -19,10 +19,8 @@ from urllib.parse import urlsplit
 from pyiceberg.exceptions import NoSuchTableError
 
 from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.secrets import secret_forms
-from airflow_mv.catalog.spark import is_secret
 from airflow_mv.errors import MaterializedViewError, NoCredentialsError
-from airflow_mv.redaction import hide_current
+from airflow_mv.redaction import hide_current, is_secret, secret_forms
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import join
-from airflow_mv.catalog.listing import StoredFile
+from airflow_mv.catalog.stores import StoredFile
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.script import Outcome

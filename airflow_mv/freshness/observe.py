@@ -22,8 +22,7 @@ from airflow_mv.freshness.changes import may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
 from airflow_mv.freshness.each import ItemResult, for_each
 from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
-from airflow_mv.spec.base_tables import DELTA_BY_PATH
-from airflow_mv.spec.identifiers import Identifier, StoragePlace
+from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import (

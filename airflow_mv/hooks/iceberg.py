@@ -153,7 +153,7 @@ def _text(value: Any) -> Any:
 
 def mask(properties: Mapping[str, Any]) -> None:
     """Mask every secret value in logs, also in its URL-encoded form."""
-    from airflow_mv.catalog.secrets import hide_secrets
+    from airflow_mv.redaction import hide_secrets
 
     for form in hide_secrets(properties):
         mask_secret(form)

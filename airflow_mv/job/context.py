@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared state of a run's steps: the session, small results that are collected locally, and the clean-up."""
+"""The shared state of a run's steps: the session, small results that are collected locally, executor time, clean-up."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.executors import ExecutorTime
 from airflow_mv.job.session import present_settings, temporary_settings
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
 from airflow_mv.version import minor
+
+if TYPE_CHECKING:
+    from pyspark.core.context import SparkContext  # a Connect client has none
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 MAX_LOCAL_ROWS = 20_000
@@ -568,3 +570,70 @@ def list_of(context: JobContext, items: Iterable[Any]) -> Any:
     for item in items:
         found.add(item)
     return found
+
+
+# ---------------------------------------------------------------------- what Spark's executors work
+
+
+#: The longest wait for the driver's listeners, in ms: they learn of the end of a stage a moment after the job's end.
+_LISTENERS_MS = 20_000
+
+
+class ExecutorTime:
+    """The executor run time of all stages of the jobs that were started under a tag.
+
+    Args:
+        context: Spark's Scala context, by py4j; ``None`` over Connect, where a client cannot ask for it.
+        tag: The tag of the jobs.
+    """
+
+    def __init__(self, context: Any, tag: str) -> None:
+        self._context, self._tag = context, tag
+        self._stages: dict[int, int] = {}
+        self._known = context is not None
+
+    def read(self) -> None:
+        """Note the stages that have ended. Called after each step, because Spark forgets old stages."""
+        if not self._known:
+            return
+        try:
+            self._context.listenerBus().waitUntilEmpty(_LISTENERS_MS)
+            store = self._context.statusStore()
+            for job in self._context.statusTracker().getJobIdsForTag(self._tag):
+                stages = store.job(job).stageIds()
+                for at in range(stages.size()):
+                    stage = int(stages.apply(at))
+                    self._stages[stage] = int(store.lastStageAttempt(stage).executorRunTime())
+        except Exception:  # noqa: BLE001 (py4j's errors have no common base; a run never fails because of it)
+            self._known = False
+
+    def seconds(self) -> float | None:
+        """Return the time up to now, in seconds; ``None`` if Spark does not tell it."""
+        self.read()
+        return round(sum(self._stages.values()) / 1000, 3) if self._known else None
+
+
+@contextmanager
+def measured(spark: SparkSession) -> Iterator[ExecutorTime]:
+    """Tag the jobs of this thread for a while, and yield the time that executors work for them.
+
+    Args:
+        spark: A session, classic or Connect.
+    """
+    tag = f"airflow-mv-{uuid.uuid4().hex}"
+    context = _tagged(spark, tag)
+    try:
+        yield ExecutorTime(None if context is None else context._jsc.sc(), tag)
+    finally:
+        if context is not None:
+            context.removeJobTag(tag)
+
+
+def _tagged(spark: SparkSession, tag: str) -> SparkContext | None:
+    """Tag this thread's jobs from now on. Return the context; ``None`` over Connect, or if a platform forbids it."""
+    try:
+        context = spark.sparkContext
+        context.addJobTag(tag)
+    except Exception:  # noqa: BLE001 (a platform has errors of its own; a run never fails because of it)
+        return None
+    return context

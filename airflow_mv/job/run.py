@@ -16,13 +16,11 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
-from airflow_mv.job.context import JobContext
+from airflow_mv.job.context import JobContext, measured
 from airflow_mv.job.delta_lake import deletion_vectors_read, require_delta
-from airflow_mv.job.executors import measured
 from airflow_mv.job.files import file_access, only_access
 from airflow_mv.job.session import CATALOG, made_active, temporary_settings
-from airflow_mv.job.steps import COMPLETE, brief, run_steps
-from airflow_mv.job.storage import written
+from airflow_mv.job.steps import COMPLETE, brief, run_steps, written
 from airflow_mv.job.versions import require_supported
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.redaction import shortened

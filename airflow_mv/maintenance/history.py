@@ -23,9 +23,9 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.catalog.evidence import Evidence
 from airflow_mv.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES
-from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import PastFilesOf
+from airflow_mv.catalog.stores import StoredFile
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.forks import states_elsewhere
 from airflow_mv.maintenance.ledger import ledger_location

@@ -17,10 +17,9 @@ from functools import partial
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.listing import StoredFile, leads_out
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
-from airflow_mv.catalog.store_errors import named
+from airflow_mv.catalog.stores import StoredFile, leads_out, named
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.maintenance.expire import Expired as Expired
 from airflow_mv.maintenance.expire import expire as expire

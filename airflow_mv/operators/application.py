@@ -22,8 +22,7 @@ from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.operators.spark import MaterializedViewSparkOperator, SparkJobOperator, Submission
 from airflow_mv.retries import task_errors
-from airflow_mv.spec.base_tables import DELTA_BY_PATH
-from airflow_mv.spec.identifiers import Identifier, split_namespace
+from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, split_namespace
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog

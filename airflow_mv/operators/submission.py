@@ -65,8 +65,8 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
         ConfigurationError: There is no spark-submit, it is of an unsupported version, or the user's properties file is
             missing.
     """
-    from airflow_mv.catalog.spark import is_secret
     from airflow_mv.job.submit import build_package, collector, spark_version, write_properties
+    from airflow_mv.redaction import is_secret
 
     binary = spark_submit(given, target)
     settings = settings.on(spark_version(_spark_home(given, binary)))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All layouts, for staging and publication."""
+"""All layouts, for staging and publication, and the publication of a refresh in the layout of its view."""
 
 from __future__ import annotations
 
-from airflow_mv.catalog import Layout, LoadedView, stored_layout
+from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.publish.layout import StorageLayout
 from airflow_mv.publish.pointed import PointedPublication
-from airflow_mv.publish.refresh import PlannedRefresh
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import PlannedRefresh, Published, RefreshChange, RefreshMetrics, Staged
 from airflow_mv.publish.registered import RegisteredPublication
 from airflow_mv.publish.table import TablePublication
 
@@ -31,3 +32,25 @@ def layout_of(plan: PlannedRefresh) -> StorageLayout:
 def layout_of_view(view: LoadedView) -> StorageLayout:
     """Return the layout that a view has."""
     return LAYOUTS[stored_layout(view).name]
+
+
+def publish(
+    catalog: MaterializedViewCatalog,
+    plan: PlannedRefresh,
+    staged: str | None,
+    *,
+    figures: RefreshMetrics | None = None,
+    effects: Effects | None = None,
+) -> Published:
+    """Publish a staged refresh, see :meth:`airflow_mv.publish.refresh.RefreshChange.publish`.
+
+    Args:
+        catalog: Where the view is.
+        plan: The plan, with the state that it was made from.
+        staged: The staged storage metadata file, or in the registered layout the branch with the staged rows;
+            ``None`` for a fast-forward.
+        figures: The refresh in numbers, for its record.
+        effects: Clock, sleep and jitter.
+    """
+    change = Staged(plan, staged, figures or RefreshMetrics(), effects or Effects())
+    return RefreshChange(catalog, change, layout_of(plan).attempt(catalog, change)).publish()

@@ -20,7 +20,7 @@ from airflow_mv.application import (
     request_file,
 )
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError
-from airflow_mv.spec.base_tables import DELTA_BY_PATH
+from airflow_mv.spec.identifiers import DELTA_BY_PATH
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.refresh.candidates import Candidate
 from airflow_mv.refresh.catch_up import Bound, up_to
 from airflow_mv.refresh.cost import Estimate
-from airflow_mv.refresh.incremental import Alternatives, alternatives, full_estimate
+from airflow_mv.refresh.incremental import Alternatives, alternatives
 from airflow_mv.refresh.inputs import FallbackPolicy, RefreshInputs, recorded_snapshots
 from airflow_mv.refresh.intervals import is_unaffected
 from airflow_mv.spec.identifiers import Identifier
@@ -212,7 +212,7 @@ def _of_all_rows(inputs: RefreshInputs, policy: Policy) -> Choice:
         strategy=view.materialized.refresh_strategy,
         forced=inputs.options.full,
         found=lambda: alternatives(inputs),
-        full=lambda: full_estimate(inputs),
+        full=lambda: inputs.full_estimate,
         view=str(view.identifier),
     )
 

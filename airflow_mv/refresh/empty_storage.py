@@ -12,8 +12,7 @@ from airflow_mv.catalog.files import join
 from airflow_mv.ivm import certain_output
 from airflow_mv.refresh.resolved import ResolvedQuery
 from airflow_mv.script import with_row_groups
-from airflow_mv.spec.base_tables import DELTA_BY_PATH
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier
 from airflow_mv.spec.partitioning import partition_field
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import TableMetadata

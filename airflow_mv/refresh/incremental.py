@@ -83,14 +83,6 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
     return Alternatives(found, full)
 
 
-def full_estimate(inputs: RefreshInputs) -> Estimate:
-    """Return the estimate of a full refresh."""
-    observation = inputs.observation
-    total = known_sum(inputs.metadata(observed).bytes_at(observed.head) for observed in observation.tables)
-    factors = observation.record.factors if observation.record else {}
-    return full_cost(total).corrected(factors)
-
-
 def _stored(storage: LoadedStorage) -> StorageInput:
     table = storage.table
     size, rows = table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)

@@ -13,9 +13,11 @@ from typing import Literal
 from airflow_mv.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.statistics import FileStatistics
 from airflow_mv.checks import Check
+from airflow_mv.freshness.changes import known_sum
 from airflow_mv.freshness.observe import Observation, observe, require_readable
 from airflow_mv.freshness.state import ObservedTable, Pins, State
 from airflow_mv.refresh.candidates import Statistics
+from airflow_mv.refresh.cost import Estimate, full_cost
 from airflow_mv.refresh.statements import PinnedQuery, partition_transforms, pin, pinned_tables, wanted_partitioning
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
@@ -103,6 +105,13 @@ class RefreshInputs:
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:
         """The columns that were renamed since the snapshot to read, by base table; see :func:`renamed_columns`."""
         return renamed_columns(self.observation.tables, self.tables, self.newest)
+
+    @property
+    def full_estimate(self) -> Estimate:
+        """The estimated cost of a full refresh, by the size of the base tables."""
+        record = self.observation.record
+        total = known_sum(self.metadata(table).bytes_at(table.head) for table in self.observation.tables)
+        return full_cost(total).corrected(record.factors if record else {})
 
     def metadata(self, observed: ObservedTable) -> TableMetadata:
         """Return the metadata of a base table."""

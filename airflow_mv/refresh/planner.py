@@ -13,7 +13,6 @@ from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import Pins
 from airflow_mv.refresh.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.refresh.choose import Choice, Policy, choose
-from airflow_mv.refresh.incremental import full_estimate
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
 from airflow_mv.refresh.intervals import ANY_SIZE, EarlierRound, interval_work, rows_of_earlier_round
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
@@ -101,7 +100,7 @@ def _of_interval(
         why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
         plan = replace(plan, reasons=(*plan.reasons, why))
     query = found or inputs.pinned_query()
-    work = interval_work(observation, interval, query.sql, full_estimate(inputs).bytes_read)
+    work = interval_work(observation, interval, query.sql, inputs.full_estimate.bytes_read)
     return plan.with_script(build_script(inputs, query, plan.refresh_id, work))
 
 
@@ -147,7 +146,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
         nested_views=observation.nested_views,
         changes=observation.freshness.base_tables,
         state=observation.freshness.state,
-        estimates=choice.estimates or ((full_estimate(inputs),) if choice.mode == Mode.FULL else ()),
+        estimates=choice.estimates or ((inputs.full_estimate,) if choice.mode == Mode.FULL else ()),
         skips=policy.on_fallback == "skip",
         interval=observation.interval,
         behind_since_ms=None if since is None else int(since.timestamp() * 1000),

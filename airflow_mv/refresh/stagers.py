@@ -14,7 +14,7 @@ from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import JobError, MaterializedViewError
 from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.base_tables import DELTA_BY_PATH
+from airflow_mv.spec.identifiers import DELTA_BY_PATH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,8 +27,8 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.durability import flush, local_path
 from airflow_mv.catalog.files import join
-from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.stores import is_local
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
     check_confined,

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
-from airflow_mv.spec.base_tables import FORMATS, METASTORE, kind_of
-from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.identifiers import FORMATS, METASTORE, Identifier, kind_of, split
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, Texts, decode_text
 

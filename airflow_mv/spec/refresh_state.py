@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError
-from airflow_mv.spec.base_tables import Selector
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, Selector
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, SELECTS_FROM, BaseTable, NestedViewVersion, NonEmpty
 from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
 

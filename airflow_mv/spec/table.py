@@ -15,9 +15,19 @@ from typing import Annotated, Any
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
-from airflow_mv.spec.base_tables import Selector
-from airflow_mv.spec.large_documents import MARK, Budget, LazyItems, cut_out
-from airflow_mv.spec.stored import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, decode_text, shown, unpacked, whole_number
+from airflow_mv.spec.identifiers import Selector
+from airflow_mv.spec.stored import (
+    MARK,
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENT_MARKS,
+    Budget,
+    LazyItems,
+    cut_out,
+    decode_text,
+    shown,
+    unpacked,
+    whole_number,
+)
 from airflow_mv.spec.times import from_ms
 
 #: The newest supported table format version.

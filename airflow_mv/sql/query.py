@@ -15,8 +15,7 @@ from sqlglot import ParseError, Token, TokenError, TokenType, exp
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.quoting import quote
-from airflow_mv.spec.base_tables import BY_FORMAT, METASTORE, Selector, kind_of
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import BY_FORMAT, METASTORE, Identifier, Selector, kind_of
 from airflow_mv.spec.times import parse_time
 from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, TooManyStepsError, tokenized
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_mv.catalog.places import Places, check_regular, exact_form, lies_in
+from airflow_mv.catalog.places import Places, canonical, check_regular, exact, exact_form, irregular_segment, lies_in
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.locations import canonical, exact, irregular_segment
 
 SPELLINGS = [
     ("s3://b/a/x", "s3a://b/a/x", "s3n://b//a/x", "S3://b/a/./x", "s3://b/a/y/../x", "s3://b/a/x/", "s3://b/a/%78", "s3://B/A/X"),

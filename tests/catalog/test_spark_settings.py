@@ -9,10 +9,9 @@ import subprocess
 
 import pytest
 
-from airflow_mv.catalog.secrets import without_secrets
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.redaction import shortened
+from airflow_mv.redaction import shortened, without_secrets
 from tests.rest.java import cache_folder
 
 SECRET = "canary-pässword"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List the files of a store and read its clock, through the file system behind pyiceberg's ``FileIO``."""
+"""A store behind pyiceberg's ``FileIO``: list its files, read its clock, translate its errors."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_mv.catalog.pyiceberg_compat import file_system_of, path_in
-from airflow_mv.errors import UnsupportedError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    UnsupportedError,
+)
 from airflow_mv.spec.times import parse_timestamp
 
 if TYPE_CHECKING:
@@ -175,3 +182,38 @@ def _fsspec_time(system: Any, path: str, found: Any) -> int:
     if isinstance(stamp, str):
         stamp = parse_timestamp(stamp)
     return int((stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)) * 1000)
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+@contextmanager
+def named(location: str, what: str) -> Iterator[None]:
+    """Translate a store's errors into errors that name the file and its role."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise MetadataFileNotFoundError(
+            f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
+            "catalog points at another store: restore the file, or correct the catalog's properties"
+        ) from None
+    except PermissionError as error:
+        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
+    except OSError as error:
+        raise CatalogUnavailableError(f"{what}: the store of {location} did not respond: {error}") from None
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def parsed(location: str, what: str) -> Iterator[None]:
+    """Translate pyiceberg's errors on broken files as well, see :func:`named`."""
+    with named(location, what):
+        try:
+            yield
+        except (OSError, ImportError, MaterializedViewError):
+            raise
+        except Exception as error:  # noqa: BLE001 (broken Avro files raise many kinds of errors)
+            raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None
