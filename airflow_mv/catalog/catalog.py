@@ -711,10 +711,6 @@ class MaterializedViewCatalog:
             io = self.files.io(next(iter(local.values())), what=f"view {view.identifier}, manifest list")
             flush_snapshots(io, local, self.folders_of(view))
 
-    def readable_table(self, storage: LoadedStorage) -> Table:
-        """Return a storage table for pyiceberg to read."""
-        return storage.open(self)
-
     def open_file(self, location: str) -> Table:
         """Return the storage table of a metadata file, for pyiceberg to read."""
         return static_table(self.files, location, what="storage table file")

@@ -157,7 +157,7 @@ def between(
 def _same_schema(table: TableMetadata, old: int, new: int | None, old_schema_id: str | None) -> bool:
     if table.find(old) is None:
         return old_schema_id is not None and old_schema_id == str(table.schema_id_at(new))
-    return _schema_of(table, old) == _schema_of(table, new)
+    return table.schema_at(old) == table.schema_at(new)
 
 
 #: Summary keys of snapshots that deleted rows without rewriting their files, the worst first.
@@ -349,7 +349,7 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
             files_added=undone.files_removed,
             files_removed=undone.files_added,
         )
-    return Range(Kind.ROLLED_BACK, size=size, schema_changed=_schema_of(table, old) != _schema_of(table, new))
+    return Range(Kind.ROLLED_BACK, size=size, schema_changed=table.schema_at(old) != table.schema_at(new))
 
 
 def expired_between(table: TableMetadata, old: int, new: int | None) -> bool:
@@ -433,7 +433,3 @@ def _largest(line: Sequence[Snapshot], files: int) -> int | None:
 
 def _totals(table: TableMetadata, snapshot_id: int | None) -> Size:
     return Size(total_rows=table.rows_at(snapshot_id), total_bytes=table.bytes_at(snapshot_id))
-
-
-def _schema_of(table: TableMetadata, snapshot_id: int | None) -> dict[str, object]:
-    return table.schema_at(snapshot_id)

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from airflow_mv.ivm import functions, ir
-from airflow_mv.ivm.certain_places import RANKS, check_calls, check_subqueries, shown_text, uncertain
 from airflow_mv.ivm.column_types import DIGITS, PLAIN, VOID, Names, TypedBlock, decimal_of, is_number
+from airflow_mv.ivm.model import RefusedError
 from airflow_mv.ivm.names import fold
+from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.times import parse_date
 
+#: Functions that only windows have.
+_RANKS = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
+_SHOWN = 80
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _TIMES = frozenset({"timestamp", "timestamp_ntz"})
 _TEXT, _TRUTH, _WHOLE = frozenset({"string"}), frozenset({"boolean"}), frozenset(DIGITS)
@@ -62,9 +66,9 @@ def certain_columns(tree: ir.Tree, names: tuple[str | None, ...]) -> tuple[Certa
     """
     known = [name for name in names if name is not None]
     if len(known) < len(names):
-        raise uncertain("the name of a column that has no AS")
+        raise _uncertain("the name of a column that has no AS")
     if len({fold(name) for name in known}) < len(known):
-        raise uncertain("the query, which has two columns of one name,")
+        raise _uncertain("the query, which has two columns of one name,")
     types = CertainBlock.of_tree(tree, {})
     return tuple(
         CertainColumn(name, _shown(name, kind), _origin(tree, place))
@@ -83,11 +87,11 @@ def check_left_out(tree: exp.Expr) -> None:
     """
     ctes = list(tree.find_all(exp.CTE))
     if len({fold(cte.alias) for cte in ctes}) < len(ctes):
-        raise uncertain("two WITH of one name")
+        raise _uncertain("two WITH of one name")
     for cte in ctes:
         tables = (table for table in tree.find_all(exp.Table) if fold(table.name) == fold(cte.alias))
         if all(table.find_ancestor(exp.CTE) is cte for table in tables):
-            raise uncertain(f"WITH {cte.alias}, which is not used,")
+            raise _uncertain(f"WITH {cte.alias}, which is not used,")
     for order in tree.find_all(exp.Order, exp.Sort, exp.Cluster, exp.Distribute):
         select = order.parent
         if isinstance(select, exp.Window):
@@ -95,12 +99,12 @@ def check_left_out(tree: exp.Expr) -> None:
         names = {fold(item.alias_or_name) for item in select.expressions} if isinstance(select, exp.Select) else set()
         keys = [item.this if isinstance(item, exp.Ordered) else item for item in order.expressions]
         if not all(isinstance(key, exp.Column) and not key.table and fold(key.name) in names for key in keys):
-            raise uncertain(shown_text(order))
+            raise _uncertain(_shown_text(order))
 
 
 def _shown(name: str, kind: str | None) -> str:
     if kind is None or kind == VOID or not _is_plain(kind):
-        raise uncertain(f"the type of column {name}")
+        raise _uncertain(f"the type of column {name}")
     return kind
 
 
@@ -142,7 +146,7 @@ class CertainBlock(TypedBlock):
         """
         types = super().of_tree(tree, outer)
         if None in types:
-            raise uncertain(f"the type of column {types.index(None) + 1} of a set operator")
+            raise _uncertain(f"the type of column {types.index(None) + 1} of a set operator")
         return types
 
     def outputs(self) -> tuple[str | None, ...]:
@@ -153,19 +157,19 @@ class CertainBlock(TypedBlock):
         """
         block = self.block
         if block.laterals:
-            raise uncertain("LATERAL VIEW")
+            raise _uncertain("LATERAL VIEW")
         for condition in (*(item.on for item in block.relations), block.where, block.having):
             if condition is not None and self.type_of(condition) != "boolean":
-                raise uncertain(shown_text(condition))
-        check_calls(block)
-        check_subqueries(block)
+                raise _uncertain(_shown_text(condition))
+        _check_calls(block)
+        _check_subqueries(block)
         keys = block.grouping.keys if block.grouping is not None else ()
         for key in keys:
             if not _is_plain(self.type_of(key)):
-                raise uncertain(f"GROUP BY {shown_text(key)}")
+                raise _uncertain(f"GROUP BY {_shown_text(key)}")
         types = super().outputs()
         if block.distinct and not all(kind == VOID or _is_plain(kind) for kind in types):
-            raise uncertain("DISTINCT")
+            raise _uncertain("DISTINCT")
         return types
 
     def type_of(self, value: exp.Expr) -> str | None:
@@ -180,7 +184,7 @@ class CertainBlock(TypedBlock):
             allowed = _OPERANDS.get(type(value))
             kind = super().type_of(value) if allowed is not None and allowed(self, value) else None
             if kind is None:
-                raise uncertain(shown_text(value))
+                raise _uncertain(_shown_text(value))
             self._known[id(value)] = kind
         return self._known[id(value)]
 
@@ -244,7 +248,7 @@ class CertainBlock(TypedBlock):
     def window_fits(self, value: exp.Expr) -> bool:
         """Whether a window function has the parts that it needs, and a frame that Spark takes."""
         call, spec, order = value.this, value.args.get("spec"), value.args.get("order")
-        ranks = isinstance(call, RANKS)
+        ranks = isinstance(call, _RANKS)
         if not ranks and (not isinstance(call, _WINDOWED) or isinstance(call.this, exp.Distinct)):
             return False
         parts = [*(value.args.get("partition_by") or ()), *(item.this for item in (order.expressions if order else ()))]
@@ -384,7 +388,7 @@ _NUMERIC = (exp.Sqrt, exp.Pow, exp.Exp, exp.Ln)
 _DEVIATIONS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
 _OPERANDS: Mapping[type[exp.Expr], _Check] = {
     **dict.fromkeys((exp.Column, exp.Literal, exp.Boolean), _leaf),
-    **dict.fromkeys(RANKS, _leaf),
+    **dict.fromkeys(_RANKS, _leaf),
     exp.Paren: _any,
     exp.Neg: _negative_fits,
     **dict.fromkeys((exp.Not, exp.And, exp.Or), _only(_TRUTH)),
@@ -429,3 +433,135 @@ _CALLS: Mapping[str, _Check] = {
     "trunc": _withshown_text(_DATES, 1),
     "date_format": _withshown_text(_DATES, 1),
 }
+
+
+# -------------------------------------------------- where aggregates, windows and subqueries may be
+
+
+def _uncertain(what: str) -> RefusedError:
+    """Return the error for something that is not certain.
+
+    Args:
+        what: The thing.
+    """
+    return RefusedError(Code.UNSUPPORTED_OPERATOR, f"{what} is not certain without Spark")
+
+
+def _shown_text(value: exp.Expr) -> str:
+    """Return an expression's text, shortened.
+
+    Args:
+        value: The expression.
+    """
+    text = " ".join(value.sql(dialect="spark").split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _check_calls(block: ir.Block) -> None:
+    """Refuse aggregates and windows where Spark does not take them, and columns that are not grouped by.
+
+    Raises:
+        RefusedError: There is one, or it is not certain.
+    """
+    keys = block.grouping.keys if block.grouping is not None else ()
+    for value in (block.where, *(item.on for item in block.relations), *keys):
+        if value is not None:
+            _check_nested(value, aggregates=False, windows=False)
+    shown = [item.value for item in block.outputs]
+    for value in shown:
+        _check_nested(value, aggregates=True, windows=True)
+    if block.having is not None:
+        _check_nested(block.having, aggregates=True, windows=False)
+        shown.append(block.having)
+    if block.grouping is not None or any(True for item in shown for _ in functions.aggregates(item)):
+        for value in shown:
+            _check_grouped(value, keys)
+    elif block.having is not None:
+        raise _uncertain("HAVING without groups")
+    _check_grouping_calls(shown, block.grouping)
+
+
+def _check_grouping_calls(values: list[exp.Expr], grouping: ir.Grouping | None) -> None:
+    keys = grouping.keys if grouping is not None and grouping.sets is not None else ()
+    for call in (found for value in values for found in value.find_all(exp.Grouping)):
+        if any(item not in keys for item in call.expressions):
+            raise _uncertain(_shown_text(call))
+
+
+def _check_nested(value: exp.Expr, *, aggregates: bool, windows: bool) -> None:
+    if isinstance(value, exp.Window):
+        if not windows:
+            raise _uncertain(_shown_text(value))
+        inner = functions.window_function(value)
+        parts = [*inner.iter_expressions(), *(item for item in value.iter_expressions() if item is not value.this)]
+        for part in parts:
+            _check_nested(part, aggregates=aggregates, windows=False)
+        return
+    if functions.is_aggregate(value):
+        if not aggregates or isinstance(value, _RANKS):
+            raise _uncertain(_shown_text(value))
+        aggregates = windows = False
+    for part in value.iter_expressions():
+        _check_nested(part, aggregates=aggregates, windows=windows)
+
+
+def _check_grouped(value: exp.Expr, keys: tuple[exp.Expr, ...]) -> None:
+    """Refuse a column that is neither a key nor below an aggregate."""
+    if value in keys or value.unnest() in keys or isinstance(value, exp.Grouping):
+        return
+    if isinstance(value, exp.Window):
+        inner = functions.window_function(value)
+        parts = [*inner.iter_expressions(), *(item for item in value.iter_expressions() if item is not value.this)]
+    elif functions.is_aggregate(value):
+        return
+    elif isinstance(value, exp.Column):
+        raise _uncertain(f"{_shown_text(value)} beside aggregates")
+    else:
+        parts = list(value.iter_expressions())
+    for part in parts:
+        _check_grouped(part, keys)
+
+
+def _check_subqueries(block: ir.Block) -> None:
+    """Refuse subqueries where Spark may not take them.
+
+    Raises:
+        RefusedError: There is one.
+    """
+    conditions = {nested.mark for value in (block.where, block.having) for nested in ir.marks(value, block)}
+    for nested in block.nested:
+        if nested.kind != "SCALAR" and nested.mark not in conditions:
+            raise _uncertain(f"{nested.kind} in this place")
+        if nested.outer:
+            _check_correlated(nested, in_where=nested.mark in {item.mark for item in ir.marks(block.where, block)})
+
+
+def _check_correlated(nested: ir.Nested, *, in_where: bool) -> None:
+    """Refuse a subquery that names outer columns in another place than its own WHERE, or with other comparisons."""
+    inner = nested.tree
+    fits = in_where and isinstance(inner, ir.Block) and inner.grouping is None and inner.having is None
+    if not fits or not isinstance(inner, ir.Block) or any(item.outer & nested.outer for item in inner.nested):
+        raise _uncertain("a subquery that names outer columns here")
+    values = [item.value for item in inner.outputs]
+    aggregated = [any(True for _ in functions.aggregates(value)) for value in values]
+    elsewhere = [*values, *(item.on for item in inner.relations)]
+    if any(ir.aliases(value, inner) & nested.outer for value in elsewhere if value is not None):
+        raise _uncertain("a subquery that names outer columns outside of its WHERE")
+    if nested.kind != "SCALAR":
+        if any(aggregated) or inner.distinct or any(value.find(exp.Window) for value in values):
+            raise _uncertain("a subquery that names outer columns and aggregates")
+        return
+    equalities = all(_is_equality(part, nested.outer) for part in ir.conjuncts(inner.where))
+    if not all(aggregated) or not equalities:
+        raise _uncertain("a scalar subquery that names outer columns")
+
+
+def _is_equality(condition: exp.Expr, outer: frozenset[str]) -> bool:
+    """Whether a condition names no outer column, or equates outer with inner ones."""
+    named = {column.table for column in condition.find_all(exp.Column)}
+    if not named & outer:
+        return True
+    if not isinstance(condition, exp.EQ):
+        return False
+    sides = [{column.table for column in side.find_all(exp.Column)} for side in (condition.left, condition.right)]
+    return any(one <= outer and not other & outer for one, other in (sides, sides[::-1]))

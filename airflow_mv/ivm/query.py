@@ -15,14 +15,13 @@ from airflow_mv.ivm.append import appended, signed
 from airflow_mv.ivm.certain_columns import CertainColumn, certain_columns, check_left_out
 from airflow_mv.ivm.column_types import column_types
 from airflow_mv.ivm.dialect import read
-from airflow_mv.ivm.merge import merged
+from airflow_mv.ivm.merge import merged, merged_rows
 from airflow_mv.ivm.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
 from airflow_mv.ivm.names import fold
 from airflow_mv.ivm.pushdown import Comparison, conditions, filters, pruned, within
 from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.ivm.replace_keys import replaced
 from airflow_mv.ivm.resolve import Environment, Resolved, Resolver
-from airflow_mv.ivm.rows import merged_rows
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.script import WEIGHT
 from airflow_mv.spec.identifiers import Identifier
@@ -42,9 +41,6 @@ class IncrementalQuery:
     used_columns: Mapping[Identifier, tuple[str, ...]]
     #: Those columns that the query equates with columns of other relations.
     joined_columns: Mapping[Identifier, tuple[str, ...]]
-    #: The query over ``<name>__new``, and over ``<name>__old`` for a changed table.
-    new_query: str
-    old_query: str
     _tree: ir.Tree
     _output: tuple[tuple[str, str], ...]
     _relations: tuple[BaseRelation, ...]
@@ -75,11 +71,10 @@ class IncrementalQuery:
                 raise RefusedError(Code.UNREADABLE, message)
             _check_names(resolver.used_columns(tree), [name for name, _ in output])
             tree = pruned(ir.named(tree, [name for name, _ in output]))
+            to_sql(tree, pretty=False)  # refuses what sqlglot can parse and not write, for all that is derived from it
             return cls(
                 used_columns=resolver.used_columns(tree),
                 joined_columns=resolver.joined_columns(tree),
-                new_query=to_sql(ir.tree_at(tree, "new"), pretty=False),
-                old_query=to_sql(ir.tree_at(tree, "old"), pretty=False),
                 _tree=tree,
                 _output=tuple(output),
                 _relations=tuple(relations),

@@ -38,7 +38,7 @@ def main(location: str, catalog: str | None = None, table: str | None = None) ->
     """
 
     def run(spark: SparkSession) -> str | None:
-        from airflow_mv.job.driver import run_submitted
+        from airflow_mv.job.run import run_submitted
 
         return run_submitted(spark, location, catalog, table, report=_say)
 

@@ -23,8 +23,7 @@ from pyspark.sql.types import MapType, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.analysis import check_reads
-from airflow_mv.job.changed_files import ChangedRows, Entries, changed_files
-from airflow_mv.job.changelog import Changelog, changelog
+from airflow_mv.job.changed_files import ChangedRows, Changelog, Entries, changed_files, changelog
 from airflow_mv.job.context import MAX_LOCAL_ROWS, Held, JobContext, cause, incomparable, list_of, unlike
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent

@@ -20,9 +20,8 @@ from airflow_mv.application import (
     request_file,
 )
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.job.driver import run_submitted
 from airflow_mv.job.files import open_files
-from airflow_mv.job.run import quiet, reason
+from airflow_mv.job.run import quiet, reason, run_submitted
 from airflow_mv.job.session import CATALOG, hide_secrets
 from airflow_mv.version import __version__
 

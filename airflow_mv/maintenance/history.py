@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -27,7 +27,6 @@ from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import PastFilesOf
 from airflow_mv.catalog.stores import StoredFile
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
-from airflow_mv.maintenance.forks import states_elsewhere
 from airflow_mv.maintenance.ledger import ledger_location
 from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
@@ -393,3 +392,41 @@ def _storage_location(document: _Metadata) -> str | None:
         return str(json.loads(document.properties[PROPERTY])["storage-table-location"])
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
+
+
+# ----------------------------------------------------------------------- states of a copied catalog
+
+
+def states_elsewhere(
+    current: str, logs: Mapping[str, Collection[str]], may_be_published: Callable[[str], bool]
+) -> frozenset[str]:
+    """Return the metadata files of a storage table that another catalog may name: none if there is no other catalog.
+
+    A single step from a state of this catalog proves nothing: a refresh that was killed, or came too late, leaves such
+    a file. A state that was continued was published, since changes are made from published states only. If there is
+    one, the answer is all files that follow from this catalog's states and did not lead to the current one.
+
+    Args:
+        current: The metadata file that this catalog names.
+        logs: The metadata log of each metadata file of the table.
+        may_be_published: Whether a file may have been published. It is called for few files.
+    """
+    line = _line(current, logs)
+    apart: set[str] = set()
+    known = set(line)
+    while new := {file for file, log in logs.items() if file not in known and not known.isdisjoint(log)}:
+        apart |= new
+        known |= new
+    published = {file for file in apart if may_be_published(file)}
+    continued = any(not published.isdisjoint(logs[file]) for file in published)
+    return frozenset(apart) if continued else frozenset()
+
+
+def _line(current: str, logs: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the states that led to the current one, as far as the logs go back."""
+    line, left = {current}, [current]
+    while left:
+        earlier = set(logs.get(left.pop(), ())) - line
+        line |= earlier
+        left += earlier
+    return line

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from airflow_mv.plugin.rows import STATES, ViewRow
 from airflow_mv.spec.identifiers import Identifier
 
-SORTS = ("attention", "view", "lag", "refreshed", "rows", "mode")
+Sort = Literal["attention", "view", "lag", "refreshed", "rows", "mode"]
 #: Not states of a view's rows, but shown and filtered like them: a refresh runs or waits, or the last one has failed.
 RUNNING, FAILED = "running", "failed"
 MARKS = (RUNNING, FAILED)
@@ -37,7 +37,7 @@ class Query:
         states: Only these states and :data:`MARKS`. Empty: all.
         views: Only views of these names, if given.
         namespace: Only views of this namespace, written with its catalog, if given.
-        sort: One of :data:`SORTS`.
+        sort: The column; ``attention`` is how much a view needs it.
         descending: Whether to sort in descending order.
         offset: Rows to skip.
         limit: Most rows to return.

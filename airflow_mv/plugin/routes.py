@@ -51,7 +51,7 @@ class ListQuery(BaseModel):
     namespace: str | None = Field(None, max_length=_LONGEST_NAME)
     group: Literal["namespace", "dag"] | None = None
     open: list[str] = Field(default_factory=list, max_length=MOST_GROUPS)
-    sort: Literal["attention", "view", "lag", "refreshed", "rows", "mode"] = "attention"
+    sort: listing.Sort = "attention"
     desc: bool = False
     offset: int = Field(0, ge=0, le=1_000_000)
     limit: int = Field(100, ge=1, le=500)

@@ -420,7 +420,11 @@ def oldest_lasting_ms(catalog: MaterializedViewCatalog, folder: str) -> int:
 
 def keeps_history(view: LoadedView) -> bool:
     """Whether each refresh is kept in the history, with its rows."""
-    return view.metadata.properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
+    return _travels(view.metadata.properties)
+
+
+def _travels(properties: Mapping[str, str]) -> bool:
+    return properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +460,7 @@ def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits
     Raises:
         ConfigurationError: A limit is invalid.
     """
-    travels = properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
+    travels = _travels(properties)
     text = properties.get(MAX_COUNT_PROPERTY, str(DEFAULT_MAX_COUNT if travels else DEFAULT_LOGGED))
     count = whole_number(text.strip(), 0)
     if count < 1:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
@@ -40,7 +40,14 @@ from airflow_mv.publish.layout import (
     moved_view,
     without,
 )
-from airflow_mv.publish.pointed import FileEdit, write_converted
+from airflow_mv.publish.pointed import (
+    FileEdit,
+    PointedPublication,
+    check_staged,
+    require_inside,
+    staged_snapshot,
+    write_converted,
+)
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import (
     Attempt,
@@ -51,8 +58,8 @@ from airflow_mv.publish.refresh import (
     keeps_history,
     next_state,
 )
-from airflow_mv.publish.staged_file import StagedFile, is_file, staged_files
 from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script, rows_changed
+from airflow_mv.spec.clock import corrected, is_ahead
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
@@ -66,8 +73,10 @@ from airflow_mv.spec.materialized_view import (
     staging_branch,
     storage_table_field,
 )
+from airflow_mv.spec.new_columns import NewColumns, new_columns
 from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors
+from airflow_mv.spec.stored import decode
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, parse_table
 from airflow_mv.spec.view import stored_elsewhere, with_view_properties
 
 log = logging.getLogger(__name__)
@@ -483,3 +492,77 @@ def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outc
         fallback_reason=reason or None,
         branch=branch,
     )
+
+
+# -------------------------------------------------------- rows with other columns, staged in a file
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """The content of a staged file.
+
+    Args:
+        snapshot: The snapshot with the rows.
+        columns: What the job has added to the table's metadata.
+    """
+
+    snapshot: Snapshot
+    columns: NewColumns
+
+
+class StagedFile:
+    """A metadata file with a refresh's rows. It is read once.
+
+    Args:
+        catalog: Where the view is.
+        plan: The refresh.
+        location: The file.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, location: str) -> None:
+        self._files, self._flush, self._plan, self._location = catalog.files, catalog.flush, plan, location
+        self._found: StagedRows | None = None
+
+    def read(self, view: LoadedView, storage: LoadedStorage) -> StagedRows:
+        """Return the content, after a check that the refresh wrote it.
+
+        Raises:
+            InvalidMetadataError: It belongs to another refresh or table, or does not follow from the planned state.
+        """
+        if self._found is None:
+            self._found = self._read(view, storage)
+        return self._found
+
+    def _read(self, view: LoadedView, storage: LoadedStorage) -> StagedRows:
+        plan, location, what = self._plan, self._location, _what(self._plan)
+        require_inside(location, storage, what=what)
+        data = self._files.read(location, what=what)
+        table = parse_table(data, source=f"{what} {location}")
+        check_staged(plan.view, plan.storage_table_location, storage, table, location)
+        head = staged_snapshot(plan, table, location)
+        self._flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
+        document = decode(data, source=f"{what} {location}")
+        store_ms = self._files.modified_ms(location)
+        if is_ahead(document, store_ms + MAX_AHEAD_MS):  # the driver's clock is
+            document = corrected(document, store_ms)
+        before = self._files.read(plan.storage_table_location, what=f"view {plan.view}, storage table file")
+        added = new_columns(decode(before, source=what), document, source=f"{what} {location}")
+        return StagedRows(head, added)
+
+
+def is_file(where: str) -> bool:
+    """Whether rows are staged in a metadata file, not on a branch."""
+    return "/" in where
+
+
+def staged_files(catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script) -> Iterator[Outcome]:
+    """Yield the outcome of an earlier try, if its metadata file follows from the table's present one."""
+    for outcome in PointedPublication().staged_before(catalog, plan, script):
+        location = outcome.metadata_location or ""
+        table = parse_table(catalog.files.read(location, what=_what(plan)), source=f"{_what(plan)} {location}")
+        if plan.storage_table_location in {entry.metadata_file for entry in table.metadata_log}:
+            yield outcome
+
+
+def _what(plan: PlannedRefresh) -> str:
+    return f"view {plan.view}, staged storage table file"

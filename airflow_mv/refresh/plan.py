@@ -80,10 +80,6 @@ class RefreshPlan:
         """The Spark statements, exactly as they run; none for ``noop`` and ``fast-forward``."""
         return self.script.statements if self.script else ()
 
-    def with_script(self, script: Script) -> RefreshPlan:
-        """Return the plan with its script."""
-        return replace(self, script=script)
-
     def with_checks(self, checks: StagedChecks | None) -> RefreshPlan:
         """Return the plan with the checks of the rows that its script stages."""
         return self if self.script is None else replace(self, script=replace(self.script, checks=checks))

@@ -77,7 +77,7 @@ def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> 
         earlier = None if reads_staged_views(inputs.observation, checks) else earlier
         return _of_interval(inputs, plan.interval, plan, earlier).with_checks(staged_checks)
     script = build_script(inputs, inputs.pinned_query(), plan.refresh_id, _work(choice, policy))
-    return plan.with_script(script).with_checks(staged_checks)
+    return replace(plan, script=script).with_checks(staged_checks)
 
 
 def _policy(inputs: RefreshInputs) -> Policy:
@@ -101,7 +101,7 @@ def _of_interval(
         plan = replace(plan, reasons=(*plan.reasons, why))
     query = found or inputs.pinned_query()
     work = interval_work(observation, interval, query.sql, inputs.full_estimate.bytes_read)
-    return plan.with_script(build_script(inputs, query, plan.refresh_id, work))
+    return replace(plan, script=build_script(inputs, query, plan.refresh_id, work))
 
 
 def _work(choice: Choice, policy: Policy) -> PartialRefresh | None:

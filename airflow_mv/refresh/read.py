@@ -162,7 +162,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
                 "the view in Spark (airflow_mv.read), or show the value as another type"
             )
     with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
-        table = catalog.readable_table(storage)
+        table = storage.open(catalog)
         only = () if found.snapshot_id is None else (found.snapshot_id,)
         checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
         for damage in checked.all:

@@ -124,11 +124,6 @@ class RefreshRow(Row):
             raise ValueError(f"month is {self.month!r}, but refreshed_at is in {month_of(self.refreshed_at)}")
         return self
 
-    @property
-    def was_measured(self) -> bool:
-        """Whether the process that ran the refresh has written this row."""
-        return self.outcome is not None
-
 
 #: The columns of a refresh that only the process that ran it knows.
 MEASURED = tuple(RefreshRow.model_fields)[tuple(RefreshRow.model_fields).index("outcome") :]

@@ -294,7 +294,6 @@ def _too_deep(query: ParsedQuery, reference: Reference) -> InvalidQueryError:
     return query_error(query.text, reference.start, message, query.view)
 
 
-# ----------------------------------------------------------------------------- partition transforms
 MAX_QUERY_BYTES = 1024 * 1024
 
 #: Start and end (exclusive) of a piece of text, in characters.

@@ -15,7 +15,8 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
-from airflow_mv.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed
+from airflow_mv.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed, ir
+from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Reason
 from airflow_mv.sql.query import ParsedQuery, parse_query
@@ -32,6 +33,11 @@ TYPES = {"string": "varchar"}
 def parsed(sql: str) -> ParsedQuery:
     """Parse a query over the tables of the test bench."""
     return parse_query(sql, view="v", default_catalog="lake", default_namespace=("db",))
+
+
+def query_at(query: IncrementalQuery, version: ir.Version) -> str:
+    """Return an analysed query over ``<name>__old``, or ``<name>__new``, for a changed table."""
+    return to_sql(ir.tree_at(query._tree, version), pretty=False)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_mv.ivm import IncrementalQuery
 from airflow_mv.spec.reasons import Reason
-from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row
+from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, query_at
 from tests.incremental.queries import TABLES
 
 CASES = {
@@ -88,7 +88,7 @@ def test_an_update_that_moves_a_row_into_or_out_of_the_filter_adds_or_removes_a_
     lab = Lab(TABLES)
     query = lab.analysed(sql, Change(before, after))
     assert isinstance(query, IncrementalQuery), query
-    stored: Bag = Counter(lab.run(query.old_query))
+    stored: Bag = Counter(lab.run(query_at(query, "old")))
     expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
     exact = {name: result for name, result in results.items() if not isinstance(result, Reason)}
     assert exact == dict.fromkeys(exact, expected)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_mv.ivm import IncrementalQuery, determinism, functions
 from airflow_mv.spec.reasons import Reason
-from tests.incremental.lab import STRATEGIES, Bag, Lab
+from tests.incremental.lab import STRATEGIES, Bag, Lab, query_at
 from tests.incremental.queries import OPERATORS, TABLES, Grammar, change, first_rows, joined
 
 REFRESHES = 3
@@ -60,7 +60,7 @@ def refresh_repeatedly(lab: Lab, sql: str, random: Random, tally: Tally, refresh
             tally.refusals[f"analyse {query.code}"] += 1
             return False
         if stored is None:
-            before: Bag = Counter(lab.run(query.old_query))
+            before: Bag = Counter(lab.run(query_at(query, "old")))
             stored = dict.fromkeys(STRATEGIES, before)
             tally.views += 1
         stored = _step(lab, query, stored, sql, tally)

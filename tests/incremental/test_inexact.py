@@ -15,7 +15,7 @@ import pytest
 
 from airflow_mv.ivm import IncrementalQuery, Replaced
 from airflow_mv.spec.reasons import Code, Reason
-from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, Table
+from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, Table, query_at
 
 #: Groups 1 and 2 have equal sums as decimals; as doubles only in some orders.
 OLD = [(1, 0.1), (1, 0.2), (1, 0.3), (2, 0.3), (2, 0.2), (2, 0.1)]
@@ -66,7 +66,7 @@ def _refreshed(
 ) -> tuple[Bag, Bag, dict[str, Bag | Reason | str]]:
     """Return the stored rows (by default the old query's), the recompute's rows, and the rows of each strategy."""
     query = _query(lab, sql, change)
-    before: Bag = Counter(lab.run(query.old_query) if stored is None else stored)
+    before: Bag = Counter(lab.run(query_at(query, "old")) if stored is None else stored)
     return before, *lab.refresh(query, dict.fromkeys(STRATEGIES, before))
 
 

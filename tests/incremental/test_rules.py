@@ -17,7 +17,7 @@ import sqlglot
 
 from airflow_mv.ivm import Appended, IncrementalQuery, Merged, Replaced, Signed
 from airflow_mv.spec.reasons import Reason
-from tests.incremental.lab import STRATEGIES, Change, Lab, Row
+from tests.incremental.lab import STRATEGIES, Change, Lab, Row, query_at
 from tests.incremental.queries import TABLES
 
 FOLDER = Path(__file__).parent / "fixtures"
@@ -96,7 +96,7 @@ def test_the_generated_statements_equal_the_recompute(path: Path) -> None:
     query = lab.analysed(sections["view"], Change(rows(sections["before"]), rows(sections["after"])))
     if isinstance(query, Reason):
         return
-    stored = Counter(lab.run(query.old_query))
+    stored = Counter(lab.run(query_at(query, "old")))
     expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
     for name, result in results.items():
         assert isinstance(result, Reason) or result == expected, (name, result)

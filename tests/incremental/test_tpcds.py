@@ -13,7 +13,7 @@ import pytest
 from airflow_mv.ivm import BaseRelation
 from airflow_mv.spec.reasons import Reason
 from tests.incremental import tpcds
-from tests.incremental.lab import STRATEGIES, Bag, Lab
+from tests.incremental.lab import STRATEGIES, Bag, Lab, query_at
 from tests.incremental.versions import analysed, execute, read_changes, relation, rounded
 
 _NUMBERS = {
@@ -94,7 +94,7 @@ def test_each_strategy_equals_the_recompute(
     lab, relations = steps[step]
     query = analysed(lab, relations, tpcds.queries(folder)[number])
     read_changes(lab, relations, query)
-    stored: Bag = Counter(lab.run(query.old_query))
+    stored: Bag = Counter(lab.run(query_at(query, "old")))
     expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
     for strategy, result in results.items():
         if not isinstance(result, Reason):

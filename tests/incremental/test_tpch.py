@@ -16,7 +16,7 @@ import pytest
 
 from airflow_mv.ivm import BaseRelation
 from airflow_mv.spec.reasons import Reason
-from tests.incremental.lab import STRATEGIES, Bag, Lab
+from tests.incremental.lab import STRATEGIES, Bag, Lab, query_at
 from tests.incremental.tpch import QUERIES
 from tests.incremental.versions import analysed, execute, read_changes, relation, rounded
 
@@ -89,7 +89,7 @@ def test_each_strategy_equals_the_recompute(number: int, steps: list[tuple[str, 
     for name, lab, relations in steps:
         query = analysed(lab, relations, QUERIES[number])
         read_changes(lab, relations, query)
-        stored: Bag = Counter(lab.run(query.old_query))
+        stored: Bag = Counter(lab.run(query_at(query, "old")))
         expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
         rows += sum(expected.values())
         for strategy, result in results.items():

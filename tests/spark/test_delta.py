@@ -283,7 +283,7 @@ def test_without_scan_tasks_only_changed_files_count(
 ) -> None:
     """As over Spark Connect, in any history: with compactions, rollbacks and rows that are written again."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
-    monkeypatch.setattr("airflow_mv.job.changelog._SLOWER", 0)
+    monkeypatch.setattr("airflow_mv.job.changed_files._SLOWER", 0)
     table = random_history(spark, f"{lake.name}.sales.l", layout, seed=3, changes=6)
     ways: set[str] = set()
     for start, end in random.Random(7).sample(list(itertools.permutations(table.snapshots, 2)), 4):
@@ -354,7 +354,7 @@ def test_without_scan_tasks_the_columns_of_a_snapshot_are_read_after_they_were_s
 ) -> None:
     """No commit of rows shows that, and names and types are the same: the scans of commits have the present columns."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
-    monkeypatch.setattr("airflow_mv.job.changelog._SLOWER", 0)
+    monkeypatch.setattr("airflow_mv.job.changed_files._SLOWER", 0)
     for layout in (V2, V3, (2, "copy-on-write")):
         table = make_table(spark, f"{lake.name}.sales.z{layout[0]}{layout[1][0]}", layout, "a BIGINT, b BIGINT")
         table.run("INSERT INTO {t} SELECT id, id + 100 FROM range(20)", "INSERT INTO {t} VALUES (50, 150)")

@@ -20,8 +20,7 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
-from airflow_mv.job.driver import run_submitted
-from airflow_mv.job.run import run
+from airflow_mv.job.run import run, run_submitted
 from airflow_mv.job.session import check_java, open_session
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, TableChange
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
-from airflow_mv.publish import staged_file
+from airflow_mv.publish import registered
 from airflow_mv.publish.registered import RegisteredAttempt
 from airflow_mv.publish.table import TableAttempt
 from airflow_mv.spec.identifiers import Identifier
@@ -91,7 +91,7 @@ def new_columns_are_not_made_current(world: World, patch: Patch) -> None:
         found = new_columns(*arguments, **more)
         return replace(found, schema_id=found.required["current-schema-id"])
 
-    patch.setattr(staged_file, "new_columns", added)
+    patch.setattr(registered, "new_columns", added)
 
 
 #: Each with the actions of others that happen more often than usual.
