@@ -557,8 +557,9 @@ def columns_of(names: Sequence[str]) -> str:
     return ", ".join(quote(name) for name in names)
 
 
-def unlike(prefix: str, names: Sequence[str]) -> str:
+def unlike(names: Sequence[str]) -> str:
     """Return a prefix with which none of these names begins."""
+    prefix = "__"
     while any(name.lower().startswith(prefix) for name in names):
         prefix += "_"
     return prefix

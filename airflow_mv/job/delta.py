@@ -434,7 +434,7 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
     exact = [name for name in step.columns if incomparable(frame.schema[name].dataType, _EQUAL_YET_OTHER) is None]
     other = [name for name in step.columns if name not in exact]
     # GROUP BY treats -0.0 and 0.0, and maps in any order, as equal. A query can distinguish them.
-    own = unlike("__", step.columns)
+    own = unlike(step.columns)
     texts = [F.col(quote(name)).cast("string").alias(f"{own}text{number}") for number, name in enumerate(other)]
     values = [F.first(F.col(quote(name))).alias(name) for name in other]
     keys = [F.col(quote(name)) for name in exact]

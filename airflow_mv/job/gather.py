@@ -51,7 +51,7 @@ def gathered(
     reads = _reads(context, step, diff, rewritten)
     if reads is None:
         return None
-    names = [f"{unlike('__', step.columns)}{name}" for name in ("copies", "file", "pos")]
+    names = [f"{unlike(step.columns)}{name}" for name in ("copies", "file", "pos")]
     parts = _Parts(context, step, match, names)
     found, queries = reads.rewritten, [*_queries(parts, diff, reading, reads)]
     if found is None or queries:

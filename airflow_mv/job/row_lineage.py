@@ -96,7 +96,7 @@ class RewrittenFiles:
             return None
         if step.where and not wanted:
             old, new = old.where(step.where), new.where(step.where)  # both, so that both have the same kept rows
-        name = f"{unlike('__', old.columns)}row"
+        name = f"{unlike(old.columns)}row"
         values = [item for column, frame in wanted for item in (column, _numbers(frame)._jdf)]
         added = self._held(scan, new, None, values, name)
         here = scan.summary(_numbers_of(added, name)._jdf, self._blocks(added, name)._jdf)

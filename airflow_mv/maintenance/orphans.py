@@ -269,9 +269,6 @@ def delete_all(
     catalog: MaterializedViewCatalog,
     view: LoadedView,
     drop: Callable[[], object],
-    *,
-    files_of: FilesOf = snapshot_files,
-    past_files_of: PastFilesOf = past_files,
 ) -> Collected:
     """Drop a view and delete the files below its folders that are proven its own.
 
@@ -279,8 +276,6 @@ def delete_all(
         catalog: Where it is.
         view: The view, as it was loaded.
         drop: Removes its row.
-        files_of: Lists the files that the snapshots of a storage table reach.
-        past_files_of: Lists the files that earlier snapshots reach, as far as they can be read.
 
     Raises:
         UnsupportedError: Another table uses the folder, too. Nothing was dropped.
@@ -289,14 +284,14 @@ def delete_all(
     storage = catalog.load_storage(view)
     bases, compare = own_folders(catalog, view, storage), Places()
     before = _listed(catalog, view, bases, compare)
-    history = later = _history(catalog, storage, before, past_files_of)
-    others = _others(catalog, view, storage, before, history, files_of)
+    history = later = _history(catalog, storage, before, past_files)
+    others = _others(catalog, view, storage, before, history, snapshot_files)
     require_same(view, catalog.load(view.identifier))
     drop()
     # Listed after the drop, so no new file can become part of the view.
     folder = _listed(catalog, view, bases, compare)
     if folder.files != before.files:
-        later = _history(catalog, storage, folder, past_files_of)
+        later = _history(catalog, storage, folder, past_files)
     judged = _Decision()
     for file in folder.files.values():
         proof = later.proof(file.location) or history.proof(file.location)
