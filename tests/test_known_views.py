@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 from pyiceberg.utils.config import Config
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog, fact_cache
 from airflow_mv.catalog.configured import configured
 from airflow_mv.catalog.fact_cache import FORMAT, VARIABLE, FactCache
 from airflow_mv.freshness.alerts import FreshnessSlo, Watched, freshness_slos
@@ -239,6 +240,30 @@ def test_a_cache_that_others_may_write_or_that_is_broken_is_not_used(
     assert cache.get("any", ["key"]) == {}
     assert ("must belong to this user" in caplog.text) == refused
     assert seen(home, cache) == expected
+
+
+@pytest.mark.parametrize("fault", ["a file in place of the folder", "a file that is not a database", "locked"])
+def test_a_cache_that_cannot_be_written_loses_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A process may write first: what it was asked for had to be read."""
+    monkeypatch.setattr(fact_cache, "_BUSY_SECONDS", 0.1)
+    cache = FactCache(tmp_path / "cache")
+    assert cache.path is not None
+    if fault == "a file in place of the folder":
+        cache.path.parent.write_text("")
+    else:
+        cache.path.parent.mkdir(mode=0o700)
+        cache.path.touch(mode=0o600)
+    if fault == "a file that is not a database":
+        cache.path.write_bytes(b"no database" * 1000)
+    with closing(sqlite3.connect(cache.path if fault == "locked" else ":memory:")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        cache.put("kind", {"a": b"1"})
+        cache.used("kind")
+        assert cache.all("kind") == cache.get("kind", ["a"]) == {}
+    cache.put("kind", {"a": b"1"})
+    assert cache.all("kind") == ({} if fault == "a file in place of the folder" else {"a": b"1"})
 
 
 def test_the_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

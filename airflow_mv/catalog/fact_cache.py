@@ -104,6 +104,7 @@ class FactCache:
             if connection is None:
                 return
             with connection:
+                connection.execute(_TABLE)
                 connection.executemany("DELETE FROM facts WHERE kind = ? AND key = ?", left)
                 connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", rows)
             self._shrink(connection)
@@ -140,23 +141,30 @@ class FactCache:
     @contextmanager
     def _opened(self, *, create: bool = False) -> Iterator[sqlite3.Connection | None]:
         """Open the file; ``None`` if there is none or it cannot be used. A broken one is deleted."""
+        connection = self._connected(create=create)
+        if connection is None:
+            yield None
+            return
+        try:
+            with closing(connection):
+                yield connection
+        except (sqlite3.DatabaseError, OSError) as error:
+            self._note_unusable(error)
+
+    def _connected(self, *, create: bool) -> sqlite3.Connection | None:
         try:
             path = self._usable(create=create)
-            if path is None:
-                yield None
-                return
-            with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as connection:
-                if create:
-                    connection.execute(_TABLE)
-                yield connection
-        except sqlite3.DatabaseError as error:
-            log.info("The cache %s is not used: %s", self.path, error)
-            broken = type(error) is sqlite3.DatabaseError or "no such" in str(error)
-            if broken and self.path is not None:
-                with suppress(OSError):
-                    self.path.unlink()
-        except OSError as error:
-            log.info("The cache %s is not used: %s", self.path, error)
+            return None if path is None else sqlite3.connect(path, timeout=_BUSY_SECONDS)
+        except (sqlite3.DatabaseError, OSError) as error:
+            self._note_unusable(error)
+            return None
+
+    def _note_unusable(self, error: Exception) -> None:
+        log.info("The cache %s is not used: %s", self.path, error)
+        outdated = isinstance(error, sqlite3.DatabaseError) and "no such" in str(error)
+        if self.path is not None and (outdated or type(error) is sqlite3.DatabaseError):
+            with suppress(OSError):
+                self.path.unlink()
 
     def _usable(self, *, create: bool) -> Path | None:
         if self.path is None:
