@@ -242,9 +242,9 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         """Poll until cancelled; fire for pending changes that were not announced."""
         announced = Announcements(self.at_most_every, self.remind_every)
         announced.recall(await self._stored(), self.views)
-        polls = PollLog()
+        polls, since = PollLog(), time.monotonic()
         while True:
-            pending = await self._pending()
+            pending = await self._pending(since)
             polls.note(self.log, pending)
             now = time.time()
             marks = {view: item.mark for view, item in pending.views.items()}
@@ -257,9 +257,9 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
                 await self._store(announced.state())
             await asyncio.sleep(self.poke_interval)
 
-    async def _pending(self) -> PendingReport:
+    async def _pending(self, since: float) -> PendingReport:
         try:
-            return await _shared_pending(self)
+            return await _shared_pending(self, since)
         except Exception as error:  # noqa: BLE001 (Airflow starts a watcher that ends again, once a second)
             return PendingReport(errors=dict.fromkeys(self.views, (type(error).__name__, str(error))))
 
@@ -327,9 +327,9 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until there are pending changes. Log the result when it changes."""
-        polls = PollLog()
+        polls, since = PollLog(), time.monotonic()
         while True:
-            pending = await _shared_pending(self)
+            pending = await _shared_pending(self, since)
             polls.note(self.log, pending)
             payload = pending.outcome()
             if payload is not None:
@@ -338,8 +338,10 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
             await asyncio.sleep(self.poke_interval)
 
 
-async def _shared_pending(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> PendingReport:
-    """Poll in a thread, or take the result of another trigger's poll."""
+async def _shared_pending(
+    trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger, since: float
+) -> PendingReport:
+    """Poll in a thread, or take the result of another trigger's poll that began at this monotonic time or later."""
     shared, views, wanted = connected(trigger.iceberg_conn_id), trigger.views, trigger.wanted
 
     def look() -> PendingReport:
@@ -350,7 +352,7 @@ async def _shared_pending(trigger: BaseTablesChangedTrigger | BaseTablesChangedO
             raise
 
     try:
-        return await shared.look((*views, wanted), look, every=trigger.poke_interval)
+        return await shared.look((*views, wanted), look, every=trigger.poke_interval, since=since)
     except CatalogUnavailableError as error:
         return PendingReport(errors=dict.fromkeys(views, (type(error).__name__, str(error))))
 

@@ -4,11 +4,14 @@
 Opening a catalog costs more than reading a view's metadata, and each open catalog keeps connections to its database.
 So there is one hook per connection and process. Reads run in threads of the connection: a catalog that does not respond
 blocks its own threads only. A read that several triggers request at the same time runs once.
+
+No trigger takes the result of a read that began before the trigger did: its task may have seen a later state.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -103,11 +106,13 @@ class _Answer:
     Args:
         result: The returned value.
         error: The raised exception.
+        began: Monotonic time before the read; infinite until it begins.
         until: Monotonic time until which other triggers may take it.
     """
 
     result: Any = None
     error: Exception | None = None
+    began: float = math.inf
     until: float = 0.0
 
 
@@ -123,7 +128,7 @@ class Connected:
         self._threads = _Threads(f"airflow-mv-looks-{iceberg_conn_id}")
         self._lock = threading.Lock()
         self._opening = threading.Lock()
-        self._running: dict[Hashable, Future[_Answer]] = {}
+        self._running: dict[Hashable, tuple[_Answer, Future[_Answer]]] = {}
         self._answers: dict[Hashable, _Answer] = {}
         self._views = ViewPolls(self._threads.submit, self._read_views)
         self._hook: MaterializedViewHook | None = None
@@ -185,34 +190,36 @@ class Connected:
 
     # -- reads ---------------------------------------------------------------------------------
 
-    async def look(self, what: Hashable, call: Callable[[], T], *, every: float) -> T:
+    async def look(self, what: Hashable, call: Callable[[], T], *, every: float, since: float = 0.0) -> T:
         """Read in a thread of the connection, or take the result of another trigger's read.
 
         Args:
             what: Key: equal for reads with the same result.
             call: The read.
             every: Seconds between the polls of this trigger. A read that began within half of it is shared.
+            since: Monotonic time. A read that began before it is not shared.
 
         Raises:
             CatalogUnavailableError: The read did not end in time.
         """
-        answer = await self._answered(self._submit(what, call, min(every / 2, _OLDEST_SECONDS)))
+        answer = await self._answered(self._submit(what, call, min(every / 2, _OLDEST_SECONDS), since))
         if answer.error is not None:
             raise answer.error.with_traceback(None)
         return cast("T", answer.result)
 
-    async def poll(self, wanted: Wanted, *, every: float) -> ViewFreshness:
+    async def poll(self, wanted: Wanted, *, every: float, since: float = 0.0) -> ViewFreshness:
         """Return the freshness of a view. Views of many triggers are read together, see :class:`ViewPolls`.
 
         Args:
             wanted: The view.
             every: Seconds between the polls of this trigger.
+            since: Monotonic time. A read that began before it is not shared.
 
         Raises:
             CatalogUnavailableError: The read did not end in time.
             MaterializedViewError: The view cannot be read.
         """
-        found = (await self._answered(self._views.request(wanted, every=every)))[wanted]
+        found = (await self._answered(self._views.request(wanted, every=every, since=since)))[wanted]
         if isinstance(found, MaterializedViewError):
             raise found.with_traceback(None)
         return found
@@ -242,29 +249,32 @@ class Connected:
         except MaterializedViewError as error:
             return dict.fromkeys(last, error)
 
-    def _submit(self, what: Hashable, call: Callable[[], Any], age: float) -> Future[_Answer]:
+    def _submit(self, what: Hashable, call: Callable[[], Any], age: float, since: float) -> Future[_Answer]:
         with self._lock:
             now = time.monotonic()
             known = self._answers.get(what)
-            if known is not None and now < known.until:
+            if known is not None and now < known.until and known.began >= since:
                 done: Future[_Answer] = Future()
                 done.set_result(known)
                 return done
-            if what not in self._running:
+            if what not in self._running or self._running[what][0].began < since:
                 for old in [key for key, answer in self._answers.items() if answer.until <= now]:
                     del self._answers[old]
-                self._running[what] = self._threads.submit(lambda: self._answer(what, call, age))
-            return self._running[what]
+                new = _Answer()
+                self._running[what] = new, self._threads.submit(lambda: self._answer(what, call, age, new))
+            return self._running[what][1]
 
-    def _answer(self, what: Hashable, call: Callable[[], Any], age: float) -> _Answer:
-        answer = _Answer(until=time.monotonic() + age)
+    def _answer(self, what: Hashable, call: Callable[[], Any], age: float, answer: _Answer) -> _Answer:
+        answer.began = time.monotonic()
+        answer.until = answer.began + age
         try:
             answer.result = call()
         except Exception as error:  # noqa: BLE001 (raised again by each trigger that waits for it)
             answer.error = error
         with self._lock:
-            self._answers[what] = answer
-            del self._running[what]
+            if what in self._running and self._running[what][0] is answer:  # otherwise a read that began later follows
+                self._answers[what] = answer
+                del self._running[what]
         return answer
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -173,21 +174,25 @@ class MaterializedViewFreshTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the view is fresh enough. Log the result when it changes."""
-        polls = PollLog()
+        polls, since = PollLog(), time.monotonic()
         while True:
-            seen = await self.poll()
+            seen = await self.poll(since=since)
             polls.note(self.log, seen)
             if seen.ready:
                 yield TriggerEvent(seen.to_dict())  # type: ignore[no-untyped-call]
                 return
             await asyncio.sleep(self.poke_interval)
 
-    async def poll(self) -> FreshnessPoll:
-        """Poll once."""
+    async def poll(self, *, since: float = 0.0) -> FreshnessPoll:
+        """Poll once, or take the result of another trigger's poll.
+
+        Args:
+            since: Monotonic time. A read that began before it is not shared.
+        """
         # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
         try:
             wanted = self.view, span_of(*self.interval) if self.interval else None
-            seen = await connected(self.iceberg_conn_id).poll(wanted, every=self.poke_interval)
+            seen = await connected(self.iceberg_conn_id).poll(wanted, every=self.poke_interval, since=since)
         except MaterializedViewError as error:
             return FreshnessPoll.failed(error)
         return judge(seen, states=self.states, max_staleness_seconds=self.max_staleness_seconds)

@@ -74,6 +74,19 @@ class _Known:
         return now - self.read_at >= min(self.every / 2, _OLDEST_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A batch that is being read.
+
+    Args:
+        future: Its results.
+        began: Monotonic time before the read.
+    """
+
+    future: Future[Results]
+    began: float
+
+
 class ViewPolls:
     """The polls of the views of one connection.
 
@@ -93,25 +106,27 @@ class ViewPolls:
         self._known: dict[Wanted, _Known] = {}
         self._next: Future[Results] | None = None
         self._requested: set[Wanted] = set()
-        self._reading: dict[Wanted, Future[Results]] = {}
+        self._reading: dict[Wanted, _Reading] = {}
 
-    def request(self, wanted: Wanted, *, every: float) -> Future[Results]:
+    def request(self, wanted: Wanted, *, every: float, since: float) -> Future[Results]:
         """Return the batch that has a view's freshness, at most half a period old.
 
         Args:
             wanted: The view.
             every: Seconds between the polls of this trigger.
+            since: Monotonic time. A read that began before it is not taken.
         """
         now = time.monotonic()
         with self._lock:
             known = self._known.setdefault(wanted, _Known(None, -_OLDEST_SECONDS, every, now))
             known.every, known.asked_at = every, now
-            if known.result is not None and not known.is_due(now):
+            if known.result is not None and known.read_at >= since and not known.is_due(now):
                 done: Future[Results] = Future()
                 done.set_result({wanted: known.result})
                 return done
-            if wanted in self._reading:
-                return self._reading[wanted]
+            reading = self._reading.get(wanted)
+            if reading is not None and reading.began >= since:
+                return reading.future
             self._requested.add(wanted)
             if self._next is None:
                 self._next = self._submit(self._batch)
@@ -123,19 +138,22 @@ class ViewPolls:
         with self._lock:
             batch, future, requested = self._chosen(started), self._next, self._requested
             self._next, self._requested = None, set()
-            if future is not None:
-                self._reading |= dict.fromkeys(batch, future)
+            reading = None if future is None else _Reading(future, started)
+            if reading is not None:
+                self._reading |= dict.fromkeys(batch, reading)
         try:
             results = self._read(batch)
             with self._lock:
                 for wanted, result in results.items():
-                    known = self._known[wanted]
+                    known = self._known.get(wanted)
+                    if known is None or known.read_at > started:
+                        continue  # a batch that began later was faster
                     known.result, known.read_at = result, started
                     if wanted in requested:
                         known.asked_at = time.monotonic()  # a trigger counts its period from the answer
         finally:
             with self._lock:
-                for wanted in batch:
+                for wanted in [item for item in batch if self._reading.get(item) is reading]:
                     self._reading.pop(wanted, None)
         return results
 

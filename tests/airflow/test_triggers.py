@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from airflow.triggers.base import TriggerEvent
 from sqlalchemy import Engine
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.pending import PendingCriteria
 from airflow_mv.sensors import BaseTablesChangedSensor
 from airflow_mv.triggers import (
@@ -354,3 +356,43 @@ def test_triggers_that_wait_at_the_same_time_share_their_reads(airflow: Airflow,
         asyncio.run(polls())
     finally:
         sqlalchemy.event.remove(Engine, "before_cursor_execute", count)
+
+
+@pytest.mark.parametrize("awaits", ["fresh", "changed"])
+def test_a_trigger_takes_no_result_of_a_read_that_began_before_it(
+    airflow: Airflow, daily: Lake, monkeypatch: pytest.MonkeyPatch, awaits: str
+) -> None:
+    """Its task may have seen a commit that came after the read; it would resume too early."""
+    began, ends, calls = threading.Event(), threading.Event(), iter(range(9))
+
+    def slow_at_first(*arguments: Any, **options: Any) -> Observation:
+        found = observe(*arguments, **options)
+        if next(calls) == 0:
+            began.set()
+            assert ends.wait(60)
+        return found
+
+    async def event() -> str:
+        if awaits == "changed":
+            (view,) = (await anext(BaseTablesChangedOnceTrigger(views=[VIEW]).run())).payload["views"]
+            return str(view["tables"][0]["to"])
+        trigger = MaterializedViewFreshTrigger(view=VIEW, states=("fresh", "stale"))
+        return str((await anext(trigger.run())).payload["status"]["state"])
+
+    async def events() -> list[str]:
+        running = asyncio.create_task(event())
+        assert await asyncio.to_thread(began.wait, 60)
+        snapshots.append(str(daily.append()))
+        while_running = await event()
+        ends.set()
+        found = [await running, while_running]
+        if awaits == "changed":
+            snapshots.append(str(daily.append()))
+        else:
+            daily.refresh()
+        return [*found, await event()]
+
+    snapshots = [str(daily.append())] if awaits == "changed" else []
+    monkeypatch.setattr("airflow_mv.freshness.observe.observe", slow_at_first)
+    found = asyncio.run(events())
+    assert found == (snapshots if awaits == "changed" else ["fresh", "stale", "fresh"])
