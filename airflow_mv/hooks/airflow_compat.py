@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator
@@ -55,6 +56,31 @@ def reads_connections_from_the_database() -> bool:
     from airflow.sdk.execution_time import task_runner
 
     return getattr(task_runner, "SUPERVISOR_COMMS", None) is None
+
+
+def places_of_connections(conn_id: str) -> list[tuple[str, Callable[[], object]]]:
+    """Return where this process looks for a connection, each with a function that raises what the place fails with.
+
+    Airflow's own lookup passes over a place that fails. So does the API server, which tasks and triggers ask: while its
+    database does not respond, it finds no connection. So it is asked for something else that is in its database.
+
+    Args:
+        conn_id: The connection.
+    """
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import GetTaskStates
+    from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+    def ask_api_server() -> None:
+        task_runner.SUPERVISOR_COMMS.send(GetTaskStates(dag_id=conn_id, run_ids=[conn_id]))
+
+    return [
+        ("Airflow's API server", ask_api_server)
+        if isinstance(backend, ExecutionAPISecretsBackend)
+        else (type(backend).__name__, partial(backend.get_connection, conn_id=conn_id))
+        for backend in ensure_secrets_backend_loaded()
+    ]
 
 
 class MaskingOperator(BaseOperator):

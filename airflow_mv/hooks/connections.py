@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find an Airflow connection, and tell one that does not exist from a database that cannot be read."""
+"""Find an Airflow connection, and tell one that does not exist from a place of connections that fails."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks.airflow_compat import reads_connections_from_the_database
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
+from airflow_mv.hooks.airflow_compat import places_of_connections, reads_connections_from_the_database, redacted
+from airflow_mv.redaction import hide, shortened
 
 _LONGEST = 300
 
@@ -19,15 +22,36 @@ def find_connection(conn_id: str) -> Connection | None:
         conn_id: The connection.
 
     Raises:
-        ConfigurationError: Airflow's database could not be read, so it is not known whether it has the connection.
+        ConfigurationError: Airflow's database could not be read from outside of Airflow, or what is stored for the id
+            is not a connection.
+        CatalogUnavailableError: A secrets backend or the API server failed, so it is not known whether it has the
+            connection.
     """
-    try:
+    with suppress(AirflowNotFoundException):
         return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        # Airflow's lookup passes over a secrets backend that fails, its own database included.
-        if reads_connections_from_the_database():
-            _require_database(conn_id)
-        return None
+    # Airflow's lookup passes over a secrets backend that fails, its own database included.
+    if reads_connections_from_the_database():
+        _require_database(conn_id)
+    _require_places(conn_id)
+    with suppress(AirflowNotFoundException):
+        return BaseHook.get_connection(conn_id)
+    return None
+
+
+def _require_places(conn_id: str) -> None:
+    for place, ask in places_of_connections(conn_id):
+        try:
+            ask()
+        except ValueError as error:  # its text may quote a part of the value
+            raise ConfigurationError(
+                f"connection {conn_id!r}: {place} has a value for it that is not a connection "
+                f"({type(error).__name__}); write it as JSON or as a URI"
+            ) from None
+        except Exception as error:  # noqa: BLE001 (backends raise the errors of their own clients)
+            reason = shortened(redacted(" ".join(str(error).split())), _LONGEST)
+            raise CatalogUnavailableError(
+                f"connection {conn_id!r} was not found, and {place} failed: {type(error).__name__}: {reason}"
+            ) from None
 
 
 def _require_database(conn_id: str) -> None:
@@ -35,8 +59,6 @@ def _require_database(conn_id: str) -> None:
     from airflow.models import Connection as Stored
     from sqlalchemy import Engine, select
     from sqlalchemy.exc import SQLAlchemyError
-
-    from airflow_mv.redaction import hide, shortened
 
     engine: Engine = settings.get_engine()  # type: ignore[no-untyped-call]
     try:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_mv.errors import ConfigurationError, MaterializedViewError, ViewNotFoundError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    ConfigurationError,
+    MaterializedViewError,
+    ViewNotFoundError,
+)
 from airflow_mv.hooks.iceberg import (
     CATALOG_NAME,
     DEFAULT_ICEBERG_CONN_ID,
@@ -149,7 +154,8 @@ class MaterializedViewHook(BaseHook):
             if catalog == name:
                 return self._extra()
             conn_id = self._others().get(catalog)
-            with suppress(ConfigurationError):  # it may be of one view only, whose own look raises it
+            # It may be of one view only, whose own look raises it.
+            with suppress(ConfigurationError, CatalogUnavailableError):
                 return configured().get(catalog) if conn_id is None else completed(conn_id).extra_dejson
             return None
 
@@ -165,7 +171,7 @@ class MaterializedViewHook(BaseHook):
         for name, conn_id in sorted(self._others().items()):
             try:
                 known.append((name, _fields(completed(conn_id))))
-            except ConfigurationError:  # it may never be needed
+            except (ConfigurationError, CatalogUnavailableError):  # it may never be needed
                 known.append((name, None))
         return known
 

@@ -11,6 +11,7 @@ No trigger takes the result of a read that began before the trigger did: its tas
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import threading
@@ -39,6 +40,8 @@ LOOK_SECONDS = 300.0
 _YOUNG_SECONDS = 10.0
 #: Maximum age of a shared result, in seconds.
 _OLDEST_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -141,21 +144,32 @@ class Connected:
 
     @property
     def hook(self) -> MaterializedViewHook:
-        """The hook. A new one after the connection was edited.
+        """The hook. A new one after the connection was edited; the open one while it is not found or is wrong.
 
         Raises:
             ConfigurationError: There is no such connection, or it is of another type.
+            CatalogUnavailableError: It is not known whether there is one.
         """
         with self._opening:
             now = time.monotonic()
-            if self._hook is None or now - self._read > REREAD_SECONDS:
-                fresh = MaterializedViewHook(self.conn_id)
-                content = fresh.content()
-                if self._hook is None or content != self._content:
-                    self.close()
-                    self._hook, self._content, self._opened = fresh, content, now
-                self._read = now
-            return self._hook
+            if self._hook is None:
+                self._open(now)
+            elif now - self._read > REREAD_SECONDS:
+                try:
+                    self._open(now)
+                except MaterializedViewError as error:
+                    # A secrets backend that fails for a moment must not end the waits of all tasks.
+                    self._read = now
+                    log.warning("What is known of the connection is used further: %s", error)
+            return cast("MaterializedViewHook", self._hook)
+
+    def _open(self, now: float) -> None:
+        fresh = MaterializedViewHook(self.conn_id)
+        content = fresh.content()
+        if self._hook is None or content != self._content:
+            self.close()
+            self._hook, self._content, self._opened = fresh, content, now
+        self._read = now
 
     def after(self, *met: Exception) -> None:
         """Read the connection again after errors that may be the catalog's: a password was corrected, a server moved.

@@ -7,10 +7,15 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, TaskStatesResult
+from airflow.sdk.execution_time.secrets import ExecutionAPISecretsBackend
 from sqlalchemy import make_url
 
-from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, StaleViewError
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, InvalidIdentifierError, StaleViewError
 from airflow_mv.hooks import MaterializedViewHook, spark_target
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
@@ -145,3 +150,70 @@ def test_spark_connections_have_the_same_target_as_in_the_spark_provider(airflow
     assert spark_target("spark_default").missing
     with pytest.raises(ConfigurationError, match="airflow connections add other"):
         spark_target("other")
+
+
+class Vault:
+    """A secrets backend, which answers in this order."""
+
+    def __init__(self, *answers: Exception | Connection | None) -> None:
+        self.answers = list(answers)
+
+    def get_connection(self, conn_id: str) -> Connection | None:
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class ApiServer:
+    """What a task sends its requests to. It finds no connection, either, while its database does not respond."""
+
+    def __init__(self, *, has_database: bool = True) -> None:
+        self.has_database = has_database
+
+    def send(self, message: object) -> object:
+        if isinstance(message, GetConnection):
+            return ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND)
+        if not self.has_database:
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500}))
+        return TaskStatesResult(task_states={})
+
+
+def looking_in(monkeypatch: pytest.MonkeyPatch, vault: Vault, server: ApiServer) -> None:
+    """Look connections up as a task does."""
+    places = [vault, ExecutionAPISecretsBackend()]
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", server, raising=False)
+    monkeypatch.setattr("airflow.sdk.execution_time.supervisor.ensure_secrets_backend_loaded", lambda: places)
+
+
+@pytest.mark.parametrize(
+    ("vault", "server", "reason"),
+    [
+        (Vault(*[OSError("sealed")] * 9), ApiServer(), "Vault failed: OSError: sealed"),
+        (Vault(), ApiServer(has_database=False), "Airflow's API server failed: AirflowRuntimeError: API_SERVER_ERROR"),
+    ],
+    ids=["secrets backend", "database"],
+)
+def test_a_connection_that_cannot_be_looked_up_may_be_there_at_the_next_try(
+    monkeypatch: pytest.MonkeyPatch, vault: Vault, server: ApiServer, reason: str
+) -> None:
+    """Airflow's own lookup finds none then. A refresh must not fail for good, nor run Spark on the worker."""
+    looking_in(monkeypatch, vault, server)
+    with pytest.raises(CatalogUnavailableError, match=f"connection 'lost' was not found, and {reason}"):
+        MaterializedViewHook("lost").content()
+    with pytest.raises(CatalogUnavailableError, match=reason):
+        spark_target("spark_default")
+
+
+def test_a_connection_that_no_place_has_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them has answered."""
+    looking_in(monkeypatch, Vault(), ApiServer())
+    with pytest.raises(ConfigurationError, match=r"there is no connection 'lost' \(iceberg_conn_id\)"):
+        MaterializedViewHook("lost").content()
+    assert spark_target("spark_default").missing
+    late = Vault(OSError("sealed"), None, Connection(conn_id="late", conn_type="iceberg"))
+    looking_in(monkeypatch, late, ApiServer())
+    assert MaterializedViewHook("late").content()
+    looking_in(monkeypatch, Vault(*[ValueError("port 'hunter22'")] * 9), ApiServer())
+    with pytest.raises(ConfigurationError, match=r"Vault has a value for it that is not a connection \(ValueError\)"):
+        MaterializedViewHook("odd").content()

@@ -269,6 +269,22 @@ def test_a_corrected_connection_does_not_end_a_wait_with_the_earlier_error(airfl
     assert list(find_pending(shared, [VIEW], PendingCriteria()).views) == [VIEW]
 
 
+def test_a_connection_that_is_not_found_for_a_while_ends_no_wait(
+    airflow: Airflow, daily: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read again every 30 s, and a secrets backend may fail then. The catalog that is open is used further."""
+    monkeypatch.setattr("airflow_mv.triggers.connected.REREAD_SECONDS", 0.0)
+    trigger = MaterializedViewFreshTrigger(view=VIEW)
+    assert seen_by(trigger).document()["state"] == "fresh"
+    connection = os.environ.pop("AIRFLOW_CONN_ICEBERG_DEFAULT")
+    daily.append()
+    assert seen_by(trigger).document()["state"] == "stale"
+    assert "is used further: there is no connection 'iceberg_default'" in caplog.text
+    monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", connection)
+    daily.refresh()
+    assert seen_by(trigger).document()["state"] == "fresh"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"views": []}, {"views": VIEW, "require": "some"}, {"views": VIEW, "tables": "lake.sales.orders"},
