@@ -15,6 +15,7 @@ from airflow_mv.catalog.statistics import have_same_files
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
 )
@@ -162,15 +163,25 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
 def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
     """Return the views that have to be observed again, because one of their pointers has moved.
 
+    Views of which another catalog does not tell a pointer are returned, too: their own observation tells why.
+
     Args:
         catalog: Where they are. If it does not tell locations, all are returned.
         pointers: For each view those of its last observation, see :class:`Observation`.
+
+    Raises:
+        MaterializedViewError: The catalog itself fails.
     """
     if not catalog.tells_locations:
         return list(pointers)
     names = list(dict.fromkeys(name for each in pointers.values() for name in each))
-    located = catalog.locate(names) if names else {}
-    now = {name: place.metadata_location for name, place in located.items()}
+    now: dict[Identifier, str] = {}
+    for own in _together(names):
+        try:
+            now |= {name: place.metadata_location for name, place in catalog.locate(own).items()}
+        except MaterializedViewError:
+            if own[0].catalog == catalog.name:
+                raise
     return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
 
 

@@ -273,22 +273,38 @@ def _add_results(
     catalog: MaterializedViewCatalog,
     results: Iterable[ItemResult[Identifier, KeptStatus]],
 ) -> None:
-    """Add a document for each view. A catalog that fails for several views in a row does not respond."""
+    """Add a document for each view."""
+    try:
+        for result in while_answered(catalog, results):
+            if result.error is not None:
+                found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
+            elif result.value is not None and result.value.status is not None:
+                found.documents.append(result.value.status)
+            if isinstance(result.error, CatalogUnavailableError):
+                found.errors.append(result.error)
+    except CatalogUnavailableError as away:
+        _note_catalog(found, catalog.name, away)
+
+
+def while_answered(
+    catalog: MaterializedViewCatalog, results: Iterable[ItemResult[Identifier, S]]
+) -> Iterator[ItemResult[Identifier, S]]:
+    """Yield results of views until their catalog has failed for several of them in a row.
+
+    Args:
+        catalog: The catalog.
+        results: The results.
+
+    Raises:
+        CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
+    """
     unanswered = 0
     for result in results:
-        if result.error is not None:
-            found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
-        elif result.value is not None and result.value.status is not None:
-            found.documents.append(result.value.status)
-        if not isinstance(result.error, CatalogUnavailableError):
-            unanswered = 0
-            continue
-        found.errors.append(result.error)
-        away = _own_error(catalog, result.item)
-        unanswered = unanswered + 1 if away is not None else 0
+        yield result
+        away = _own_error(catalog, result.item) if isinstance(result.error, CatalogUnavailableError) else None
+        unanswered = 0 if away is None else unanswered + 1
         if away is not None and unanswered == MOST_UNANSWERED:
-            _note_catalog(found, catalog.name, away)
-            return
+            raise away
 
 
 def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:

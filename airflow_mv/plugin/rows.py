@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.each import ItemResult
 from airflow_mv.freshness.known import Pointer
 from airflow_mv.freshness.lag import Lag
@@ -112,13 +111,7 @@ class ViewRow:
 
 
 def row_of_result(result: ItemResult[Identifier, Summary]) -> ViewRow:
-    """Return the row of a view that was looked at. An error of a view is in its row.
-
-    Raises:
-        CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
-    """
-    if isinstance(result.error, CatalogUnavailableError):
-        raise result.error
+    """Return the row of a view that was looked at. An error of a view is in its row."""
     if result.value is None:
         unreadable = Reason(Code.VIEW_UNREADABLE, str(result.error)).to_dict()
         return ViewRow(result.item, str(State.UNKNOWN), (_harmless(unreadable),))

@@ -129,7 +129,7 @@ class Survey:
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> None:
         from airflow_mv.freshness.observe import moved
-        from airflow_mv.freshness.summaries import note_ordinary, summaries
+        from airflow_mv.freshness.summaries import note_ordinary, summaries, while_answered
 
         known = dict(self._rows)
         note_ordinary(catalog, self._kept)
@@ -141,7 +141,7 @@ class Survey:
         else:
             pointers = {view: row.pointers for view, row in self._rows.items() if row.pointers}
             outdated = [view for view in views if view not in pointers] + moved(catalog, pointers)
-        for result in summaries(catalog, outdated, self._kept, self.cache):
+        for result in while_answered(catalog, summaries(catalog, outdated, self._kept, self.cache)):
             row = row_of_result(result)
             with self._lock:
                 self._rows[row.view] = row

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -167,6 +168,50 @@ def test_known_rows_are_kept_while_the_catalog_is_unavailable(sales: Lake) -> No
     assert found.problem["message"] == "the database is down"
     gone = False
     assert surveyed(survey).problem is None
+
+
+def test_a_base_table_in_an_unavailable_catalog_makes_its_own_views_unknown_only(
+    sales: Lake, tmp_path: Path, reads: list[str]
+) -> None:
+    """The others are read, and those of which nothing has moved are not."""
+    with lake(f"sqlite:///{tmp_path}/west.db?timeout=0.1", tmp_path / "west", "west") as west:
+        west.iceberg.register_table("sales.orders", sales.load().metadata_location)
+        sales.catalog.openers = {"west": lambda: west.catalog}
+        sales.refresh(sales.view("across", "SELECT id FROM west.sales.orders"))
+        sales.table("other")
+        sales.refresh(sales.view("calm", "SELECT id FROM lake.sales.other"))
+        survey = Survey("lake", lambda: sales.catalog, 0, rest=0)
+        assert states(surveyed(survey)) == {"across": "fresh", "calm": "fresh", "daily": "fresh"}
+        with closing(sqlite3.connect(tmp_path / "west.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            for state in ("stale", "fresh"):
+                sales.append() if state == "stale" else sales.refresh()
+                reads.clear()
+                found = surveyed(survey)
+                assert (states(found), found.problem) == ({"across": "unknown", "calm": "fresh", "daily": state}, None)
+                assert "did not respond" in found.rows[0].reasons[0]["message"]
+                assert not [location for location in reads if "calm" in location]
+        assert states(surveyed(survey)) == {"across": "fresh", "calm": "fresh", "daily": "fresh"}
+
+
+def test_a_survey_ends_when_the_catalog_fails_for_several_views_in_a_row(
+    sales: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of thousands of views would wait for it."""
+    for number in range(9):
+        sales.view(f"v{number}")
+    asked: list[str] = []
+
+    def fails(_: MaterializedViewCatalog, view: Identifier) -> None:
+        asked.append(str(view))
+        raise CatalogUnavailableError("the database is down")
+
+    monkeypatch.setattr(MaterializedViewCatalog, "load", fails)
+    found = Survey("lake", lambda: sales.catalog, 0).found(wait=60)
+    assert found.problem
+    assert found.problem["message"] == "the database is down"
+    assert len(set(asked)) == 3
+    assert sorted(states(found).values()) == ["pending"] * 7 + ["unknown"] * 3
 
 
 def test_rows_are_cached_for_the_configured_time(sales: Lake) -> None:
