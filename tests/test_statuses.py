@@ -53,6 +53,23 @@ def test_a_table_has_one_snapshot_for_all_views_that_are_observed_together(home:
     assert [document["base_tables"][0]["current"] for document in (first, second)] == [head, head]
 
 
+@pytest.mark.parametrize("first", ["fresh", "behind", "new"])
+def test_a_view_that_is_refreshed_meanwhile_has_lost_no_snapshot(home: Lake, first: str) -> None:
+    """The shared table was read before the commit that the refresh has read, by its pointer or with its history."""
+    views = [home.catalog.identify(f"sales.{name}") for name in (first, "behind", "fresh", "new")]
+
+    def one_by_one() -> Iterator[Identifier]:
+        yield views[0]
+        home.append()
+        for view in views[1:]:
+            home.refresh(view)
+            yield view
+
+    documents = list(statuses(home.catalog, one_by_one()))
+    assert [document["state"] for document in documents[1:]] == ["fresh"] * 3
+    assert {document["base_tables"][0]["current"] for document in documents[1:]} == {home.head()}
+
+
 def test_views_whose_tables_have_not_moved_open_no_table_file(home: Lake) -> None:
     """The freshness of a thousand views is decided by pointers."""
     home.refresh("sales.behind")

@@ -128,9 +128,8 @@ def observe(
     query = query_of(loaded, pins)
     located: dict[Identifier, Located] = {}
     dependencies = load_dependencies(catalog, query, pins=pins, located=located)
-    pinned = None if pins is None else pins.tables
     tables, nested = observe_tables(
-        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pinned, located=located
+        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
     )
     tables, proven = _with_proofs(catalog, tables, storage.record)
     unjudged = Freshness(State.UNKNOWN, (), ())
@@ -202,7 +201,7 @@ def observe_each(
         plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
         span: Consider only the rows of this interval.
     """
-    pins = Pins()
+    pins = Pins(only_saves_reads=True)
 
     def observed(view: Identifier) -> T:
         loaded = catalog.load(view)
@@ -393,7 +392,7 @@ def observe_tables(
     record: RefreshRecord | None,
     *,
     as_of: datetime | None = None,
-    pins: dict[Identifier, ObservedTable] | None = None,
+    pins: Pins | None = None,
     located: dict[Identifier, Located] | None = None,
 ) -> tuple[tuple[ObservedTable, ...], dict[Identifier, StoragePlace]]:
     """Observe base tables: with at most one catalog query, and a metadata file only if the table may have changed.
@@ -407,7 +406,7 @@ def observe_tables(
     # If parts of the rows are of several snapshots, the file is needed for the changes since each of them.
     single = record is not None and not as_of and not (record.intervals or record.only_intervals)
     known = {table.identifier: table for table in record.base_tables} if record and single else {}
-    pinned = {} if pins is None else pins
+    pinned = {} if pins is None else pins.tables
     located = {} if located is None else located
     places = _places(catalog, [name for name in wanted if name not in pinned], located)
     located |= {name: place for name, place in places.items() if isinstance(place, Located)}
@@ -422,6 +421,11 @@ def observe_tables(
                 pinned[identifier] = table
         elif _lacks_history(table, known.get(str(identifier))):
             table = pinned[identifier] = _with_history(catalog, identifier, table)
+        if pins is not None and pins.only_saves_reads and _is_outdated(table, record):
+            place = _places(catalog, [identifier], {})[identifier]
+            if isinstance(place, str) or place.metadata_location != table.metadata_location:
+                table = _observed(catalog, identifier, place, known.get(str(identifier)), storages, as_of)
+                pinned[identifier] = table
         if table.storage is not None:
             storages[identifier] = table.storage
         tables.append(table)
@@ -434,6 +438,19 @@ def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
         pinned.table is None
         and pinned.metadata_location is not None
         and (recorded is None or recorded.properties.get(METADATA_LOCATION) != pinned.metadata_location)
+    )
+
+
+def _is_outdated(pinned: ObservedTable, record: RefreshRecord | None) -> bool:
+    """Whether a view may have been refreshed from a later state of a table than the pinned one."""
+    table = pinned.table
+    recorded = [item for part in (parts_of(record) if record else ()) for item in part.base_tables]
+    return table is not None and any(
+        item.identifier == pinned.identifier
+        and item.snapshot_reference != NO_SNAPSHOT
+        and table.find(item.snapshot_reference) is None
+        and item.properties.get(METADATA_LOCATION) != pinned.metadata_location
+        for item in recorded
     )
 
 

@@ -113,10 +113,13 @@ class Pins:
     Args:
         tables: Base tables, by name. All views of the run are computed from them.
         queries: Queries that were parsed, by the name of their view.
+        only_saves_reads: Nothing is computed from the tables. One is read again where a view was refreshed from a later
+            state: that view would seem to have lost its snapshot.
     """
 
     tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
     queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
+    only_saves_reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

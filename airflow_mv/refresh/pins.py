@@ -242,7 +242,7 @@ def _pinned(
     catalog: MaterializedViewCatalog, tables: list[Identifier], as_of: datetime | None, faults: dict[str, str]
 ) -> dict[str, Pin]:
     """Load tables together. If that fails, load them one by one, so that a broken table does not affect the others."""
-    (result,) = for_each([tuple(tables)], lambda names: observe_tables(catalog, names, None, as_of=as_of, pins={}))
+    (result,) = for_each([tuple(tables)], lambda names: observe_tables(catalog, names, None, as_of=as_of))
     _raise_if_retryable(result.error)
     if result.value is None:
         if len(tables) == 1:

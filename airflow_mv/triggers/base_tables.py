@@ -100,7 +100,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     failed: dict[str, tuple[str, str]] = {}
     met: list[MaterializedViewError] = []
     fatal: tuple[str, str] | None = None
-    pins = Pins()
+    pins = Pins(only_saves_reads=True)
 
     def pending(view: str) -> PendingChanges | None:
         hook = connected.hook

@@ -197,7 +197,7 @@ def read_views(
     from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.known import without_collections
 
-    kept, pins = cache or FactCache.of_user(), Pins()
+    kept, pins = cache or FactCache.of_user(), Pins(only_saves_reads=True)
     with without_collections():
         remembered = _remembered(hook, [item for item in last if last[item] is None], kept)
     results: Results = {**remembered, **_unmoved(hook, last)}
