@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
-from airflow_mv.errors import AlertError, ConfigurationError
+from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
+from airflow_mv.errors import AlertError, ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.retries import airflow_errors
 from airflow_mv.spec.identifiers import split
@@ -36,7 +37,7 @@ class FreshnessAlertOperator(BaseOperator):
     ``max_staleness`` in this state. A view that cannot be read is late at once.
 
     Sent alerts are recorded in the state store of an asset of the task's own, after they were sent. If a worker dies in
-    between, an alert is sent twice; none is lost.
+    between, an alert is sent twice; none is lost. A mapped task has no such store, and fails: give one task all views.
 
     Sets the gauge ``airflow_mv.lag_seconds`` (tag ``view``) for each view. Returns (XCom) a document for each view.
 
@@ -85,11 +86,10 @@ class FreshnessAlertOperator(BaseOperator):
         Raises:
             AirflowFailException: An argument is wrong.
             AlertError: An alert could not be delivered or recorded; the next run tries again.
-            MaterializedViewError: A catalog does not respond.
+            MaterializedViewError: A catalog does not respond. Raised after the views of all others.
         """
         from airflow_mv.freshness.alerts import settle
 
-        memory = self._memory(context)
         documents, undelivered = [], []
 
         def deliver(alert: FreshnessAlert) -> None:
@@ -100,6 +100,7 @@ class FreshnessAlertOperator(BaseOperator):
                     all_of_them.callback(_notify, listener, alert, context)
 
         with airflow_errors():
+            memory = self._memory(context)
             for slo in self._slos():
                 report_lag(str(slo.view), slo.lag_seconds)
                 self.log.info("%s is %s, lag %s s", slo.view, slo.readiness, slo.lag_seconds)
@@ -117,8 +118,14 @@ class FreshnessAlertOperator(BaseOperator):
         from airflow_mv.freshness.alerts import freshness_slos
 
         allowed = duration(self.max_staleness, what="max_staleness")
+        first: MaterializedViewError | None = None
         for watched in self.watched():
-            yield from freshness_slos(watched, allowed)
+            try:
+                yield from freshness_slos(watched, allowed)
+            except MaterializedViewError as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def watched(self) -> Iterator[Watched]:
         """Yield the views that are checked, by catalog."""
@@ -142,7 +149,13 @@ class FreshnessAlertOperator(BaseOperator):
     def _memory(self, context: Context) -> Memory:
         stores = context.get("asset_state_store")
         if stores is not None:
-            return cast("Memory", stores[self.memory])
+            with suppress(KeyError):  # only other inlets have a store
+                return cast("Memory", stores[self.memory])
+        if "ti" in context and not IS_AIRFLOW_3_2:
+            raise ConfigurationError(
+                f"task {self.task_id}: Airflow has no state store for the alerts that it sends, so each run would send "
+                "them again. A mapped task has none: instead of expand(views=...) give all views to one task, as a list"
+            )
         self.log.warning("There is no state store here: every run sends an alert for each late view")
         return _Forgetful()
 

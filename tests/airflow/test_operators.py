@@ -18,9 +18,15 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
-from airflow_mv.errors import AlreadyExistsError, ConfigurationError, InvalidMetadataError
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, ConfigurationError, InvalidMetadataError
+from airflow_mv.freshness.alerts import FreshnessAlert
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
+from airflow_mv.operators import (
+    CreateMaterializedViewOperator,
+    FreshnessAlertOperator,
+    RefreshMaterializedViewOperator,
+)
 from airflow_mv.operators.refresh import INTERVALS_AT_ONCE
 from airflow_mv.sql.translation import spark_sql
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
@@ -476,3 +482,38 @@ def test_spark_submit_of_pip_is_found_if_the_environment_is_not_on_the_path(
         [program, "--version"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
     )
     assert "version 4.1" in done.stderr
+
+
+def test_an_unavailable_catalog_hides_no_late_view_of_another_one(
+    airflow: Airflow, daily: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is raised after their alerts."""
+    opened = MaterializedViewHook.catalog_named
+
+    def without_east(hook: MaterializedViewHook, name: str) -> MaterializedViewCatalog:
+        if name == "east":
+            raise CatalogUnavailableError("catalog 'east' does not respond")
+        return opened(hook, name)
+
+    monkeypatch.setattr(MaterializedViewHook, "catalog_named", without_east)
+    daily.append()
+    sent: list[FreshnessAlert] = []
+    views = ["east.sales.daily", VIEW]
+    task = FreshnessAlertOperator(task_id="late", views=views, max_staleness=0, on_breach=sent.append)
+    with pytest.raises(CatalogUnavailableError, match="catalog 'east' does not respond"):
+        task.execute({})
+    assert [alert.view for alert in sent] == [VIEW]
+
+
+@pytest.mark.skipif(IS_AIRFLOW_3_2, reason="Airflow 3.2 has no state stores of assets")
+def test_a_mapped_task_that_could_not_remember_its_alerts_fails(airflow: Airflow, daily: Lake) -> None:
+    """Otherwise each run would send them again."""
+    daily.append()
+    run = airflow.run(f"""
+        def send(alert):
+            print("sent", alert.message)
+        FreshnessAlertOperator.partial(task_id="late", max_staleness=0, on_breach=send).expand(views=["{VIEW}"])
+    """)
+    assert set(run.states.values()) == {"failed"}, run.log
+    assert "instead of expand(views=...) give all views to one task, as a list" in run.log
+    assert "sent lake.sales.daily" not in run.log
