@@ -209,6 +209,17 @@ def test_at_most_every_applies_to_all_views_together() -> None:
     assert announced.due({"w": "x"}, 1600.0) == ["w"]
 
 
+def test_changes_that_are_pending_again_are_announced_again() -> None:
+    """After a rollback of the view they are the same ones. The minimum time between two events holds."""
+    announced = Announcements(at_most_every=timedelta(minutes=10))
+    announced.announced({"v": "a", "w": "b"}, 1000.0)
+    assert announced.forget({"v", "x"})
+    assert not announced.forget({"v", "x"})
+    announced.recall(announced.state(), ["v", "w"])
+    assert announced.due({"v": "a", "w": "b"}, 1500.0) == []
+    assert announced.due({"v": "a", "w": "b"}, 1600.0) == ["v"]
+
+
 @pytest.mark.parametrize("kept", [None, "x", [], {"v": "a"}, {"v": ["a"]}, {"v": [1, 2]}, {"other": ["a", 1.0]}])
 def test_invalid_stored_state_means_that_nothing_was_announced(kept: object) -> None:
     """A repeated event is harmless; a watcher that fails because of its stored state is not."""

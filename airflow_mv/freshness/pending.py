@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -46,7 +46,8 @@ class Announcements:
         at_most_every: Minimum time between two announcements.
         remind_every: Announce a change again if it is not refreshed after this time: the first event may be lost.
             ``None``: never.
-        marks: Mark and time (seconds since the epoch) of the last announcement, by view.
+        marks: Mark and time (seconds since the epoch) of the last announcement, by view. The mark is empty after the
+            view had no pending changes.
     """
 
     at_most_every: timedelta = timedelta(0)
@@ -74,6 +75,19 @@ class Announcements:
     def announced(self, marks: Mapping[str, str], now: float) -> None:
         """Record an announcement."""
         self.marks |= {view: (mark, now) for view, mark in marks.items()}
+
+    def forget(self, views: Iterable[str]) -> bool:
+        """Forget what was announced for views that have no pending changes now; the same ones may be pending again.
+
+        Args:
+            views: Their names.
+
+        Returns:
+            Whether something was forgotten.
+        """
+        known = {view: self.marks[view][1] for view in views if self.marks.get(view, ("", 0.0))[0]}
+        self.marks |= {view: ("", when) for view, when in known.items()}  # the time counts for at_most_every
+        return bool(known)
 
     def state(self) -> dict[str, Any]:
         """Return the JSON form of what must be kept across restarts."""

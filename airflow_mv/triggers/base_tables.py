@@ -246,6 +246,8 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         while True:
             pending = await self._pending(since)
             polls.note(self.log, pending)
+            if announced.forget(set(self.views) - pending.views.keys() - pending.errors.keys()):
+                await self._store(announced.state())
             now = time.time()
             marks = {view: item.mark for view, item in pending.views.items()}
             due = announced.due(marks, now)

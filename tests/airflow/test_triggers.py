@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.pending import PendingCriteria
+from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.sensors import BaseTablesChangedSensor
 from airflow_mv.triggers import (
     BaseTablesChangedOnceTrigger,
@@ -160,6 +161,30 @@ def test_a_change_that_is_not_refreshed_is_announced_again(airflow: Airflow, dai
         assert await event() == first | {"views": [{**first["views"][0], "lag_seconds": _any()}]}
 
     watch(Store(), story, remind_every=0.3)
+
+
+def test_a_change_that_is_pending_again_after_a_rollback_of_the_view_is_announced_again(
+    airflow: Airflow, daily: Lake
+) -> None:
+    """Also after a restart of the triggerer."""
+    store = Store()
+    before = daily.storage().record.refresh_id  # type: ignore[union-attr]
+    daily.append()
+
+    async def refreshed(event: Any, nothing: Any) -> None:
+        await event()
+        noted = store.written
+        await asyncio.to_thread(daily.refresh)
+        while store.written == noted:
+            await asyncio.sleep(0.02)
+
+    async def announced(event: Any, nothing: Any) -> None:
+        await event()
+        await nothing()
+
+    watch(store, refreshed, remind_every=None)
+    rollback(daily.catalog, VIEW, before)
+    watch(store, announced, remind_every=None)
 
 
 class _any:
