@@ -34,8 +34,9 @@ _BUSY_SECONDS = 2.0
 _KEPT = 0.7
 _DAY = 86_400
 _BATCH = 500
-#: Part of the file's name. Another number for each change of what is stored, so that versions never read each other's.
-FORMAT = 1
+#: Part of the file's name. Another number for each change of what is stored, and of what decides freshness, its reasons
+#: or the lag: what the earlier code has stored would stay true while no pointer moves.
+FORMAT = 2
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS facts (kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, "
