@@ -17,9 +17,12 @@ from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.time_travel import TimeTravel
 from tests.builders import LAYOUTS, Lake, lake
+from tests.intervals.support import days_lake
 
 VIEW = "sales.daily"
 
@@ -63,6 +66,37 @@ def test_rows_by_the_time_of_the_base_tables_are_those_of_a_refresh_that_read_th
         else:
             assert rows(home, TimeTravel(bases_as_of=at)) == wanted
             assert rows(home, TimeTravel(bases_as_of=at.replace(tzinfo=None))) == wanted
+
+
+def test_by_the_time_of_the_base_tables_refreshes_of_the_newest_definition_are_compared(home: Lake) -> None:
+    """The number of base tables does not matter, and a table that only an earlier definition read may be gone."""
+    home.table("other")
+    home.view(sql="SELECT o.region, sum(p.amount) AS amount FROM orders o JOIN other p USING (id) GROUP BY o.region",
+              time_travel=True)  # fmt: skip
+    home.refresh()
+    joined, then = home.read(), moment()
+    single = Definition("SELECT region, sum(amount) AS amount FROM orders GROUP BY region", layout=home.layout)
+    create(home.catalog, VIEW, single, stager=home.stager, replace=True)
+    home.append()
+    home.refresh()
+    assert rows(home, TimeTravel(bases_as_of=moment())) == home.read() != joined
+    assert rows(home, TimeTravel(bases_as_of=then)) == joined
+    home.iceberg.drop_table("sales.other")
+    assert rows(home, TimeTravel(bases_as_of=moment())) == home.read()
+
+
+def test_by_the_time_of_the_base_tables_the_oldest_rows_of_a_refresh_count(sqlite_uri: str, warehouse: Path) -> None:
+    """A refresh of one day leaves the others as they were, so a later refresh of all rows has the later input."""
+    with days_lake(sqlite_uri, warehouse, "pointed", time_travel=True) as lake:
+        lake.sell((1, 10), (2, 20))
+        lake.refresh()
+        lake.sell((1, 1))
+        lake.refresh_days(1, 2)
+        of_a_day, then = lake.read(), moment()
+        lake.sell((2, 2))
+        lake.refresh()
+        assert rows(lake, TimeTravel(bases_as_of=moment())) == lake.read() != of_a_day
+        assert rows(lake, TimeTravel(bases_as_of=then)) == of_a_day
 
 
 def test_a_snapshot_has_the_rows_of_its_refresh_or_is_refused(home: Lake) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -28,7 +28,8 @@ class TimeTravel:
         sequence_number: The rows of the recorded refresh with this sequence number (of the storage table's snapshot).
         snapshot_id: The rows in this snapshot of the storage table, if they are those of a recorded refresh.
         bases_as_of: The rows that were computed from the base tables as they were at this time: of the refreshes
-            that read no later snapshot, the one that read the latest ones. A time without a zone is UTC.
+            that read no later snapshot, those of the newest definition, and of these the one that read the latest
+            snapshots. Where intervals were refreshed on their own, the oldest rows count. A time without a zone is UTC.
     """
 
     as_of: datetime | None = None
@@ -129,24 +130,37 @@ def _same_rows(table: TableMetadata, snapshot_id: int | None) -> Iterator[int]:
 def _of_bases(
     catalog: MaterializedViewCatalog, view: LoadedView, state: StorageState, moment: datetime
 ) -> RefreshRecord:
-    """Find the refresh with the latest input that is not later than a time. Snapshots of unknown time do not count."""
-    names = [Identifier.parse(name) for name in sorted({base.identifier for base in _all_bases(state)})]
-    observed, _ = observe_tables(catalog, names, None)
-    require_readable(view.identifier, observed)
-    commits = {str(name): _commit_times(table) for name, table in load_tables(catalog, observed).items()}
-    candidates = []
-    for number, record in enumerate(state.refreshes):
-        times = [_commit_time(commits, base) for base in _bases(record)]
-        if all(time is not None and time <= _ms(moment) for time in times):
-            candidates.append((sum(time or 0 for time in times), number, record))
-    if candidates:
-        return max(candidates, key=lambda item: item[:2])[2]
+    """Find the refresh with the latest input that is not later than a time. Snapshots of unknown time do not count.
+
+    Only refreshes of one definition can be compared: others may read other tables, which may be gone since.
+    """
+    definitions: dict[Hashable, list[RefreshRecord]] = {}
+    for record in reversed(state.refreshes):
+        definitions.setdefault(_definition(record), []).append(record)
+    for records in definitions.values():  # the newest definition first, and of each the newest refresh
+        names = sorted({base.identifier for record in records for base in _bases(record)})
+        observed, _ = observe_tables(catalog, [Identifier.parse(name) for name in names], None)
+        require_readable(view.identifier, observed)
+        commits = {str(name): _commit_times(table) for name, table in load_tables(catalog, observed).items()}
+        read = [(record, [_commit_time(commits, base) for base in _bases(record)]) for record in records]
+        fit = [record for record, times in read if all(time is not None and time <= _ms(moment) for time in times)]
+        if fit:
+            return max(fit, key=lambda record: _input_time(commits, record))
     return _missing(view, state, f"whose base tables were read as they were at {moment.isoformat()} or earlier")
 
 
-def _all_bases(state: StorageState) -> Iterator[BaseTable]:
-    for record in state.refreshes:
-        yield from _bases(record)
+def _definition(record: RefreshRecord) -> Hashable:
+    nested = ((item.identifier, item.uuid, item.version_id) for item in record.nested_views)
+    return record.version_id, frozenset(nested)
+
+
+def _input_time(commits: Mapping[str, Mapping[int, int]], record: RefreshRecord) -> int:
+    """Return a number that is larger for a later input: for each base table the time of the oldest stored rows."""
+    times: dict[str, int] = {}
+    for base in _bases(record):
+        moment = _commit_time(commits, base) or 0
+        times[base.identifier] = min(moment, times.get(base.identifier, moment))
+    return sum(times.values())
 
 
 def _bases(record: RefreshRecord) -> Iterator[BaseTable]:
