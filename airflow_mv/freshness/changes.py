@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 
+from airflow_mv.script import REFRESH_ID_KEY
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
 
 
@@ -185,6 +186,26 @@ def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
         same_rows: See :func:`between`.
     """
     return snapshot.operation != "replace" and snapshot.snapshot_id not in same_rows
+
+
+def ends_of_commits(line: Sequence[Snapshot | None]) -> frozenset[int]:
+    """Return the ids of the snapshots that may be read: those within a refresh of a materialized view are left out.
+
+    A refresh may delete rows in one commit and insert the new ones in the next. Both become visible at once, so that
+    the snapshot between them was never a state of the view. In any other table each snapshot may be read.
+
+    Args:
+        line: Snapshots in order of their commits, up to one that may be read; ``None`` for an expired one.
+    """
+    found, refresh = set(), None
+    for snapshot in filter(None, reversed(line)):
+        stamp = snapshot.summary.get(REFRESH_ID_KEY)
+        # Spark deletes whole files without a stamp. A refresh never ends with that.
+        is_within = refresh is not None and (snapshot.operation == "delete" if stamp is None else stamp == refresh)
+        if not is_within:
+            found.add(snapshot.snapshot_id)
+            refresh = stamp
+    return frozenset(found)
 
 
 def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collection[int] = ()) -> int | None:

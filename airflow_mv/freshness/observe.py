@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
+import msgspec
+
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.loaded import may_be_reused
 from airflow_mv.catalog.path_tables import check_path
@@ -19,7 +21,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
 )
-from airflow_mv.freshness.changes import may_have_same_rows
+from airflow_mv.freshness.changes import ends_of_commits, may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
 from airflow_mv.freshness.each import ItemResult, for_each
 from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
@@ -566,11 +568,23 @@ def _read(
         raise _NotSelectedError(str(error)) from None
     head = table.head
     if as_of is not None:
-        head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
+        head = snapshot_as_of(_of_ends(table), int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
     # A recorded location means the snapshot that is current in it, with its columns, not an older one.
     same = head == table.head and not any(changed_columns(str(identifier), table, head))
     location = place.metadata_location if same else None
     return ObservedTable.at(identifier, table, head, location, place.place)
+
+
+def _of_ends(table: TableMetadata) -> TableMetadata:
+    """Return a table whose log has no snapshots within refreshes of a materialized view."""
+    logged = [table.find(entry.snapshot_id) for entry in table.snapshot_log]
+    ends = ends_of_commits(logged)
+    log = [
+        entry
+        for entry, snapshot in zip(table.snapshot_log, logged, strict=True)
+        if snapshot is None or snapshot.snapshot_id in ends
+    ]
+    return msgspec.structs.replace(table, snapshot_log=log)
 
 
 def _version(view: NestedView) -> NestedViewVersion:

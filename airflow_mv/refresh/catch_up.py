@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
 
-from airflow_mv.freshness.changes import bytes_changed
+from airflow_mv.freshness.changes import bytes_changed, ends_of_commits
 from airflow_mv.freshness.observe import Observation, freshness_of
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable, State
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 from airflow_mv.spec.units import human
 
-#: For each new commit: its time, by a monotonic clock; the table; the commit; its bytes, perhaps infinite.
+#: For each new commit: its time, by a monotonic clock; the table; the commit; its bytes, perhaps infinite. The commits
+#: of one refresh of a materialized view are one, its last.
 _NewCommit = tuple[int, str, Snapshot, float]
 
 
@@ -98,11 +99,15 @@ def _line(table: ObservedTable, change: BaseTableChange) -> list[_NewCommit] | N
 
 
 def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapshot, ...]) -> Iterator[_NewCommit]:
-    moment = 0
+    ends = ends_of_commits(line)
+    moment, size = 0, 0.0
     for snapshot in line:
         moment = max(moment, snapshot.timestamp_ms)
-        size = bytes_changed(table, snapshot, observed.same_rows)
-        yield moment, observed.identifier, snapshot, math.inf if size is None else size
+        changed = bytes_changed(table, snapshot, observed.same_rows)
+        size += math.inf if changed is None else changed
+        if snapshot.snapshot_id in ends:
+            yield moment, observed.identifier, snapshot, size
+            size = 0.0
 
 
 def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) -> ObservedTable:

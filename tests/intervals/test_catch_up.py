@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from airflow_mv.cli.context import how
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.errors import ConfigurationError, SnapshotNotFoundError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import refresh
 from airflow_mv.spec.reasons import Code
+from airflow_mv.spec.times import from_ms
 from airflow_mv.spec.units import human
 from tests.intervals.support import SALES, VIEW, Days, days_lake, sold
 
@@ -30,7 +32,8 @@ ALWAYS = {"airflow-mv.incremental-up-to": "1000000"}
 @pytest.fixture
 def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
     """An incremental view, refreshed."""
-    with days_lake(sqlite_uri, warehouse, "pointed", refresh_strategy="incremental", properties=ALWAYS) as made:
+    properties = {**ALWAYS, "airflow-mv.interval-column": "day"}
+    with days_lake(sqlite_uri, warehouse, "pointed", refresh_strategy="incremental", properties=properties) as made:
         made.sell((1, 1))
         made.refresh(VIEW)
         yield made
@@ -169,6 +172,31 @@ def test_several_base_tables_are_read_at_one_moment(lake: Days) -> None:
     found = plan_refresh(lake.catalog, view, RefreshOptions(max_snapshots=4))
 
     assert {item.identifier: item.snapshot_reference for item in found.records} == heads[1]
+
+
+def test_a_refresh_of_a_base_view_is_read_as_a_whole(lake: Days) -> None:
+    """It may delete rows in one snapshot and insert them in the next; the rows between were never the view's."""
+    above = lake.view("above", "SELECT day, amount FROM sales.daily", refresh_strategy="incremental", properties=ALWAYS)
+    lake.refresh(above)
+    heads = [lake.storage(VIEW).rows_snapshot]
+    for number in (1, 2, 3):
+        lake.sell((number, 10))
+        lake.refresh_days(number, number + 1)
+        heads.append(lake.storage(VIEW).rows_snapshot)
+    daily = lake.storage(VIEW)
+    assert len(daily.table.snapshots) > len(heads), "a refresh made one snapshot: the test shows nothing"
+
+    for head in heads[1:]:
+        assert plan_refresh(lake.catalog, above, RefreshOptions(max_bytes=1)).records[0].snapshot_reference == head
+        result = lake.refresh(above, options=RefreshOptions(max_snapshots=1))
+        assert dict(result.snapshots)["lake.sales.daily"] == head
+    assert status(lake.catalog, above).state == State.FRESH
+
+    other = lake.view("other", "SELECT day, amount FROM sales.daily")
+    for entry in daily.table.snapshot_log[1:]:
+        as_of = RefreshOptions(as_of=from_ms(entry.timestamp_ms))
+        with suppress(SnapshotNotFoundError):  # before the first refresh
+            assert plan_refresh(lake.catalog, other, as_of).records[0].snapshot_reference in heads
 
 
 def test_a_full_refresh_always_reads_the_current_state(lake: Days) -> None:

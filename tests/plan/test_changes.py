@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis.strategies import DataObject, data, lists, sampled_from
 from msgspec import structs
 
-from airflow_mv.freshness.changes import Kind, Range, Size, between, bytes_changed, may_have_same_rows
+from airflow_mv.freshness.changes import (
+    Kind,
+    Range,
+    Size,
+    between,
+    bytes_changed,
+    ends_of_commits,
+    may_have_same_rows,
+)
+from airflow_mv.script import REFRESH_ID_KEY
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 #: The name of a total, of what adds to it, and of what subtracts from it.
@@ -223,3 +232,27 @@ def test_the_expired_parent_of_the_oldest_snapshot_still_starts_a_range() -> Non
 def test_a_changed_schema_is_reported() -> None:
     assert between(table(APPEND, {**APPEND, "schema": "1"}), 1, 2).schema_changed
     assert not between(table(APPEND, APPEND), 1, 2).schema_changed
+
+
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ("append append delete", "1 2 3"),  # an ordinary table
+        ("r/append", "1"),
+        ("q/overwrite r/overwrite r/append", "1 3"),
+        ("q/append delete r/append", "1 3"),  # Spark deletes whole files without a stamp
+        ("q/append delete delete r/overwrite", "1 4"),
+        ("r/overwrite delete r/append", "3"),
+        ("r/delete r/append replace s/append", "2 3 4"),  # a compaction
+        ("append overwrite r/overwrite", "1 2 3"),  # an adopted table
+        ("r/append append delete", "1 2 3"),  # the view was dropped, and its table kept
+        ("- r/delete r/append", "3"),  # an expired snapshot
+    ],
+)
+def test_a_snapshot_within_a_refresh_is_not_the_end_of_a_commit(line: str, ends: str) -> None:
+    found: list[Snapshot | None] = []
+    for number, text in enumerate(line.split(), start=1):
+        refresh_id, _, operation = text.rpartition("/")
+        summary = {"operation": operation, **({REFRESH_ID_KEY: refresh_id} if refresh_id else {})}
+        found.append(None if operation == "-" else Snapshot(number, summary=summary))
+    assert ends_of_commits(found) == {int(number) for number in ends.split()}
