@@ -12,6 +12,7 @@ from operator import itemgetter
 from airflow_mv.freshness.changes import bytes_changed, ends_of_commits
 from airflow_mv.freshness.observe import Observation, freshness_of
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable, State
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 from airflow_mv.spec.units import human
@@ -112,5 +113,8 @@ def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapsho
 
 def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) -> ObservedTable:
     head = heads.get(table.identifier, change.recorded)
+    if head == table.head or table.table is None:
+        return table
     # A location stands for the snapshot that is current in it, not for an older one.
-    return table if head == table.head else replace(table, head=head, metadata_location=None)
+    cut = ObservedTable.at(Identifier.parse(table.identifier), table.table, head, None, table.storage)
+    return replace(cut, same_rows=table.same_rows)

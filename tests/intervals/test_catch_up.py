@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from pyiceberg.types import StringType
 
 from airflow_mv.cli.context import how
 from airflow_mv.errors import ConfigurationError, SnapshotNotFoundError
@@ -20,6 +21,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import refresh
+from airflow_mv.spec.materialized_view import SCHEMA_ID
 from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.times import from_ms
 from airflow_mv.spec.units import human
@@ -197,6 +199,17 @@ def test_a_refresh_of_a_base_view_is_read_as_a_whole(lake: Days) -> None:
         as_of = RefreshOptions(as_of=from_ms(entry.timestamp_ms))
         with suppress(SnapshotNotFoundError):  # before the first refresh
             assert plan_refresh(lake.catalog, other, as_of).records[0].snapshot_reference in heads
+
+
+def test_the_record_has_the_schema_of_the_snapshot_that_was_reached(lake: Days) -> None:
+    """A later commit may have another one."""
+    lake.sell((1, 1))
+    schema_id = lake.sold.schema().schema_id
+    with lake.sold.update_schema() as update:
+        update.add_column("note", StringType())
+    lake.sell((1, 2))
+
+    assert plan(lake, 1).records[0].properties[SCHEMA_ID] == str(schema_id) != str(lake.sold.schema().schema_id)
 
 
 def test_a_full_refresh_always_reads_the_current_state(lake: Days) -> None:
