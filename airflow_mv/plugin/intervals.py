@@ -22,7 +22,7 @@ from airflow_mv.hooks.dag_run import tick_of, zone_of
 from airflow_mv.plugin.manual_run import scopes_in
 from airflow_mv.scope import END_PARAM, START_PARAM, RunFacts, scope_of
 from airflow_mv.spec.interval import Interval, Span
-from airflow_mv.spec.times import duration, shift
+from airflow_mv.spec.times import duration, is_start_of_day, shift
 
 #: The most runs that one backfill from the page creates.
 MOST_RUNS = 1000
@@ -136,9 +136,14 @@ def rows_of(span: Span, kind: str) -> Interval:
         span: The interval of time. One without an end is a partition of the storage table; it is taken for a day.
         kind: The type of the interval column.
     """
-    ends = (span.start, span.end or span.start + timedelta(days=1))
-    start, end = (moment.replace(tzinfo=UTC) if kind == "date" else moment.astimezone(UTC) for moment in ends)
+    ends = (span.start, span.end or shift(span.start, timedelta(days=1)))
+    start, end = (_date(moment) if kind == "date" else moment.astimezone(UTC) for moment in ends)
     return Interval(span.column or "", start, end)
+
+
+def _date(moment: datetime) -> datetime:
+    shown = moment.replace(tzinfo=UTC)
+    return datetime(shown.year, shown.month, shown.day, tzinfo=UTC) if is_start_of_day(moment) else shown
 
 
 def _span(dag: Any, run_after: datetime, length: str | None, facts: Mapping[str, Any]) -> Span | None:

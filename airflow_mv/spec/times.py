@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 import pendulum
 
@@ -86,15 +86,31 @@ def from_ms(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST_MS) / 1000, UTC)
 
 
+def is_start_of_day(moment: datetime) -> bool:
+    """Whether an aware time is the first moment of a day in its zone.
+
+    That is midnight, or later where the clocks are put forward at midnight.
+    """
+    if moment.time() == time():
+        return True
+    try:
+        before = moment.astimezone(UTC) - timedelta(microseconds=1)
+        return before.astimezone(moment.tzinfo).date() < moment.date()
+    except OverflowError:
+        return False
+
+
 def shift(moment: datetime, length: timedelta) -> datetime:
     """Add a length to a time, or subtract it: by the calendar for whole days, by the clock for anything else.
+
+    Whole days from the first moment of a day lead to the first moment of another one.
 
     Raises:
         ConfigurationError: It is not between the years 1 and 9999.
     """
     if length % timedelta(days=1):
         return _added(moment, seconds=length.days * 86_400 + length.seconds, microseconds=length.microseconds)
-    return _added(moment, days=length.days)
+    return _by_calendar(moment, days=length.days)
 
 
 def next_unit(moment: datetime, unit: str) -> datetime:
@@ -107,9 +123,11 @@ def next_unit(moment: datetime, unit: str) -> datetime:
     Raises:
         ConfigurationError: It is after the year 9999.
     """
-    if unit in ("year", "month"):
-        moment = pendulum.instance(moment).start_of(unit)
-    return _added(moment, **{f"{unit}s": 1})
+    if unit == "hour":
+        return _added(moment, hours=1)
+    if unit in _MONTHS:
+        moment = datetime(moment.year, moment.month if unit == "month" else 1, 1, tzinfo=moment.tzinfo)
+    return _by_calendar(moment, **{f"{unit}s": 1})
 
 
 def unit_number(moment: datetime, unit: str) -> int:
@@ -138,6 +156,17 @@ def unit_start(number: int, unit: str) -> datetime:
         return _FIRST + number * _LENGTHS[unit]
     except (OverflowError, ValueError):
         raise ConfigurationError(f"{unit} {number} is not between the years 1 and 9999") from None
+
+
+def _by_calendar(moment: datetime, **units: int) -> datetime:
+    if not is_start_of_day(moment):
+        return _added(moment, **units)
+    day = _added(datetime(moment.year, moment.month, moment.day, tzinfo=UTC), **units)
+    midnight = datetime(day.year, day.month, day.day, tzinfo=moment.tzinfo)
+    try:
+        return midnight.astimezone(UTC).astimezone(moment.tzinfo)  # a midnight that does not exist is moved forward
+    except OverflowError:
+        raise ConfigurationError(f"{midnight.isoformat()} is not between the years 1 and 9999") from None
 
 
 def _added(moment: datetime, **units: int) -> datetime:

@@ -11,7 +11,7 @@ from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.spec.times import next_unit
+from airflow_mv.spec.times import is_start_of_day, next_unit
 
 #: View property: the default interval column.
 COLUMN_PROPERTY = "airflow-mv.interval-column"
@@ -35,6 +35,7 @@ def resolve(
     """Return the interval of a view for a requested interval of time.
 
     A date column needs whole days, in the zone of the given times: ``2024-06-01T00:00+02:00`` is the first of June.
+    A day begins at midnight, or later where the clocks are put forward at midnight.
     A part of a day is refused, not widened to the day: each of the 24 runs of an hourly DAG would recompute that day.
 
     Args:
@@ -158,7 +159,7 @@ def _column(
 
 
 def _day(moment: datetime, span: Span, view: str) -> datetime:
-    if moment.replace(tzinfo=None) != datetime(moment.year, moment.month, moment.day):  # noqa: DTZ001 (wall clock)
+    if not is_start_of_day(moment):
         raise ConfigurationError(
             f"view {view}, interval {span}: a date column takes whole days, and {moment.isoformat()} is within one. "
             "Give days, or partition the view by a timestamp"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -12,6 +13,8 @@ from croniter import croniter
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.intervals import resolve
 
 NOW = datetime(2024, 6, 5, 13, 7, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -102,6 +105,23 @@ def test_days_follow_the_schedule_s_time_zone_when_clocks_change() -> None:
     assert interval(facts) == expected
     assert interval(facts, length=timedelta(days=1)) == expected
     assert interval(facts, length=timedelta(hours=24))[0] == expected[0]
+
+
+def test_a_day_that_begins_at_1_00_is_a_day() -> None:
+    """In Santiago the clocks are put forward at midnight."""
+    zone = ZoneInfo("America/Santiago")
+    days = ("2024-09-07T00:00:00-04:00", "2024-09-08T01:00:00-03:00", "2024-09-09T00:00:00-03:00")
+    schema = {"fields": [{"id": 1, "name": "day", "type": "date"}]}
+    for start, end in pairwise(days):
+        moment = datetime.fromisoformat(end).astimezone(UTC)
+        facts = RunFacts(NOW, (moment, moment), zone=zone, tick=cron("0 0 * * *", zone))
+        key = RunFacts(NOW, partition_key=start[:10], zone=zone)
+        assert interval(facts) == interval(facts, length=timedelta(days=1)) == (start, end)
+        for given in (facts, key):
+            span = scope_of(given, "interval", column="day").interval
+            assert span is not None
+            rows = resolve(span, schema["fields"], {}, TableMetadata(format_version=2, location=""), view="v")
+            assert (rows.start.isoformat()[:10], rows.end.isoformat()[:10]) == (start[:10], end[:10])
 
 
 @pytest.mark.parametrize(

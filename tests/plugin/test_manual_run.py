@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.utils.session import create_session
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
+from airflow_mv.plugin.intervals import rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
+from airflow_mv.spec.interval import Span
 from tests.plugin.conftest import Server
 
 pytestmark = pytest.mark.airflow
@@ -111,3 +114,10 @@ def scope(run: dict[str, Any]) -> RefreshScope:
     """The scope of a run's tasks."""
     assert run["data_interval_start"] is None
     return scope_of(RunFacts(datetime.fromisoformat(run["run_after"]), params=run["conf"]), "interval")
+
+
+def test_rows_of_a_day_that_begins_at_1_00_are_those_of_its_date() -> None:
+    """In Santiago the clocks are put forward at midnight. A partition of a run without an end is taken for a day."""
+    start = datetime(2024, 9, 8, 1, tzinfo=ZoneInfo("America/Santiago"))
+    assert str(rows_of(Span(start, None, "day"), "date")) == "day in [2024-09-08, 2024-09-09)"
+    assert str(rows_of(Span(start, None, "at"), "timestamptz")).endswith("04:00:00+00:00, 2024-09-09T03:00:00+00:00)")

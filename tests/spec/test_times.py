@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta, timezone
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -14,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.times import from_ms, next_unit, parse_date, parse_key, parse_time, parse_timestamp, shift
+from airflow_mv.spec.times import (
+    from_ms,
+    is_start_of_day,
+    next_unit,
+    parse_date,
+    parse_key,
+    parse_time,
+    parse_timestamp,
+    shift,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 PACKAGE = Path(__file__).parents[2] / "airflow_mv"
@@ -68,6 +78,32 @@ def test_a_day_has_23_or_25_hours_when_clocks_change(zone: ZoneInfo) -> None:
             assert next_unit(moment, "day") - moment.astimezone(UTC) == timedelta(hours=hours)
             assert shift(moment, timedelta(hours=26)) - moment.astimezone(UTC) == timedelta(hours=26)
             assert next_unit(moment, "hour") - moment.astimezone(UTC) == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "hours"),
+    [
+        ("America/Santiago", date(2024, 9, 7), (24, 23)),
+        ("Africa/Cairo", date(2024, 4, 25), (24, 23)),
+        ("America/Havana", date(2024, 11, 2), (24, 25)),  # the first hour of the second day occurs twice
+        ("America/Asuncion", date(2017, 9, 30), (24, 23)),
+    ],
+)
+@pytest.mark.parametrize("zone_of", [ZoneInfo, pendulum.timezone])
+def test_a_day_without_a_midnight_begins_at_its_first_moment(
+    zone_of: Callable[[str], tzinfo], name: str, before: date, hours: tuple[int, int]
+) -> None:
+    zone = zone_of(name)
+    moment = datetime(before.year, before.month, before.day, tzinfo=zone)
+    for length in hours:
+        after = shift(moment, timedelta(days=1))
+        assert is_start_of_day(after)
+        assert not is_start_of_day(after + timedelta(minutes=30))
+        assert after.astimezone(UTC) - moment.astimezone(UTC) == timedelta(hours=length)
+        assert (shift(after, timedelta(days=-1)), next_unit(moment, "day")) == (moment, after)
+        moment = after
+    if name == "America/Asuncion":
+        assert next_unit(datetime(2017, 10, 5, 7, tzinfo=zone), "month") == datetime(2017, 11, 1, tzinfo=zone)
 
 
 def test_a_time_of_airflow_keeps_its_zone() -> None:
