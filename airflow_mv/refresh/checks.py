@@ -149,5 +149,7 @@ def _place(plan: RefreshPlan, outcome: Outcome) -> str:
 
 
 def _has_rows_to_compare(observation: Observation) -> bool:
-    """Whether the stored rows are older rows of the same definition."""
-    return observation.freshness.state not in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)
+    """Whether all of the stored rows are older rows of the same definition. Those of some intervals are too few."""
+    freshness = observation.freshness
+    is_ours = freshness.state not in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)
+    return is_ours and all(item.part.computed for item in freshness.parts)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_mv.catalog import Layout
+from airflow_mv.checks import row_count_change
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status
@@ -329,6 +330,29 @@ def test_without_an_interval_column_the_view_must_name_one(lake: Days) -> None:
 
     with pytest.raises(ConfigurationError, match=r"airflow-mv.interval-column; these columns are suitable: day"):
         lake.refresh("sales.plain", options=RefreshOptions(interval=days(1, 2)))
+
+
+def test_a_number_of_rows_is_compared_only_if_all_of_the_rows_were_computed_before(lake: Days) -> None:
+    """After the backfill of one day the view has the rows of one day, and a month those of one day of it."""
+
+    def compares(interval: Span | None) -> bool:
+        plan = plan_refresh(
+            lake.catalog, VIEW, RefreshOptions(interval=interval, checks=(row_count_change(at_most_up=1.0),))
+        )
+        assert plan.script is not None
+        assert plan.script.checks is not None
+        (check,) = plan.script.checks.checks
+        return "no earlier rows" not in check.observed
+
+    lake.sell((1, 10), (2, 20), (3, 30))
+    lake.refresh_days(2, 3)
+    lake.sell((1, 1), (2, 2), (3, 3))
+    assert [compares(rows) for rows in (None, days(1, 4), days(2, 3), days(3, 4))] == [False, False, True, False]
+    lake.refresh(VIEW)
+    lake.sell((1, 1), (2, 2), (3, 3))
+    lake.refresh_days(2, 3)
+    lake.sell((1, 1), (2, 2), (3, 3))
+    assert all(compares(rows) for rows in (None, days(1, 4), days(2, 3), days(3, 4)))
 
 
 def test_a_day_is_a_day_of_the_given_time_zone(lake: Days) -> None:
