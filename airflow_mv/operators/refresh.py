@@ -22,6 +22,7 @@ from airflow_mv.retries import task_errors
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
+    from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 
 
@@ -141,7 +142,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                     requester=requester(context),
                 )
                 maintain_after_refresh(catalog, view, published=result.published, stager=stager, report=self.log.info)
-        result = memory.settle(result)
+            result = memory.settle(catalog, result)
         self.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)
@@ -186,7 +187,11 @@ class _EarlierTry:
         if self._store is not None and plan.mode != "noop":
             self._store.set(self._key, plan.refresh_id)
 
-    def settle(self, result: RefreshResult) -> RefreshResult:
-        if result.outcome == "fresh" and result.refresh_id == self._earlier:
-            return replace(result, outcome="already-committed")
-        return result
+    def settle(self, catalog: MaterializedViewCatalog, result: RefreshResult) -> RefreshResult:
+        from airflow_mv.refresh.run import was_published
+
+        if result.outcome != "fresh" or not isinstance(self._earlier, str):
+            return result
+        # Other refreshes, such as those of a backfill's other days, may have been published since.
+        was_ours = was_published(catalog, result.view, self._earlier)
+        return replace(result, outcome="already-committed") if was_ours else result

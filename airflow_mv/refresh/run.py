@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
+from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import (
     ClockError,
     CommitConflictError,
@@ -43,6 +44,9 @@ from airflow_mv.registry.model import Requester
 from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script
 from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
+from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
+from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
@@ -389,20 +393,50 @@ def _analysed(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager
     return create(catalog, view, Definition(None), stager=stager, replace=True)
 
 
+def was_published(catalog: MaterializedViewCatalog, view: Identifier, refresh_id: str) -> bool:
+    """Whether a refresh is in the history of a view. Another one may have been published since."""
+    loaded = catalog.load(view)
+    return any(record.refresh_id == refresh_id for record in _refreshes(loaded, catalog.load_storage(loaded)))
+
+
+def _refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
+    """Return all known refreshes. A broken log must not stop a task that has nothing to do."""
+    try:
+        return all_refreshes(view, storage)
+    except InvalidMetadataError:
+        return storage.state.refreshes if storage.state else ()
+
+
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:
     skipped = any(reason.code == Code.SKIPPED for reason in plan.reasons)
-    storage = catalog.load_storage(catalog.load(plan.view))
-    record = storage.record
+    view = catalog.load(plan.view)
+    storage = catalog.load_storage(view)
+    rows = _stored_rows(view, storage, plan.interval)
     return RefreshResult(
         view=plan.view,
         outcome="skipped" if skipped else "fresh",
         mode=plan.mode,
         reasons=plan.reasons,
-        refresh_id=record.refresh_id if record else None,
+        refresh_id=rows.refresh_id if rows else None,
         storage_table_location=storage.location,
         storage_table=storage.name,
         rows_written=0,
         seconds=0.0,
-        snapshots=tuple(record.snapshots.items()) if record else (),
+        snapshots=tuple((item.identifier, item.snapshot_reference) for item in rows.base_tables) if rows else (),
         interval=plan.interval,
     )
+
+
+def _stored_rows(view: LoadedView, storage: LoadedStorage, interval: Interval | None) -> IntervalPart | None:
+    """Return the stored rows of an interval, or those in no interval; of several parts the last refreshed one."""
+    record = storage.record
+    if record is None:
+        return None
+    rest, *_ = parts_of(record)
+    if interval is None:
+        return rest
+    if record.interval is not None:  # the record is that of another interval, and has kept the rest
+        whole = next((item for item in reversed(_refreshes(view, storage)) if item.interval is None), record)
+        rest = replace(rest, refresh_id=whole.refresh_id, refreshed_at_ms=whole.refreshed_at_ms)
+    parts = (rest if part.interval is None else part for part in parts_in(record, interval))
+    return max(parts, key=lambda part: part.refreshed_at_ms or 0)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from airflow.sdk import DAG
 
@@ -52,6 +53,26 @@ def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_submitted(
     assert "external_id_key=spark_job_id:0:" in run.log
     assert "external_id=application_17_1" in run.log
     assert len(sales.read()) == 2
+
+
+def test_a_retry_emits_its_event_also_if_another_refresh_was_published_meanwhile(airflow: Airflow, daily: Lake) -> None:
+    """Such as that of another day of the same backfill. The current refresh is not the one of the dead try then."""
+    state, now = KeptState(), datetime.now(UTC)
+    run = SimpleNamespace(clear_number=0, conf={}, run_after=now, data_interval_start=None, data_interval_end=None)
+
+    def execute() -> tuple[str, list[str]]:
+        with DAG("retried", schedule=None):
+            operator = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW)
+        events: Any = defaultdict(SimpleNamespace)
+        context = {"dag": operator.dag, "dag_run": run, "task_state_store": state, "outlet_events": events}
+        return operator.execute(context)["outcome"], [event.extra["outcome"] for event in events.values()]
+
+    assert execute() == ("fresh", [])
+    daily.compact()
+    assert execute() == ("refreshed", ["refreshed"])
+    daily.compact()
+    assert daily.refresh().outcome == "refreshed"
+    assert execute() == ("already-committed", ["already-committed"])
 
 
 def test_after_a_clear_a_finished_earlier_driver_is_ignored(airflow: Airflow, sales: Lake, tmp_path: Path) -> None:

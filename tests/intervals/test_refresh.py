@@ -84,6 +84,26 @@ def test_the_record_keeps_the_full_refresh_and_adds_the_interval(lake: Days) -> 
     }
 
 
+def test_the_result_for_a_fresh_interval_is_about_the_refresh_of_its_rows(lake: Days) -> None:
+    """The current record may be that of another interval, and its base snapshots those of the last whole refresh."""
+    first = lake.sell((1, 10), (2, 20), (3, 30))
+    whole = lake.refresh(VIEW)
+    second = lake.sell((1, 1), (2, 2))
+    one = lake.refresh_days(1, 2)
+    third = lake.sell((2, 3))
+    two = lake.refresh_days(2, 3)
+
+    for day, computed, snapshot in ((1, one, second), (2, two, third)):
+        lake.roll_back(snapshot, "sold")
+        found = lake.refresh_days(day, day + 1)
+        assert (found.outcome, found.refresh_id) == ("fresh", computed.refresh_id)
+        assert dict(found.snapshots) == {"lake.sales.sold": snapshot}
+    lake.roll_back(first, "sold")
+    found = lake.refresh_days(3, 4)
+    assert (found.outcome, found.refresh_id) == ("fresh", whole.refresh_id)
+    assert dict(found.snapshots) == {"lake.sales.sold": first}
+
+
 @pytest.mark.parametrize("lake", ["table"], indirect=True)
 def test_an_interval_is_not_refreshed_beside_rows_that_no_refresh_has_written(lake: Days) -> None:
     """They would look like rows of the view: somebody wrote them, or the table was adopted with them."""
