@@ -259,6 +259,25 @@ def test_a_view_that_a_later_refresh_has_published_is_reported(home: Lake, caplo
     assert "another refresh used other snapshots" in caplog.text
 
 
+def test_no_later_refresh_is_reported_if_the_run_refreshes_intervals(
+    sqlite_uri: str, warehouse: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other intervals, and the last whole refresh, have their own snapshots."""
+    with days_lake(sqlite_uri, warehouse, "pointed") as found:
+        found.view("above", "SELECT day, amount FROM daily")
+        for number in (1, 2):
+            found.sell((1, 1), (2, 2))
+            run = pin_base_tables(found.catalog, [DAYS, "sales.above"])
+            pins = restore(found.catalog, DAYS, run)
+            found.refresh(DAYS, pins=pins, options=RefreshOptions(interval=days(number, number + 1)))
+            restore(found.catalog, "sales.above", run)
+            assert "another refresh" not in caplog.text
+        head = found.sell((2, 2))
+        found.refresh_days(2, 3)
+        restore(found.catalog, "sales.above", run)
+        assert f"which holds lake.sales.sold at {head}, not at" in caplog.text
+
+
 def test_an_interval_is_recomputed_from_the_snapshots_of_its_run(sqlite_uri: str, warehouse: Path) -> None:
     """Rows that a later run has computed for the same interval are kept."""
     with days_lake(sqlite_uri, warehouse, "pointed") as found:

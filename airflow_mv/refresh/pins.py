@@ -27,6 +27,7 @@ from airflow_mv.freshness.each import for_each
 from airflow_mv.freshness.observe import load_dependencies, observe_tables, query_of
 from airflow_mv.freshness.state import ObservedTable, Pins
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.stored import StoredModel
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.order import Reads, all_read, in_order, levels
@@ -321,12 +322,17 @@ def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -
 
 
 def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Identifier, run: RunPins) -> None:
-    """Log a warning if another refresh brought a view of the run to later snapshots than the pinned ones."""
+    """Log a warning if another refresh brought a view of the run to later snapshots than the pinned ones.
+
+    Where the run refreshes intervals, the others have their own snapshots: there no rows at the pinned ones are left.
+    """
     home = catalog.other(below.catalog)
     record = home.load_storage(home.load(below)).record
-    for name, snapshot in record.snapshots.items() if record else ():
+    parts = [part for part in parts_of(record) if part.computed] if record else []
+    last = max(reversed(parts), key=lambda part: part.refreshed_at_ms or 0, default=None)
+    for name, snapshot in last.origin if last else ():
         pin = run.base_tables.get(name)
-        if pin is not None and pin.head is not None and snapshot != pin.head:
+        if pin is not None and pin.head is not None and all((name, pin.head) not in part.origin for part in parts):
             log.warning(
                 "%s reads %s, which holds %s at %s, not at %s as this run does: another refresh used other snapshots. "
                 "The next run makes them consistent",
