@@ -366,6 +366,14 @@ def all_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshReco
     return tuple(sorted(records, key=lambda record: record.refreshed_at_ms or 0)) if past else storage.state.refreshes
 
 
+def readable_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
+    """Return :func:`all_refreshes`, or the recorded ones if the log is broken: that must not stop a refresh."""
+    try:
+        return all_refreshes(view, storage)
+    except InvalidMetadataError:
+        return storage.state.refreshes if storage.state else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Located:
     """A table or view that a name in a query stands for.

@@ -17,6 +17,7 @@ from airflow_mv.freshness.observe import Observation, observe, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
+from airflow_mv.spec.interval_parts import tables_read
 from airflow_mv.spec.reasons import Reason
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.spec.snapshots import held_bytes
@@ -88,7 +89,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
                     "type": table.type,
                     "snapshot_reference": table.snapshot_reference,
                 }
-                for table in record.base_tables
+                for table in tables_read(record)
             ],
             "refreshed_at": timestamp(record.refreshed_at_ms),
             "rows_written": record.rows_written,

@@ -154,8 +154,9 @@ def _completed(registry: Registry, rows: list[RefreshRow]) -> list[RefreshRow]:
     found = []
     for row in rows:
         before = known.get(_key(row))
-        measured = {} if before is None else {name: getattr(before, name) for name in MEASURED}
-        new = row.model_copy(update=measured)
+        # A record in the log of past refreshes does not tell what a refresh of an interval has read.
+        kept = MEASURED if row.base_snapshots else ("base_snapshots", *MEASURED)
+        new = row.model_copy(update={} if before is None else {name: getattr(before, name) for name in kept})
         if new != before:
             found.append(new)
     return found

@@ -7,10 +7,12 @@ import logging
 import time
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.loaded import readable_refreshes
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.registry.model import RefreshRow, Requester
 from airflow_mv.registry.settings import PLACE
 from airflow_mv.script import Outcome
+from airflow_mv.spec.interval_parts import bounds
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Mode
 
@@ -65,11 +67,12 @@ def _leave(
 
 
 def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: RefreshResult) -> RefreshRow:
-    """Return the row of the refresh record, or of the result if a later refresh has replaced the record already."""
+    """Return the row of the refresh record, or of the result if later refreshes have replaced the record already."""
     from airflow_mv.registry.rows import refresh_row
 
-    state = catalog.load_storage(catalog.load(plan.view)).state
-    found = [item for item in state.refreshes if item.refresh_id == result.refresh_id] if state else []
+    view = catalog.load(plan.view)
+    records = readable_refreshes(view, catalog.load_storage(view))
+    found = [item for item in records if item.refresh_id == result.refresh_id]
     if found:
         return refresh_row(plan.view, plan.view_uuid, found[0])
     document = {
@@ -80,6 +83,7 @@ def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: Refre
         "reasons": [reason.to_dict() for reason in result.reasons],
         "refreshed-at-ms": time.time_ns() // 1_000_000,
         "rows-written": result.rows_written,
+        **({"interval": bounds(plan.interval)} if plan.interval else {}),
     }
     return refresh_row(plan.view, plan.view_uuid, RefreshRecord.read(document, source=f"refresh of {plan.view}"))
 
@@ -92,6 +96,7 @@ def _measured(
     return row.model_copy(
         update={
             "outcome": result.outcome,
+            "base_snapshots": {item.identifier: item.snapshot_reference for item in plan.records},
             "seconds": round(result.seconds, 3),
             "job_seconds": round(sum(outcome.step_seconds), 3) if outcome else 0.0,
             "executor_seconds": outcome.executor_seconds if outcome else 0.0,

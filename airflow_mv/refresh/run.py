@@ -15,7 +15,7 @@ from functools import partial
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
-from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.catalog.loaded import readable_refreshes
 from airflow_mv.errors import (
     ClockError,
     CommitConflictError,
@@ -46,7 +46,6 @@ from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
-from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
@@ -396,15 +395,7 @@ def _analysed(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager
 def was_published(catalog: MaterializedViewCatalog, view: Identifier, refresh_id: str) -> bool:
     """Whether a refresh is in the history of a view. Another one may have been published since."""
     loaded = catalog.load(view)
-    return any(record.refresh_id == refresh_id for record in _refreshes(loaded, catalog.load_storage(loaded)))
-
-
-def _refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
-    """Return all known refreshes. A broken log must not stop a task that has nothing to do."""
-    try:
-        return all_refreshes(view, storage)
-    except InvalidMetadataError:
-        return storage.state.refreshes if storage.state else ()
+    return any(record.refresh_id == refresh_id for record in readable_refreshes(loaded, catalog.load_storage(loaded)))
 
 
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:
@@ -436,7 +427,7 @@ def _stored_rows(view: LoadedView, storage: LoadedStorage, interval: Interval | 
     if interval is None:
         return rest
     if record.interval is not None:  # the record is that of another interval, and has kept the rest
-        whole = next((item for item in reversed(_refreshes(view, storage)) if item.interval is None), record)
+        whole = next((item for item in reversed(readable_refreshes(view, storage)) if item.interval is None), record)
         rest = replace(rest, refresh_id=whole.refresh_id, refreshed_at_ms=whole.refreshed_at_ms)
     parts = (rest if part.interval is None else part for part in parts_in(record, interval))
     return max(parts, key=lambda part: part.refreshed_at_ms or 0)

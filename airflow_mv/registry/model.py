@@ -94,7 +94,9 @@ class RefreshRow(Row):
     reasons: tuple[str, ...] = Field((), description="the codes of the reasons")
     messages: tuple[str, ...] = Field((), description="the reasons as sentences")
     fallback: str | None = Field(None, description="why an incremental view was recomputed in full; else empty")
-    base_snapshots: Mapping[str, Long] = Field({}, description="the snapshot of each base table; -1 for an empty one")
+    base_snapshots: Mapping[str, Long] = Field(
+        {}, description="the snapshot of each base table that was read; -1 for an empty one"
+    )
     interval_column: str | None = Field(None, description="the column of the refreshed interval; empty for all rows")
     interval_start: datetime | None = Field(None, description="the start of the interval")
     interval_end: datetime | None = Field(None, description="its end, excluded")

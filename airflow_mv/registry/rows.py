@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from airflow_mv.redaction import shortened
 from airflow_mv.registry.model import RefreshRow, month_of
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval_parts import tables_read
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason, fallback
 from airflow_mv.spec.times import from_ms
@@ -41,7 +42,7 @@ def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> Refr
         reasons=tuple(item.get("code", "") for item in record.reasons),
         messages=tuple(shortened(reason.message, LONGEST) for reason in why),
         fallback=_cut(fallback(why)),
-        base_snapshots=record.snapshots,
+        base_snapshots={table.identifier: table.snapshot_reference for table in tables_read(record)},
         interval_column=interval.column if interval else None,
         interval_start=_utc(interval.start) if interval else None,
         interval_end=_utc(interval.end) if interval else None,

@@ -7,17 +7,21 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.registry import rebuild, sync
+from airflow_mv.refresh.registry_row import add_to_registry
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
 from airflow_mv.registry.registry import Registry, require_registry
 from airflow_mv.registry.settings import PLACE, SYNC_AFTER
 from tests.builders import ORDERS, Lake, lake
+from tests.intervals.support import add_days
 from tests.registry.support import refresh_row
 
 ADA = Requester("nightly", "manual__1", "refresh", "ada")
@@ -104,6 +108,45 @@ def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake
     assert {row.refresh_id: row for row in registry.refreshes.rows()} == by_id
     again = [row.model_copy(update={"checked_at": None, "lag_seconds": None}) for row in registry.views.rows()]
     assert again == [row.model_copy(update={"checked_at": None, "lag_seconds": None}) for row in views]
+
+
+def test_the_row_of_an_interval_has_the_snapshots_that_its_refresh_read(
+    home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another interval was published before the row was written: then its record is gone.
+
+    A rebuild knows the snapshots of the current record; the log of past refreshes does not.
+    """
+    days = add_days(home.iceberg, home.catalog, "pointed")
+    heads = [days.sell((1, 10), (2, 20))]
+    days.refresh()
+    others = [2]
+
+    def late(*arguments: Any, **named: Any) -> None:
+        if others:
+            heads.append(days.sell((1, 1), (2, 2)))
+            days.refresh_days(others.pop(), 3)
+        add_to_registry(*arguments, **named)
+
+    monkeypatch.setattr("airflow_mv.refresh.run.add_to_registry", late)
+    heads.append(days.sell((1, 1), (2, 2)))
+    days.refresh_days(1, 2)
+    sync(home.catalog)
+
+    def found() -> dict[str | None, dict[str, int]]:
+        return {
+            row.interval_start and row.interval_start.date().isoformat(): dict(row.base_snapshots)
+            for row in registry.refreshes.rows()
+        }
+
+    whole, first, second = ({"lake.sales.sold": head} for head in heads)
+    assert found() == {None: whole, "2024-06-01": first, "2024-06-02": second}
+    assert history(home.catalog, "sales.daily")[-1]["base_tables"][0]["snapshot_reference"] == heads[2]
+    days.refresh_days(3, 4)
+    sync(home.catalog)
+    assert rebuild(home.catalog).refreshes == 0
+    assert rebuild(home.catalog, purge=True).refreshes == 4
+    assert found() == {None: whole, "2024-06-01": {}, "2024-06-02": second, "2024-06-03": second}
 
 
 def test_a_sync_that_died_after_its_commit_is_repeated_without_a_second_row(home: Lake, registry: Registry) -> None:
