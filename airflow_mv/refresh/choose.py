@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 from airflow_mv.freshness.drift import ON_SCHEMA_CHANGE_PROPERTY, on_schema_change
 from airflow_mv.freshness.observe import Observation
-from airflow_mv.freshness.state import Freshness, State
+from airflow_mv.freshness.state import Freshness, ObservedTable, State
 from airflow_mv.refresh.candidates import Candidate
 from airflow_mv.refresh.catch_up import Bound, up_to
 from airflow_mv.refresh.cost import Estimate
@@ -400,16 +400,24 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
 
 # ------------------------------------------------------------------------------ older snapshots
 def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
-    """Return a reason if the stored rows are of later snapshots than the requested ones."""
+    """Return a reason if some of the stored rows are of later snapshots than the requested ones."""
     for observed in inputs.observation.tables:
-        for recorded in recorded_snapshots(inputs.observation, observed):
-            table = observed.table
-            if table is not None and table.find(recorded) is None:
-                table = inputs.current.get(Identifier.parse(observed.identifier))
-            # A table that was rolled back has left the recorded snapshot, which is then not a later state.
-            if table is None or not is_ancestor(table, recorded, table.head):
-                continue
-            if snapshots_between(table, observed.head, recorded):
-                text = f"the stored rows contain {observed.identifier} at {recorded}, later than {observed.head}"
-                return Reason(Code.ALREADY_NEWER, text)
+        recorded = recorded_snapshots(inputs.observation, observed)
+        later = [snapshot for snapshot in recorded if _is_later(inputs, observed, snapshot)]
+        if later:
+            text = f"the stored rows contain {observed.identifier} at {later[0]}, later than {observed.head}"
+            never = any(not item.part.computed for item in inputs.observation.freshness.parts)
+            if never or len(later) < len(recorded):
+                text += "; the other rows, which are older, wait for a refresh from later snapshots"
+            return Reason(Code.ALREADY_NEWER, text)
     return None
+
+
+def _is_later(inputs: RefreshInputs, observed: ObservedTable, recorded: int) -> bool:
+    table = observed.table
+    if table is not None and table.find(recorded) is None:
+        table = inputs.current.get(Identifier.parse(observed.identifier))
+    # A table that was rolled back has left the recorded snapshot, which is then not a later state.
+    if table is None or not is_ancestor(table, recorded, table.head):
+        return False
+    return bool(snapshots_between(table, observed.head, recorded))

@@ -282,7 +282,11 @@ def test_as_of_reads_earlier_base_snapshots_and_does_not_go_back(lake: Days) -> 
     result = lake.refresh_days(1, 2, as_of=then)
 
     assert (result.outcome, result.reasons[0].code) == ("fresh", Code.ALREADY_NEWER)
-    assert lake.refresh(VIEW, options=RefreshOptions(as_of=then)).reasons[0].code == Code.ALREADY_NEWER
+    late = f"the stored rows contain lake.sales.sold at {second}, later than {first}"
+    assert [reason.message for reason in result.reasons] == [late]
+    (why,) = lake.refresh(VIEW, options=RefreshOptions(as_of=then)).reasons
+    waiting = f"{late}; the other rows, which are older, wait for a refresh from later snapshots"
+    assert (why.code, why.message) == (Code.ALREADY_NEWER, waiting)
 
 
 def test_an_incremental_refresh_is_refused_while_intervals_are_recorded(sqlite_uri: str, warehouse: Path) -> None:
