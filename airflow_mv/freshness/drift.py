@@ -13,7 +13,8 @@ from typing import Any, Literal, cast
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import TABLE_UUID, RefreshRecord
+from airflow_mv.spec.interval_parts import parts_of
+from airflow_mv.spec.materialized_view import TABLE_UUID, BaseTable, RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import TableMetadata, is_branch
 from airflow_mv.sql.column_names import names_column
@@ -68,26 +69,26 @@ def drift(
         columns: The view's columns.
         policy: Which columns matter.
     """
-    recorded = {table.identifier: table for table in record.base_tables}
+    recorded: dict[str, dict[int, BaseTable]] = {}
+    for base in (base for part in parts_of(record) if part.computed for base in part.base_tables):
+        recorded.setdefault(base.identifier, {})[base.snapshot_reference] = base
     queries = ((query, columns), *((view.query, view.columns) for view in dependencies.views))
     found: list[Reason] = []
     for item in observed:
-        known, table = recorded.get(item.identifier), item.table
-        if known is None or table is None or table.find(known.snapshot_reference) is None:
-            continue
-        uuid = known.properties.get(TABLE_UUID)
-        if uuid and item.table_uuid and uuid != item.table_uuid:
-            continue  # another table: its rows are recomputed anyway
-        name = Identifier.parse(item.identifier)
+        name, table = Identifier.parse(item.identifier), item.table
         selector = name.selector if item.storage is not None else None
-        if selector is not None and not is_branch(table, selector):
+        if table is None or (selector is not None and not is_branch(table, selector)):
             continue  # a tag or a fixed snapshot keeps its columns
-        found += (
-            reason
-            for column, reason in changed_columns(item.identifier, table, known.snapshot_reference)
-            if policy == "fail" or any(names_column(text, name, column, output) for text, output in queries)
-        )
-    return tuple(found)
+        for known in recorded.get(item.identifier, {}).values():
+            uuid = known.properties.get(TABLE_UUID)
+            if table.find(known.snapshot_reference) is None or (uuid and item.table_uuid and uuid != item.table_uuid):
+                continue  # another table: its rows are recomputed anyway
+            found += (
+                reason
+                for column, reason in changed_columns(item.identifier, table, known.snapshot_reference)
+                if policy == "fail" or any(names_column(text, name, column, output) for text, output in queries)
+            )
+    return tuple(dict.fromkeys(found))
 
 
 def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) -> Iterator[tuple[str, Reason]]:

@@ -255,6 +255,17 @@ def test_a_view_whose_parts_differ_only_by_compactions_is_fast_forwarded(lake: D
     assert lake.refresh(VIEW).outcome == "fresh"
 
 
+def test_a_column_that_was_renamed_after_an_interval_was_computed_makes_the_view_invalid(lake: Days) -> None:
+    """Also if no whole refresh was recorded."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh_days(1, 2)
+    with lake.sold.update_schema() as update:
+        update.rename_column("amount", "price")
+
+    found = status(lake.catalog, VIEW)
+    assert (found.state, found.reasons[0].code) == (State.INVALID, Code.COLUMN_RENAMED)
+
+
 def test_freshness_can_be_reported_for_an_interval(lake: Days) -> None:
     """A fresh one, a stale one, and one that was never computed."""
     lake.sell((1, 10), (2, 20))
