@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.all_views import statuses_of_catalogs
 from airflow_mv.freshness.status import status, statuses
 from airflow_mv.spec.identifiers import Identifier
@@ -68,6 +70,31 @@ def test_a_view_that_is_refreshed_meanwhile_has_lost_no_snapshot(home: Lake, fir
     documents = list(statuses(home.catalog, one_by_one()))
     assert [document["state"] for document in documents[1:]] == ["fresh"] * 3
     assert {document["base_tables"][0]["current"] for document in documents[1:]} == {home.head()}
+
+
+def test_a_catalog_of_base_tables_that_does_not_respond_is_waited_for_a_few_times_only(
+    home: Lake, tmp_path: Path
+) -> None:
+    """Not by each of a thousand views, while other views wait to be read."""
+    with lake(f"sqlite:///{tmp_path}/west.db", tmp_path / "west", "west") as west:
+        west.table()
+        home.catalog.openers = {"west": lambda: west.catalog}
+        for number in range(5):
+            home.view(f"far{number}", "SELECT id FROM west.sales.orders")
+    opened = []
+
+    def opens() -> MaterializedViewCatalog:
+        opened.append(1)
+        raise CatalogUnavailableError("catalog 'west' does not respond")
+
+    down = MaterializedViewCatalog(home.iceberg)
+    down.openers = {"west": opens}
+    found = statuses_of_catalogs({"lake": lambda: down})
+    states = {document["view"].rpartition(".")[2]: document["state"] for document in found.documents}
+    known = {"behind": "stale", "fresh": "fresh", "new": "never-refreshed"}
+    assert states == {**known, **{f"far{number}": "unknown" for number in range(5)}}
+    assert {str(error) for error in found.errors} == {"catalog 'west' does not respond"}
+    assert len(opened) == 3
 
 
 def test_views_whose_tables_have_not_moved_open_no_table_file(home: Lake) -> None:

@@ -17,13 +17,14 @@ from airflow_mv.catalog.statistics import have_same_files
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
+    CatalogUnavailableError,
     MaterializedViewError,
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
 )
 from airflow_mv.freshness.changes import ends_of_commits, may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
-from airflow_mv.freshness.each import ItemResult, for_each
+from airflow_mv.freshness.each import MOST_UNANSWERED, ItemResult, for_each
 from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
@@ -367,8 +368,7 @@ def _load_plain_view(
         catalog.formats.add(identifier.kind.data_source)  # known before the first of several views is refreshed
         return None
     try:
-        home = catalog.other(identifier.catalog)
-        place = home.locate([identifier]).get(identifier)
+        home, place = _located(catalog, identifier, pins)
     except CatalogNotFoundError:
         return None
     loaded = home.open_view(identifier, place) if place and place.kind == "view" else None
@@ -386,6 +386,29 @@ def _load_plain_view(
         version_ms=version.timestamp_ms,
         metadata_location=loaded.metadata_location,
     )
+
+
+def _located(
+    catalog: MaterializedViewCatalog, identifier: Identifier, pins: Pins | None
+) -> tuple[MaterializedViewCatalog, Located | None]:
+    """Return the catalog and the location of a name.
+
+    While many views are read, another catalog that has failed several times in a row is not asked again: each view that
+    reads its tables would wait for it.
+    """
+    errors: list[CatalogUnavailableError] = []
+    if pins is not None and pins.only_saves_reads and identifier.catalog != catalog.name:
+        errors = pins.unanswered.setdefault(identifier.catalog, errors)
+    if len(errors) >= MOST_UNANSWERED:
+        raise errors[-1].with_traceback(None)
+    try:
+        home = catalog.other(identifier.catalog)
+        place = home.locate([identifier]).get(identifier)
+    except CatalogUnavailableError as error:
+        errors.append(error)
+        raise
+    errors.clear()
+    return home, place
 
 
 def observe_tables(

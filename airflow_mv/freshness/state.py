@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_mv.documents import check_fields
+from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between, expired_between
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval
@@ -115,11 +116,13 @@ class Pins:
         queries: Queries that were parsed, by the name of their view.
         only_saves_reads: Nothing is computed from the tables. One is read again where a view was refreshed from a later
             state: that view would seem to have lost its snapshot.
+        unanswered: The errors in a row of catalogs of base tables that do not respond, by catalog.
     """
 
     tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
     queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
     only_saves_reads: bool = False
+    unanswered: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
