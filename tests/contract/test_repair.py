@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from pyiceberg.table import StaticTable
 from sqlalchemy import text
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.errors import (
     CommitConflictError,
     CommitError,
@@ -43,7 +43,7 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.verify import verify_files
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
-from tests.builders import LAYOUTS, Lake, lake
+from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse
 from tests.protocol.maintenance import files, folder_of, local, make_older
@@ -51,18 +51,35 @@ from tests.protocol.maintenance import files, folder_of, local, make_older
 OTHER = "sales.other"
 
 
+@pytest.fixture(scope="module")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> dict[Layout, Path]:
+    """A folder for each layout, whose `copy` has the lake before each test: refreshes take most of a test's time."""
+    folders = {layout: tmp_path_factory.mktemp(layout) for layout in LAYOUTS}
+    for layout, folder in folders.items():
+        (folder / "lake" / "warehouse").mkdir(parents=True)
+        with opened(folder, layout) as found:
+            found.table()
+            found.table("others", rows=[(1, "east", 5), (2, "west", 6)])
+            found.view("other", QUERY.replace("orders GROUP", "others GROUP"))
+            found.refresh(OTHER)
+            refreshed_three_times(found, "daily")
+        shutil.copytree(folder / "lake", folder / "copy")
+    return folders
+
+
 @pytest.fixture(params=LAYOUTS)
-def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+def home(request: pytest.FixtureRequest, _built: dict[Layout, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A view that was refreshed three times, and another view whose files are used in its place."""
-    with lake(sqlite_uri, warehouse, layout=request.param) as found:
-        found.table()
-        found.table("others", rows=[(1, "east", 5), (2, "west", 6)])
-        found.view(
-            "other", "SELECT region, count(*) AS orders, sum(amount) AS amount FROM lake.sales.others GROUP BY region"
-        )
-        found.refresh(OTHER)
-        refreshed_three_times(found, "daily")
+    monkeypatch.setenv("AIRFLOW_MV_CACHE", "off")  # the same paths have other files in each test
+    folder = _built[request.param]
+    shutil.rmtree(folder / "lake")
+    shutil.copytree(folder / "copy", folder / "lake")
+    with opened(folder, request.param) as found:
         yield found
+
+
+def opened(folder: Path, layout: Layout) -> AbstractContextManager[Lake]:
+    return lake(f"sqlite:///{folder}/lake/catalog.db", folder / "lake" / "warehouse", layout=layout)
 
 
 def refreshed_three_times(home: Lake, name: str, **definition: Any) -> None:
@@ -139,8 +156,8 @@ DAMAGES = [delete, empty, cut, corrupt, replace_by_other_view_s]
 KINDS = ["view", "storage", "list", "manifest", "data"]
 
 
-def state_of(home: Lake, warehouse: Path) -> tuple[Any, ...]:
-    return files(warehouse), home.rows_of_catalog()
+def state_of(home: Lake) -> tuple[Any, ...]:
+    return files(local(home.iceberg.properties["warehouse"])), home.rows_of_catalog()
 
 
 def repaired_twice(home: Lake) -> Repaired:
@@ -156,9 +173,7 @@ def repaired_twice(home: Lake) -> Repaired:
 
 @pytest.mark.parametrize("each", [2, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_i02_lost_or_truncated_files_are_reported_and_repaired(
-    home: Lake, warehouse: Path, kind: str, each: int
-) -> None:
+def test_i02_lost_or_truncated_files_are_reported_and_repaired(home: Lake, kind: str, each: int) -> None:
     """Before it no reader gets wrong rows, and inspecting changes nothing; afterwards a refresh has all rows."""
     random.seed(kind)
     turn = KINDS.index(kind) + LAYOUTS.index(home.layout)  # each damage of each kind of file in one of the layouts
@@ -170,15 +185,15 @@ def test_i02_lost_or_truncated_files_are_reported_and_repaired(
         with pytest.raises(MaterializedViewError, match=rf"airflow-mv repair lake\.{VIEW}") as refused:
             shown(home)
         assert not refused.value.retryable
-        before = state_of(home, warehouse)
+        before = state_of(home)
         inspected = repair(home.catalog, VIEW)
-        assert state_of(home, warehouse) == before
+        assert state_of(home) == before
         assert not inspected.done
         assert any(mine.name in finding.file for finding in inspected.findings), inspected
         assert all(finding.repairable for finding in inspected.findings), inspected
 
         assert repaired_twice(home).findings
-        assert files(warehouse) >= before[0]
+        assert state_of(home)[0] >= before[0]
         home.append((200 + number, "new", number))
         home.refresh()
         assert shown(home) == recomputed(home), damage.__name__
