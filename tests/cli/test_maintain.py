@@ -123,19 +123,20 @@ def test_several_views_are_maintained_and_a_failure_of_one_does_not_stop_the_oth
     assert VIEW in error["message"]
 
 
-@pytest.mark.parametrize("age", ["", "3", "d", "-3d", "3.5d", "3 d", "3days", "1h30m", "٣d", "9999999d", "3D"])
-def test_an_invalid_age_is_wrong_usage(home: Lake, age: str) -> None:
+def test_an_invalid_age_is_wrong_usage(home: Lake) -> None:
     """A guessed age could delete files that a running refresh needs."""
     before = files(folder_of(home))
-    done = call("maintain", VIEW, "--older-than", age)
-    assert done.code == 2
-    assert "write a whole number and a unit, such as 3d, 12h, 30m or 0s" in " ".join(done.stderr.split())
-    assert files(folder_of(home)) == before
+    for age in ("", "3", "d", "-3d", "3.5d", "3 d", "3days", "1h30m", "٣d", "9999999d", "3D"):
+        done = call("maintain", VIEW, "--older-than", age)
+        assert (age, done.code) == (age, 2)
+        told = " ".join(done.stderr.split())
+        assert "write a whole number and a unit, such as 3d, 12h, 30m or 0s" in told, age
+        assert files(folder_of(home)) == before, age
 
 
-@pytest.mark.parametrize("age", ["0s", "90s", "30m", "12h", "3d", "999999d"])
-def test_every_valid_age_is_accepted(home: Lake, age: str) -> None:
-    assert call("maintain", VIEW, "--older-than", age, "--dry-run", "--json").code == 0
+def test_every_valid_age_is_accepted(home: Lake) -> None:
+    for age in ("0s", "90s", "30m", "12h", "3d", "999999d"):
+        assert (age, call("maintain", VIEW, "--older-than", age, "--dry-run", "--json").code) == (age, 0)
 
 
 def test_a_view_with_a_missing_file_is_a_one_line_error_and_nothing_is_deleted(home: Lake) -> None:
