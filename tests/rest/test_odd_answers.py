@@ -8,13 +8,13 @@ executed (it has landed), or has not been sent.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, lake
+from tests.services import RestServers
 
 VIEW = "sales.daily"
 QUICK = Effects(sleep=lambda _: None)
@@ -43,6 +44,10 @@ KINDS = (200, 400, 401, 404, 409, 503, 599)
 PAGES = (b"<html>what?</html>", b"", b'{"error": {"message": "odd", "type": "OddException", "code": 1}}', b"[]")
 TABLE, VIEWS, ONE_VIEW = r"POST .*/tables/[^/]+$", r"POST .*/views$", r"POST .*/views/[^/]+$"
 DROP = r"DELETE .*/views/[^/]+$"
+
+
+#: Names and definitions that no other test uses.
+NUMBERS = itertools.count()
 
 
 @dataclass
@@ -78,9 +83,16 @@ class Odd(HTTPAdapter):
         return replaced
 
 
-@pytest.fixture
-def home(rest_uri: str, warehouse: Path) -> Iterator[Lake]:
-    with lake(rest_uri, warehouse, layout="registered") as found:
+@pytest.fixture(scope="module")
+def home(rest_jvm: RestServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """A lake that all tests change; the view's history grows."""
+    folder = tmp_path_factory.mktemp("odd")
+    warehouse = folder / "warehouse"
+    warehouse.mkdir()
+    with (
+        rest_jvm.serve(f"sqlite:///{folder}/catalog.db", warehouse) as address,
+        lake(address, warehouse, layout="registered") as found,
+    ):
         found.table()
         found.view(time_travel=True, properties={"airflow-mv.history.max-count": "1000"})
         found.refresh()
@@ -169,7 +181,7 @@ def branch_dropped(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
 
 
 def created(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
-    name = f"v{status}"
+    name = f"v{next(NUMBERS)}"
     odd.arm(VIEWS, status, landed=landed)
     found = ended(lambda: home.view(name))
     assert odd.happened, status
@@ -181,8 +193,9 @@ def created(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
 
 
 def redefined(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
-    same_columns = f"{QUERY} HAVING count(*) > {-status}"
-    sql = same_columns if status % 2 else f"SELECT region, {status} AS n{status} FROM lake.sales.orders"
+    number = next(NUMBERS)
+    same_columns = f"{QUERY} HAVING count(*) > {-number}"
+    sql = same_columns if status % 2 else f"SELECT region, {number} AS n{number} FROM lake.sales.orders"
 
     def replace() -> object:
         wanted = Definition(sql, time_travel=True, layout="registered")
@@ -200,8 +213,8 @@ def redefined(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
 
 
 def dropped(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
-    name = f"sales.d{status}"
-    home.view(f"d{status}")
+    name = f"sales.d{next(NUMBERS)}"
+    home.view(name.removeprefix("sales."))
     storage = home.catalog.load(name).storage_table
     assert storage is not None
     odd.arm(DROP, status, landed=landed)
@@ -243,6 +256,7 @@ def test_every_status_is_settled_by_reading_the_table(
 
 @pytest.mark.parametrize("pattern", [r"GET .*/views/", r"GET .*/tables/"])
 def test_an_odd_answer_to_a_read_is_a_typed_error(home: Lake, odd: Odd, pattern: str) -> None:
+    home.refresh()
     for status in SOME:
         odd.arm(pattern, status, landed=False)
         found = ended(lambda: home.refresh(effects=QUICK).outcome)
