@@ -213,10 +213,10 @@ def test_a_function_of_the_staged_rows_can_be_a_check(pointed: Lake) -> None:
     ],
     ids=lambda value: value.text or value.name if isinstance(value, Check) else "",
 )
-def test_hostile_sql_is_refused_before_spark(pointed: Lake, check: Check, message: str) -> None:
+def test_hostile_sql_is_refused_before_spark(wide: Lake, check: Check, message: str) -> None:
     """Anyone who may write to the catalog can set a view's property."""
     with pytest.raises((InvalidQueryError, ConfigurationError), match=message):
-        pointed.refresh("daily", checks=(check,), full=True, stager=no_spark)
+        wide.refresh("daily", checks=(check,), full=True, stager=no_spark)
 
 
 def test_odd_column_names_are_quoted(lake: Lake) -> None:
