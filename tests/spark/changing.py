@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -40,6 +40,8 @@ class Table:
 
     spark: SparkSession
     name: str
+    #: The rows of snapshots that were read: they never change.
+    _rows: dict[tuple[object, ...], Counter[str]] = field(default_factory=dict)
 
     def run(self, *statements: str) -> None:
         """Run statements; ``{t}`` is replaced by the table."""
@@ -49,21 +51,24 @@ class Table:
     @property
     def snapshots(self) -> list[int]:
         """The snapshots that exist, oldest first."""
-        rows = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at").collect()
-        return [row[0] for row in rows]
+        found = loaded(self.spark, self.name).snapshots().iterator()
+        return [found.next().snapshotId() for _ in iter(found.hasNext, False)]
 
     @property
     def head(self) -> int:
         """The current snapshot."""
-        return int(self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()[0][0])
+        return head_of(self.spark, self.name)
 
     def at(self, snapshot: int | None, columns: Sequence[str], where: str = "true") -> Counter[str]:
         """The rows of a snapshot that pass a condition."""
         if snapshot is None:
             return Counter()
-        items = ", ".join(f"`{column}`" for column in columns)
-        rows = self.spark.sql(f"SELECT {items} FROM {self.name} VERSION AS OF {snapshot} WHERE {where}").collect()
-        return Counter(plain(row) for row in rows)
+        key = (snapshot, *columns, where)
+        if key not in self._rows:
+            items = ", ".join(f"`{column}`" for column in columns)
+            rows = self.spark.sql(f"SELECT {items} FROM {self.name} VERSION AS OF {snapshot} WHERE {where}").collect()
+            self._rows[key] = Counter(plain(row) for row in rows)
+        return self._rows[key]
 
     def delta(
         self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), kind: str = "diff", **more: Any
@@ -107,6 +112,18 @@ class Table:
         """The change, computed by brute force."""
         old, new = self.at(start, columns, where), self.at(end, columns, where)
         return {row: new[row] - old[row] for row in {*old, *new} if new[row] != old[row]}
+
+
+def loaded(spark: Any, name: str) -> Any:
+    """Iceberg's own object of a table in its current state: it needs no query."""
+    table = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+    table.refresh()
+    return table
+
+
+def head_of(spark: SparkSession, name: str) -> int:
+    """The current snapshot of a table."""
+    return int(loaded(spark, name).currentSnapshot().snapshotId())
 
 
 def plain(row: Sequence[Any]) -> str:
@@ -179,8 +196,7 @@ def _change(table: Table, chance: random.Random) -> list[str]:
 def delete_by_equality(table: Table, **values: Any) -> None:
     """Commit an equality delete as Flink does; Spark never writes them."""
     spark: Any = table.spark
-    jvm = spark._jvm
-    java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table.name)
+    jvm, java = spark._jvm, loaded(spark, table.name)
     schema = java.schema().select(_java_list(jvm, list(values)))
     record = jvm.org.apache.iceberg.data.GenericRecord.create(schema)
     for name, value in values.items():
@@ -201,11 +217,7 @@ def delete_by_equality(table: Table, **values: Any) -> None:
 
 def append_files_of(table: Table, other: Table) -> None:
     """Commit the data files of another table as they are, as a tool that knows nothing of row ids may do."""
-    spark: Any = table.spark
-    one, two = (
-        spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, item.name)
-        for item in (table, other)
-    )
+    one, two = (loaded(table.spark, item.name) for item in (table, other))
     append = one.newAppend()
     tasks = two.newScan().planFiles().iterator()
     while tasks.hasNext():

@@ -27,7 +27,7 @@ from airflow_mv.script import (
     TableRead,
     temporary,
 )
-from tests.spark.changing import plain, quick
+from tests.spark.changing import head_of, plain, quick
 from tests.spark.conftest import TABLE, Lake
 
 __all__ = ["quick"]  # a fixture
@@ -72,8 +72,7 @@ class Home:
             self.spark.sql(statement.replace("{t}", self.base)).collect()
 
     def head(self) -> int:
-        refs = f"SELECT snapshot_id FROM {self.base}.refs WHERE name = 'main'"
-        return int(self.spark.sql(refs).collect()[0][0])
+        return head_of(self.spark, self.base)
 
     def query(self, snapshot: int | None = None) -> str:
         return self.sql.replace("{t}", f"{self.base} VERSION AS OF {snapshot or self.head()}")
