@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.run import run, run_submitted
-from airflow_mv.job.session import check_java, open_session
+from airflow_mv.job.session import _submit_arguments, check_java, open_session
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from tests.services import free_port
@@ -214,16 +214,19 @@ def test_a_session_without_iceberg_is_refused_with_the_name_of_the_setting(lake:
     assert "ConfigurationError: the Spark session was started without Iceberg" in done.stderr
 
 
-def test_a_garbage_collector_that_the_environment_chooses_is_the_only_one() -> None:
+def test_a_garbage_collector_that_the_environment_chooses_is_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Java does not start with two."""
-    code = (
-        "from airflow_mv.job.session import open_session\nsession = open_session({}, master='local[1]')\n"
-        "factory = getattr(session._jvm, 'java.lang.management.ManagementFactory')\n"
-        "print(*[item.getName() for item in factory.getGarbageCollectorMXBeans()])\n"
-    )
-    settings = {**environment(), "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=settings, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1:] == ["Copy MarkSweepCompact"], done.stderr
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS")  # chooses one for the sessions of these tests
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC")
+    with _submit_arguments(tmp_path, {"spark.master": "local[1]"}):
+        written = (tmp_path / "spark.properties").read_text()
+    (options,) = re.findall(r"^spark.driver.extraJavaOptions=(.*)$", written, re.MULTILINE)
+    command = ["java", *options.split(), "-XX:+PrintFlagsFinal", "-version"]
+    java = subprocess.run(command, capture_output=True, text=True)
+    assert java.returncode == 0, java.stderr
+    assert re.findall(r"(Use[A-Z][a-z0-9]*GC) += true", java.stdout) == ["UseSerialGC"]
 
 
 def test_missing_or_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -287,12 +290,13 @@ def test_a_setting_that_spark_would_change_is_refused_without_its_value(tmp_path
     assert CANARY not in str(caught.value)
 
 
-def test_the_package_has_the_same_bytes_whenever_it_is_built(tmp_path: Path) -> None:
+def test_the_package_has_the_same_bytes_whenever_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is derived from its content, so that one file can be reused."""
     (tmp_path / "other").mkdir()
     first = build_package(tmp_path).read_bytes()
-    time.sleep(2.1)  # times in a ZIP have a resolution of two seconds
-    assert build_package(tmp_path / "other").read_bytes() == first
+    with monkeypatch.context() as later:
+        later.setattr(time, "time", lambda: 2_000_000_000.0)
+        assert build_package(tmp_path / "other").read_bytes() == first
 
 
 # --------------------------------------------------------------------------------------- spark-submit
