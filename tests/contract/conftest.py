@@ -24,17 +24,22 @@ HOMES = {
 }
 _FOLDER = Path(__file__).parent
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
-#: Each catalog and each layout occurs among the others; their other combinations add little.
-_SLOW = ("sqlite-registered", "postgres-pointed", "postgres-table", "hive-table")
-#: The homes of the normal run, by layout. A test has one of them; the long run has the others.
+#: The homes of the normal run, by layout. A test has one of them; the long run has the others: each catalog and each
+#: layout occurs, and their other combinations add little.
 _TURNS = (("sqlite-pointed",), ("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table", "glue-table"))
+#: The same for tests of what is far above the catalog, without the slow ones.
+_TURNS_ABOVE = (("sqlite-pointed",), ("sqlite-registered", "rest-registered"), ("sqlite-table", "rest-table"))
+_ABOVE = {
+    *("test_adopt.py", "test_base_snapshots.py", "test_changed_definitions.py", "test_clocks.py", "test_compact.py"),
+    *("test_folders.py", "test_maintenance.py", "test_repair.py"),
+}
 #: A test of an invariant runs in each layout.
 _INVARIANT = re.compile(r"test_i\d\d_")
 
 
 def home_parameter(name: str) -> ParameterSet:
     """A lake with the marks of the services that it needs."""
-    return pytest.param(name, marks=[*_MARKS.get(HOMES[name][0], []), *([pytest.mark.slow] if name in _SLOW else [])])
+    return pytest.param(name, marks=_MARKS.get(HOMES[name][0], ()))
 
 
 def in_homes(wanted: Callable[[str], bool]) -> pytest.MarkDecorator:
@@ -72,18 +77,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             values = tests.setdefault(f"{item.path.name}::{item.name.partition('[')[0]}", {})
             values.setdefault(item.name.replace(home, ""), {})[home] = item
     for name, values in tests.items():
-        in_each = _INVARIANT.match(name.partition("::")[2]) is not None and len(values) < len(_TURNS)
+        file, _, test = name.partition("::")
+        turns = _TURNS_ABOVE if file in _ABOVE else _TURNS
+        in_each = _INVARIANT.match(test) is not None and len(values) < len(turns)
         for number, key in enumerate(sorted(values)):
-            kept = _turns(set(values[key]), zlib.crc32(name.encode()) + number, in_each=in_each)
+            kept = _kept(turns, set(values[key]), zlib.crc32(name.encode()) + number, in_each=in_each)
             for home, item in values[key].items():
                 if home not in kept:
                     item.add_marker(pytest.mark.slow)
 
 
-def _turns(homes: set[str], turn: int, *, in_each: bool) -> set[str]:
+def _kept(turns: tuple[tuple[str, ...], ...], homes: set[str], turn: int, *, in_each: bool) -> set[str]:
     """Return the homes of the normal run: in each layout or in one, the catalog whose turn it is."""
-    layouts = [[home for home in group if home in homes] for group in _TURNS]
-    found = [group[turn // len(_TURNS) % len(group)] for group in layouts if group]
+    layouts = [[home for home in group if home in homes] for group in turns]
+    found = [group[turn // len(turns) % len(group)] for group in layouts if group]
     return {*(found if in_each or not found else [found[turn % len(found)]])}
 
 

@@ -196,7 +196,7 @@ def test_old_snapshots_expire_after_a_refresh_unless_somebody_decides_otherwise(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some at a time, and none that a reader may still use. A table with its own retention is left alone."""
-    monkeypatch.setattr(run, "DEFAULT_OLD_SNAPSHOTS", 5)
+    monkeypatch.setattr(run, "DEFAULT_OLD_SNAPSHOTS", 2)
     lines: list[str] = []
 
     def grown(view: str, times: int) -> None:
@@ -212,22 +212,22 @@ def test_old_snapshots_expire_after_a_refresh_unless_somebody_decides_otherwise(
         return before - len(home.storage(view).table.snapshots)
 
     home.view()
-    grown(VIEW, 2)
+    grown(VIEW, 1)
     assert (dropped(VIEW, NOW), lines) == (0, [])
-    grown(VIEW, 5)
+    grown(VIEW, 3)
     assert (dropped(VIEW, timedelta(hours=1)), lines) == (0, [])
     rows = home.read()
     count = dropped(VIEW, NOW)
-    assert count > 5
+    assert count > 2
     assert f"lake.{VIEW}: maintenance after the refresh: {count} snapshots expired, " in lines[-1]
     assert home.read() == rows
 
     home.view("asked", properties={EXPIRE_PROPERTY: NEVER})
-    grown("sales.asked", 7)
+    grown("sales.asked", 4)
     assert dropped("sales.asked", NOW) == 0
     if home.layout == "table":
         home.view("own")
-        grown("sales.own", 7)
+        grown("sales.own", 4)
         with home.catalog.iceberg.load_table(("sales", "own")).transaction() as change:
             change.set_properties({"history.expire.max-snapshot-age-ms": "1"})
         assert dropped("sales.own", NOW) == 0
