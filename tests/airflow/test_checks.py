@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.script import CheckResult
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
+from tests.protocol.maintenance import local
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
@@ -42,22 +46,28 @@ def test_the_example_publishes_valid_rows_and_rejects_invalid_ones(airflow: Airf
     assert sales.read() == before
 
 
-def test_a_commit_rejects_rows_of_another_operator_s_job(airflow: Airflow, bad: Lake) -> None:
-    """The checks cross XCom with the plan, templates in them are rendered, and any submitted driver runs them."""
+def test_a_commit_rejects_rows_that_another_operator_s_job_found_invalid(airflow: Airflow, bad: Lake) -> None:
+    """The checks cross XCom with the plan, and templates in them are rendered. The job's answer is written here."""
     before = bad.read()
-    run = airflow.run(f"""
-        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    planned = airflow.run(f"""
         from airflow_mv.checks import condition
         checks = [condition("amount >= {{{{ params.least }}}}"), "region <> 'nowhere'"]
-        plan = PlanRefreshOperator(task_id="plan", view="{VIEW}", checks=checks, params={{"least": 0}})
-        given = ("application", "application_args", "py_files", "packages", "conf")
-        spark = SparkSubmitOperator(task_id="spark", **{{name: plan.output[name] for name in given}})
-        plan >> spark >> CommitRefreshOperator(task_id="commit", plan=plan.output)
+        PlanRefreshOperator(task_id="plan", view="{VIEW}", checks=checks, params={{"least": 0}})
     """)
+    plan = RefreshPlan.from_dict(planned.values["plan"])
+    assert plan.script is not None
+    assert plan.script.checks is not None
+    assert [check.name for check in plan.script.checks.checks] == ["amount >= 0", "region <> 'nowhere'"]
+    results = tuple(CheckResult(check.name, "error", check.name[0] == "r", "") for check in plan.script.checks.checks)
+    results = (replace(results[0], columns=("region", "amount"), rows=(("west", "-3"),)), results[1])
+    staged = replace(bad.stager(plan.script), checks=results, checks_digest=plan.script.checks.digest)
+    local(str(plan.script.outcome_location)).write_text(staged.to_json())
+    run = airflow.run(f"""CommitRefreshOperator(task_id="commit", plan={planned.values["plan"]!r})""")
 
-    assert run.states == {"plan": "success", "spark": "success", "commit": "failed"}, run.log
-    assert "row region=west, orders=1, amount=-3" in run.task_log("commit")
-    assert run.rendered["plan"]["checks"][0]["condition"] == "amount >= 0"
+    assert planned.rendered["plan"]["checks"][0]["condition"] == "amount >= 0"
+    assert run.states == {"commit": "failed"}, run.log
+    assert "1 of 2 checks failed, so nothing was published" in run.task_log("commit")
+    assert "row region=west, amount=-3" in run.task_log("commit")
     assert bad.read() == before
 
 

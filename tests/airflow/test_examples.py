@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_mv.assets import materialized_view_asset
+from airflow_mv.checks import condition, row_count
 from airflow_mv.errors import InvalidIdentifierError
 from examples.demo.data import rows as flight_rows
 from examples.demo.home import dags_folder
@@ -94,13 +95,14 @@ def test_a_late_view_is_reported_once_and_its_recovery_once(airflow: Airflow, sa
 
 
 def test_another_operator_runs_the_job_between_plan_and_commit(airflow: Airflow, sales: Lake) -> None:
-    """Real Spark through the provider's plain operator, which gets only the plan's XComs."""
-    sales.view()
+    """Real Spark through the provider's plain operator, which gets only the plan's XComs. It runs the view's checks."""
+    sales.view(checks=[condition("amount >= 0"), row_count(at_least=2)])
     run = airflow.run_file(EXAMPLES / "plan_and_commit.py")
 
     assert run.states == {"plan": "success", "spark": "success", "commit": "success"}, run.log
     assert run.values["plan"]["mode"] == "full"
     assert run.values["commit"]["outcome"] == "refreshed"
+    assert [check["result"] for check in run.values["commit"]["checks"]] == ["passed", "passed"]
     assert [event[:2] for event in run.events] == [["commit", VIEW]]
     assert len(sales.read()) == 2
 
