@@ -21,6 +21,7 @@ from moto.glue.responses import GlueResponse
 from sqlalchemy.engine import make_url
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.publish.protocol import Effects
 from airflow_mv.redaction import hide
 from tests.cli.support import call
 from tests.engine.support import reload_configuration, without_catalogs
@@ -185,9 +186,10 @@ _COMMANDS = (
     ],
 )
 def test_every_command_has_one_line_for_each_answer_of_a_rest_server(
-    configured: Configure, answer: dict[str, object], message: str
+    configured: Configure, answer: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide([SECRET])
+    monkeypatch.setattr(Effects, "wait", lambda *_: None)  # between tries
     with http_server(type("Answers", (_Answers,), answer)) as port:
         configured(TYPE="rest", URI=f"http://127.0.0.1:{port}", TOKEN=SECRET, AIRFLOW_MV__REGISTRY="meta")
         for command in _COMMANDS:
