@@ -21,6 +21,7 @@ from airflow_mv.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
 from airflow_mv.job.session import open_session
 from airflow_mv.refresh.statements import STORAGE_PROPERTIES
 from airflow_mv.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep, TableRead
+from tests.spark.processes import OverConnect
 
 #: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -117,6 +118,14 @@ def session() -> Iterator[SparkSession]:
     spark = open_session(confs, master="local[2]")
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def over_connect(connect: str) -> Iterator[OverConnect]:
+    """A client of Spark Connect: a process that runs Spark's Java, such as this one, cannot be one."""
+    found = OverConnect(connect)
+    with found.process:
+        yield found
 
 
 @pytest.fixture

@@ -36,14 +36,16 @@ import json, sys
 from airflow_mv.job.run import run
 from airflow_mv.job.session import open_session
 from airflow_mv.script import Script
-task = json.load(sys.stdin)
-spark = open_session(task["confs"], remote=task["remote"])
-for script in task["scripts"]:
-    print("OUTCOME", run(spark, Script.from_json(script), report=print).to_json())
-left = [key for key in spark.conf.getAll if "airflow_mv_staging" in key or "refresh-id" in key]
-print("LEFT", sorted([*left, *(view.name for view in spark.catalog.listTables())]))
-assert open_session(task["confs"], remote=task["remote"]) is spark
-spark.stop()
+for line in sys.stdin:
+    task = json.loads(line)
+    spark = open_session(task["confs"], remote=task["remote"])
+    for script in task["scripts"]:
+        print("OUTCOME", run(spark, Script.from_json(script), report=print).to_json())
+    left = [key for key in spark.conf.getAll if "airflow_mv_staging" in key or "refresh-id" in key]
+    print("LEFT", sorted([*left, *(view.name for view in spark.catalog.listTables())]))
+    assert open_session(task["confs"], remote=task["remote"]) is spark
+    spark.stop()
+    print("DONE", flush=True)
 """
 
 
@@ -96,31 +98,43 @@ def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-def over_connect(remote: str, confs: Mapping[str, str], *scripts: Script) -> tuple[list[Outcome], str]:
-    """Run scripts in one session over Spark Connect, in a separate process that leaves nothing in the session.
+class OverConnect:
+    """Runs scripts over Spark Connect, in another process, which is started once for all calls."""
 
-    Args:
-        remote: The server's URL.
-        confs: Settings of the session.
-        scripts: What to run, in order.
+    def __init__(self, remote: str) -> None:
+        self.remote = remote
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SCRIPTS],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
-    Returns:
-        Their outcomes, and the process's output.
-    """
-    client = subprocess.run(
-        [sys.executable, "-c", _SCRIPTS],
-        input=json.dumps({"confs": dict(confs), "scripts": [script.to_json() for script in scripts], "remote": remote}),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert client.returncode == 0, client.stderr[-3000:]
-    lines = client.stdout.splitlines()
-    assert "LEFT []" in lines
-    outcomes = [Outcome.from_json(line.removeprefix("OUTCOME ")) for line in lines if line.startswith("OUTCOME ")]
-    return outcomes, client.stdout + client.stderr
+    def __call__(self, confs: Mapping[str, str], *scripts: Script) -> tuple[list[Outcome], str]:
+        """Run scripts in one session, in which they leave nothing.
+
+        Args:
+            confs: Settings of the session.
+            scripts: What to run, in order.
+
+        Returns:
+            Their outcomes, and the process's output.
+        """
+        questions, answers = self.process.stdin, self.process.stdout
+        assert questions
+        assert answers
+        task = {"confs": dict(confs), "scripts": [script.to_json() for script in scripts], "remote": self.remote}
+        print(json.dumps(task), file=questions, flush=True)
+        lines = [answers.readline()]
+        while lines[-1] not in ("DONE\n", ""):  # a process that has ended gives empty lines
+            lines.append(answers.readline())
+        output = "".join(lines)
+        assert {"LEFT []\n", "DONE\n"} <= {*lines}, output[-3000:]
+        found = [line.removeprefix("OUTCOME ") for line in lines if line.startswith("OUTCOME ")]
+        return [Outcome.from_json(line) for line in found], output
 
 
 @contextmanager

@@ -17,15 +17,19 @@ from airflow_mv.freshness.status import status
 from tests.spark.conftest import make_lake
 from tests.spark.processes import ROOT, environment
 
-AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 READER = """
 import json, logging, sys
-logging.basicConfig(level=logging.INFO, format="%(message)s")
 from pyspark.sql import SparkSession
 import airflow_mv
-spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+from tests.cli.support import call
+remote, view, sql = sys.argv[1:]
+made = call("create", view, "--sql", sql, "--remote", remote, "--json")
+assert made.code == 0, made.stderr
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+logging.getLogger("airflow_mv").setLevel(logging.NOTSET)  # as it was before the command
+spark = SparkSession.builder.remote(remote).getOrCreate()
 for _ in range(2):
-    frame = airflow_mv.read(spark, sys.argv[2])
+    frame = airflow_mv.read(spark, view)
     print(json.dumps(sorted([list(row) for row in frame.collect()])))
     print("-- read", file=sys.stderr, flush=True)
 spark.stop()
@@ -40,14 +44,9 @@ def test_a_stale_view_is_refreshed_before_a_connect_session_reads_it(tmp_path: P
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {lake.name: lake.properties}}))
     variables = environment(PYICEBERG_HOME=str(tmp_path))
     view = f"{lake.name}.sales.daily"
-
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=500)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done
-
-    run(AIRFLOW_MV, "create", view, "--sql", lake.query(), "--remote", connect, "--json")
-    read = run(sys.executable, "-c", READER, connect, view)
+    command = [sys.executable, "-c", READER, connect, view, lake.query()]
+    read = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=500)
+    assert read.returncode == 0, read.stderr[-3000:]
     catalog = SqlCatalog(lake.name, **lake.properties)
     found = status(MaterializedViewCatalog(catalog), view)
     catalog.engine.dispose()

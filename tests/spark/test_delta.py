@@ -44,7 +44,7 @@ from tests.spark.changing import (
     random_history,
 )
 from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
-from tests.spark.processes import over_connect
+from tests.spark.processes import OverConnect
 
 __all__ = ["quick"]  # a fixture
 
@@ -574,7 +574,7 @@ def test_temporary_names_differ_between_runs() -> None:
 
 @pytest.mark.cluster
 def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_replaced(
-    tmp_path: Path, connect: str
+    tmp_path: Path, over_connect: OverConnect
 ) -> None:
     """Without Java no files can be planned; the same script has the same result and the same refusals."""
     lake = make_lake(tmp_path)
@@ -605,7 +605,7 @@ def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_r
         script(replace(delta, kind="append", uses=2), insert),
         script(DeterminismStep(written, other), insert),
     ]
-    (outcome, joined, refused), _ = over_connect(connect, confs, *scripts)
+    (outcome, joined, refused), _ = over_connect(confs, *scripts)
     assert rows_of(outcome) == [("a", 10), ("b", 25)]
     assert (outcome.mode, outcome.written_by, outcome.keys) == ("incremental", "delete", 1)
     assert [delta.read_by for delta in outcome.deltas] == [("changelog",)]
@@ -615,7 +615,9 @@ def test_over_spark_connect_the_change_is_read_from_changed_files_and_keys_are_r
 
 
 @pytest.mark.cluster
-def test_over_spark_connect_deleted_rows_are_read_from_files_that_are_known_ahead(tmp_path: Path, connect: str) -> None:
+def test_over_spark_connect_deleted_rows_are_read_from_files_that_are_known_ahead(
+    tmp_path: Path, over_connect: OverConnect
+) -> None:
     """The script says how many files there are, or the history does. An expired snapshot is named in both cases."""
     lake = make_lake(tmp_path)
     name = f"{lake.name}.sales.marked"
@@ -629,7 +631,7 @@ def test_over_spark_connect_deleted_rows_are_read_from_files_that_are_known_ahea
         return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, *steps), incremental=True, reads=lake.reads)
 
     def run_all(*scripts: Script) -> list[Outcome]:
-        return over_connect(connect, lake.settings.session_confs(), *scripts)[0]
+        return over_connect(lake.settings.session_confs(), *scripts)[0]
 
     run_all(script(SqlStep(made), SqlStep(f"DELETE FROM {name} WHERE id IN (3, 7)")))
     snapshots = SqlCatalog(lake.name, **lake.properties).load_table("sales.marked").metadata.snapshots

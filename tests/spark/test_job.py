@@ -26,7 +26,7 @@ from airflow_mv.job.submit import build_package, jar_confs, main_file, write_pro
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from tests.services import free_port
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
-from tests.spark.processes import ROOT, SPARK_HOME, environment, over_connect, serving
+from tests.spark.processes import ROOT, SPARK_HOME, OverConnect, environment, serving
 
 PINNED = [("a", 10), ("b", 20)]
 CURRENT = [("a", 10), ("b", 25)]
@@ -458,14 +458,14 @@ def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(
 
 @pytest.mark.cluster
 def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started_with(
-    tmp_path: Path, connect: str
+    tmp_path: Path, over_connect: OverConnect
 ) -> None:
     """Without access to Java everything is a statement or a setting. A failure has no stack trace either."""
     lake = make_lake(tmp_path, token=CANARY)
     confs = lake.settings.session_confs()
     bad = lake.whole(f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders")
     worse = lake.whole("SELECT nope FROM range(1)")
-    (good, failed, wrong), message = over_connect(connect, confs, lake.whole(), bad, worse)
+    (good, failed, wrong), message = over_connect(confs, lake.whole(), bad, worse)
     assert rows_of(good) == PINNED
     assert good.rows_written == 2
     assert (failed.error_class, failed.query_error) == ("DIVIDE_BY_ZERO", False)

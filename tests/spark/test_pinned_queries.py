@@ -26,6 +26,7 @@ from airflow_mv.sql.query import (
     parse_query,
     pin_query,
 )
+from tests.spark.changing import QUICK
 
 #: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -177,8 +178,9 @@ def runs(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("lake")
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder.as_uri()}/warehouse"}
     spark = open_session(spark_settings(CATALOG, properties).session_confs())
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    settings = {"spark.sql.shuffle.partitions": "2", **QUICK}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
     try:
         build(spark, folder)
         spark.sql(f"USE {HOME}")
@@ -189,7 +191,8 @@ def runs(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Runs(spark, before, pinned)
     finally:
         spark.sql("USE spark_catalog.default")
-        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        for key in settings:
+            spark.conf.unset(key)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
