@@ -65,7 +65,7 @@ def commit(home: Lake, what: str, number: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match:UserWarning")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
 def test_a_change_of_rows_is_never_missed_whatever_summaries_omit(home: Lake, seed: int) -> None:
     """Compared with the rows themselves, before and after each group of commits."""
     chance = random.Random(seed)

@@ -97,7 +97,14 @@ def check_coverage(tally: Tally) -> None:
 def test_incremental_equals_recompute() -> None:
     """For any view and change, the stored rows are those of a recompute, as a multiset."""
     tally = Tally()
-    lab = Lab(TABLES)
+    check_seeds(Lab(TABLES), tally, range(58, 154), refreshes=1)
+    check_coverage(tally)
+
+
+@pytest.mark.slow
+def test_incremental_equals_recompute_for_small_queries() -> None:
+    """Hypothesis makes smaller queries than plain random numbers."""
+    tally, lab = Tally(), Lab(TABLES)
 
     @settings(max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
@@ -105,8 +112,7 @@ def test_incremental_equals_recompute() -> None:
         run(lab, random, tally)
 
     examples()
-    check_seeds(lab, tally, range(128), refreshes=1)
-    check_coverage(tally)
+    assert tally.views
 
 
 def check_joins(seeds: range) -> None:
@@ -125,7 +131,7 @@ def check_joins(seeds: range) -> None:
 
 def test_joins_of_changed_tables_need_only_the_rows_that_match_the_other_changes() -> None:
     """The relations have no other rows of the gathering table."""
-    check_joins(range(24))
+    check_joins(range(12))
 
 
 @pytest.mark.slow
@@ -136,7 +142,7 @@ def test_joins_of_changed_tables_need_only_the_rows_that_match_the_other_changes
 
 
 def check_seeds(lab: Lab, tally: Tally, seeds: range, refreshes: int = REFRESHES) -> None:
-    """Plain random numbers make larger queries than hypothesis."""
+    """Run the fuzzer with each seed."""
     for seed in seeds:
         try:
             run(lab, Random(seed), tally, turn=seed, refreshes=refreshes)
@@ -156,7 +162,7 @@ def check_inexact(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
 
 def test_rows_that_another_run_may_compute_differently_are_among_the_affected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of rows that pass an inexact bound in one run only are affected: more keys, the same rows."""
-    check_inexact(monkeypatch, range(150, 170))
+    check_inexact(monkeypatch, range(150, 160))
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def require_as_explained(shop: Lake, name: str, sql: str, turn: int) -> Explanat
 def test_a_view_is_refreshed_as_explained_before_it_was_created(shop: Lake) -> None:
     """For random queries and each kind of change: the mode of the plan is the one that was explained."""
     modes: Counter[str] = Counter()
-    for seed in range(0, 42, 3):
+    for seed in range(3, 42, 6):
         sql = Grammar(Random(seed), seed).query()
         found = require_as_explained(shop, f"random_{seed}", sql, seed)
         modes.update(str(item.possible) for item in found.prospects if item) if found else None
