@@ -252,16 +252,18 @@ def test_rows_that_a_statement_only_copied_do_not_count_as_changed(lake: Lake) -
     assert changed == [6, 2, 3 + 6 + 1 + 1, 999 + 600]
 
 
-@pytest.mark.parametrize("rows", [30, 30_000], ids=["held by the driver", "held by executors"])
+@pytest.mark.parametrize("most", [20_000, 10], ids=["held by the driver", "held by executors"])
 def test_files_of_a_large_table_that_no_changed_row_can_match_are_not_read(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, rows: int
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Its file with the other keys is missing while the view is refreshed."""
     monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 1)
+    for module in ("changed_files", "context", "delta", "gather"):
+        monkeypatch.setattr(f"airflow_mv.job.{module}.MAX_LOCAL_ROWS", most)
     table(lake, "r", "k int, n int", "(901, 1)")
     table(lake, "s", "k int, m int", "(0, 100), (1, 200), (2, 300)")
     lake.run(
-        f"INSERT INTO {{ns}}.r SELECT CAST(id % 3 AS INT), CAST(id AS INT) FROM range({rows})",
+        "INSERT INTO {ns}.r SELECT CAST(id % 3 AS INT), CAST(id AS INT) FROM range(30)",
         "INSERT INTO {ns}.s SELECT /*+ COALESCE(1) */ * FROM VALUES (901, 400), (902, 500)",
     )
     sql = "SELECT y.m, count(*) AS c, sum(x.n) AS n FROM r x JOIN s y ON x.k = y.k GROUP BY y.m"
