@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import pkgutil
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,7 +110,12 @@ def test_rows_that_match_other_changes_are_gathered_with_the_change(
     spark: SparkSession, lake: Lake, layout: tuple[int, str]
 ) -> None:
     """All rows of each version with a match are there, as often as in the table, and no row of another version."""
-    ways = check_gathering(random_history(spark, f"{lake.name}.sales.n", layout, seed=4, changes=5), 3)
+    table = random_history(spark, f"{lake.name}.sales.n", layout, seed=4, changes=5)
+    # Where nothing is gathered, two changes show that.
+    pairs = [*itertools.pairwise(table.snapshots)][:2]
+    if layout != (2, "copy-on-write"):
+        pairs = [*itertools.pairwise(table.snapshots), *random.Random(5).sample(every_pair(table), 3)]
+    ways = check_gathering(table, pairs)
     way = {(3, "copy-on-write"): ("gathered", "lineage"), (2, "copy-on-write"): ("diff",)}.get(layout, ("gathered",))
     assert way in ways
     assert any("gathered" in each for each in ways) == (layout != (2, "copy-on-write"))
@@ -136,15 +142,19 @@ def test_rows_are_gathered_in_many_histories(
     spark: SparkSession, lake: Lake, layout: tuple[int, str], seed: int
 ) -> None:
     """All ordered pairs of snapshots."""
-    check_gathering(random_history(spark, f"{lake.name}.sales.n", layout, seed=200 + seed, changes=7), None)
+    table = random_history(spark, f"{lake.name}.sales.n", layout, seed=200 + seed, changes=7)
+    check_gathering(table, every_pair(table))
 
 
-def check_gathering(table: Table, number: int | None) -> set[tuple[str, ...]]:
-    """Compare some pairs of snapshots of a table, or all, and return the ways in which they were read."""
-    pairs = list(itertools.permutations([None, *table.snapshots], 2))
-    forwards = list(itertools.pairwise(table.snapshots))
+def every_pair(table: Table) -> list[tuple[int | None, int | None]]:
+    """All ordered pairs of a table's snapshots, and of the empty table."""
+    return list(itertools.permutations([None, *table.snapshots], 2))
+
+
+def check_gathering(table: Table, pairs: Sequence[tuple[int | None, int | None]]) -> set[tuple[str, ...]]:
+    """Compare pairs of snapshots of a table, and return the ways in which they were read."""
     ways = set()
-    for start, end in pairs if number is None else [*forwards, *random.Random(5).sample(pairs, number)]:
+    for start, end in pairs:
         found, rows, way = table.near(start, end, COLUMNS, (1, 2))
         assert found == table.change(start, end, COLUMNS), (start, end)
         for version, snapshot in (("new", end), ("old", start)):
@@ -155,15 +165,16 @@ def check_gathering(table: Table, number: int | None) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("layout", [pytest.param(V2, id="v2"), pytest.param(V3, id="v3", marks=pytest.mark.slow)])
+@SOME_PAIRS
 def test_equality_deletes_are_seen(
-    spark: SparkSession, lake: Lake, layout: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, layout: tuple[int, str], number: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flink writes upserts with them; Iceberg's own changelog does not support them."""
     table = make_table(spark, f"{lake.name}.sales.e", layout, "id BIGINT, k INT")
     table.run("INSERT INTO {t} SELECT id, cast(id % 3 AS int) FROM range(9)")
     delete_by_equality(table, k=1)
     table.run("INSERT INTO {t} VALUES (1, 1), (20, 1)", "DELETE FROM {t} WHERE id = 5")
-    for start, end in itertools.permutations(table.snapshots, 2):
+    for start, end in pairs_of(table, number):
         assert table.delta(start, end)[0] == table.change(start, end)
     first, second, *_, last = table.snapshots
     assert table.delta(first, second)[1].read_by == ("deleted",)
@@ -207,12 +218,13 @@ def test_changed_rows_of_rewritten_files_are_found_by_their_ids(spark: SparkSess
     table.run("INSERT INTO {t} SELECT id, cast(id % 5 AS int), array(cast(id AS int)) FROM range(200)")
     table.run("UPDATE {t} SET k = 9 WHERE id % 50 = 3", "DELETE FROM {t} WHERE id IN (3, 4, 190)")
     table.run("INSERT INTO {t} VALUES (500, null, null)", "UPDATE {t} SET k = k WHERE id = 7")
-    for start, end in [*itertools.pairwise(table.snapshots), (table.snapshots[0], table.head)]:
-        for columns, where in ((("id", "k"), "true"), (("id", "k"), "k > 3 OR id = 500"), (("id", "a"), "true")):
-            found, facts = table.delta(start, end, columns, where=where)
-            assert found == table.change(start, end, columns, where), (start, end, columns, where)
-            assert facts.read_by in {("lineage",), ("diff",)}
-    first, updated, deleted, *_ = table.snapshots
+    first, updated, deleted, *_, last = table.snapshots
+    reads = [(("id", "k"), "true"), (("id", "k"), "k > 3 OR id = 500"), (("id", "a"), "true")]
+    in_turn = zip(itertools.pairwise(table.snapshots), itertools.cycle(reads), strict=False)
+    for (start, end), (columns, where) in [*in_turn, *(((first, last), read) for read in reads)]:
+        found, facts = table.delta(start, end, columns, where=where)
+        assert found == table.change(start, end, columns, where), (start, end, columns, where)
+        assert facts.read_by in {("lineage",), ("diff",)}
     assert table.delta(first, deleted)[1].read_by == table.delta(updated, deleted)[1].read_by == ("lineage",)
     found, facts = table.delta(deleted, first)
     assert found == table.change(deleted, first)
@@ -348,7 +360,7 @@ def test_without_scan_tasks_the_first_deletes_of_a_file_are_read_by_their_mark(
 # -------------------------------------------------------------------------------------- columns, names
 
 
-@SOME_PAIRS
+@pytest.mark.parametrize("number", [3, pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_without_scan_tasks_the_columns_of_a_snapshot_are_read_after_they_were_swapped(
     spark: SparkSession, lake: Lake, number: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
