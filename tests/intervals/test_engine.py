@@ -11,14 +11,16 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from airflow_mv.catalog import Layout
+from airflow_mv.freshness.changes import ends_of_commits
 from airflow_mv.freshness.state import State
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.refresh.verify import verify
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.interval import Span
+from airflow_mv.spec.table import ancestors
 from tests.builders import LAYOUTS
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark
@@ -63,7 +65,7 @@ def test_files_of_other_partitions_are_not_rewritten(spark_lake: Lake, layout: L
     properties = {"airflow-mv.interval-column": "day"}
     lake.create("daily", BY_DAY, layout=layout, partition_by=("day",), properties=properties, time_travel=True)
     first = lake.refresh("daily")
-    before = files(lake)
+    before, head = files(lake), lake.catalog.load_storage(lake.view("daily")).rows_snapshot
     sold(lake, 1, 2, 3, 4, amount=10)
 
     result = lake.refresh("daily", interval=span("2024-06-02", "2024-06-04"))
@@ -74,6 +76,12 @@ def test_files_of_other_partitions_are_not_rewritten(spark_lake: Lake, layout: L
     assert (result.rows_written, str(result.mode)) == (2, "replace-interval")
     assert [row[1] for row in stored(lake)] == ["1", "11", "11", "1"]
     assert verify(lake.catalog, lake("daily"), session=lambda: lake.spark).equal
+    # Spark has deleted whole files in a commit of its own, whose summary does not name the refresh.
+    storage = lake.catalog.load_storage(lake.view("daily"))
+    line = [*ancestors(storage.table, storage.rows_snapshot)][::-1]
+    assert (line[-2].operation, REFRESH_ID_KEY in line[-2].summary) == ("delete", False)
+    assert ends_of_commits(line) >= {head, storage.rows_snapshot}
+    assert line[-2].snapshot_id not in ends_of_commits(line)
     # History, time travel, maintenance and rollback work as for full refreshes.
     assert readable(lake.catalog, lake("daily"), TimeTravel(refresh_id=first.refresh_id)).record.intervals == ()
     maintain(lake.catalog, lake("daily"))
