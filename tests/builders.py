@@ -149,25 +149,42 @@ class Lake:
         """Expire a snapshot."""
         self.load(name).maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
-    def view(self, name: str = "daily", sql: str = QUERY, **definition: Any) -> Identifier:
+    def view(self, name: str = "daily", sql: str | None = QUERY, **definition: Any) -> Identifier:
         """Create a materialized view that was never refreshed; a full one, unless its strategy is named."""
         wanted = Definition(sql, **{"layout": self.layout, "refresh_strategy": "full", **definition})
         return create(self.catalog, f"sales.{name}", wanted, stager=self.stager).identifier
 
-    def plain_view(self, name: str, sql: str | Mapping[str, str], columns: Sequence[str] = ORDERS.names) -> LoadedView:
-        """Create or replace the view ``sales.<name>``, which is not materialized. Without views the test is skipped."""
+    def plain_view(
+        self,
+        name: str,
+        sql: str | Mapping[str, str],
+        columns: Sequence[str] = ORDERS.names,
+        *,
+        namespace: str = "sales",
+        comments: Mapping[str, str] | None = None,
+    ) -> LoadedView:
+        """Create or replace the view ``sales.<name>``, which is not materialized. Without views the test is skipped.
+
+        Args:
+            name: The view.
+            sql: Its query, or its query in each dialect.
+            columns: Its columns.
+            namespace: The namespace of the query's short names.
+            comments: Comments of columns.
+        """
         if not any(STORED_LAYOUTS[layout].needs_views for layout in self.catalog.layouts):
             pytest.skip("the catalog has no views")
         view = self.catalog.identify(f"sales.{name}")
         fields = [
             {"id": number, "name": column, "required": False, "type": "string" if column == "region" else "long"}
+            | ({"doc": comments[column]} if comments and column in comments else {})
             for number, column in enumerate(columns)
         ]
         definition: dict[str, Any] = {
             "schema": {"type": "struct", "fields": fields},
             "sql": sql,
             "default_catalog": view.catalog,
-            "default_namespace": view.namespace,
+            "default_namespace": (namespace,),
             "summary": {"engine-name": "other"},
             "now_ms": time.time_ns() // 1_000_000,
         }

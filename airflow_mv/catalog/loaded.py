@@ -301,6 +301,13 @@ class LoadedView:
         return self.metadata.current_version.default_namespace
 
     @property
+    def context(self) -> Identifier:
+        """A name in the catalog and the namespace in which short names in the query are resolved."""
+        return Identifier(
+            self.default_catalog, self.default_namespace or self.identifier.namespace, self.identifier.name
+        )
+
+    @property
     def materialized(self) -> ViewSettings:
         """The settings of a materialized view.
 

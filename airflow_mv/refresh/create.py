@@ -63,6 +63,7 @@ from airflow_mv.spec.view import (
     new_view,
     with_view_properties,
 )
+from airflow_mv.sql.query import parse_query
 from airflow_mv.sql.translation import known_dialects, spark_sql
 
 log = logging.getLogger(__name__)
@@ -278,13 +279,7 @@ def _materialize(
     effects: Effects,
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
-    version = existing.metadata.current_version
-    sql = _stored_sql(definition, existing)
-    context = Identifier(
-        existing.default_catalog,
-        version.default_namespace or existing.identifier.namespace,
-        existing.identifier.name,
-    )
+    sql, context = _stored_sql(definition, existing), existing.context
     require_modes(catalog, existing.identifier, definition.requirements, sql, context=context)
     location, names = existing.metadata.location, existing.metadata.schema_.names
     columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context)
@@ -322,13 +317,16 @@ def _redefine(
     view = existing.identifier
     before = _stored_sql(definition, existing)
     sql = (definition.sql or before).strip().rstrip(";")
-    same, wanted = sql == before, definition.texts(sql, view, existing)
-    require_modes(catalog, view, definition.requirements, sql)
+    # A query that stays keeps the namespace of its short names, which another engine may have chosen.
+    context = existing.context if definition.sql is None else view
+    same = sql == before and names_the_same(sql, existing.context, context)
+    wanted = definition.texts(sql, view, existing)
+    require_modes(catalog, view, definition.requirements, sql, context=context)
     names, location = (
         definition.columns or (existing.metadata.schema_.names if same else None),
         existing.metadata.location,
     )
-    columns = query_columns(catalog, view, definition, sql, names, location, stager, view)
+    columns = query_columns(catalog, view, definition, sql, names, location, stager, context)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()
     if same:
@@ -337,7 +335,7 @@ def _redefine(
     def change(definition: Definition, storage: NewStorage | None) -> ViewChange:
         if same:
             return NewProperties(catalog, existing, definition, effects, storage)
-        return NewDefinition(catalog, existing, wanted, columns, definition, storage=storage, effects=effects)
+        return NewDefinition(catalog, existing, wanted, context, columns, definition, storage=storage, effects=effects)
 
     if _has_storage(catalog, existing):
         discard_unneeded(catalog, columns)  # the next refresh changes the columns of the storage table
@@ -345,6 +343,22 @@ def _redefine(
     drop_storage(catalog, existing)  # it cannot be used any more, and has the new one's name
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         return change(definition, storage).publish()
+
+
+def names_the_same(sql: str, one: Identifier, other: Identifier) -> bool:
+    """Whether a query names the same tables and views in two contexts.
+
+    Args:
+        sql: The query.
+        one: A view in whose catalog and namespace short names are resolved.
+        other: Another one.
+    """
+    queries = (
+        parse_query(sql, view=str(view), default_catalog=view.catalog, default_namespace=view.namespace)
+        for view in (one, other)
+    )
+    first, second = ([item.identifier for item in query.references] for query in queries)
+    return first == second
 
 
 def comments_of(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
 from airflow_mv.refresh.adopt import adopt as adopt_table
-from airflow_mv.refresh.create import change_settings, comments_of, create, possible
+from airflow_mv.refresh.create import change_settings, comments_of, create, names_the_same, possible
 from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
 from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
@@ -206,6 +206,9 @@ def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Differen
         same = max(equal - _CONTEXT, 0)
         texts = [f"{'…' if same else ''}{shown(' '.join(text[same:].split()))}" for text in (stored, wanted)]
         yield Difference("query", texts[0], texts[1], Effect.REBUILD)
+    elif definition.sql is not None and not names_the_same(stored, existing.context, existing.identifier):
+        places = [".".join((view.catalog, *view.namespace)) for view in (existing.context, existing.identifier)]
+        yield Difference("namespace of short names", places[0], places[1], Effect.REBUILD)
     names = existing.metadata.schema_.names
     if definition.columns is not None and tuple(definition.columns) != names:
         yield Difference("columns", ", ".join(names), ", ".join(definition.columns), Effect.REBUILD)

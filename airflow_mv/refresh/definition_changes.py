@@ -11,6 +11,7 @@ from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.view_change import SUMMARY, ViewChange, time_of_change
 from airflow_mv.refresh.definition import Definition
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import storage_table_field
 from airflow_mv.spec.storage_settings import sort_order
 from airflow_mv.spec.view import CHANGE_ID, ViewMetadata, replace_version, with_storage_table, with_view_properties
@@ -23,6 +24,7 @@ class NewDefinition(ViewChange):
         catalog: Where the view is.
         existing: The view.
         sql: The query, by dialect.
+        context: A name in the catalog and the namespace in which the query's short names are resolved.
         columns: A table with the query's columns.
         definition: The view's new definition.
         storage: The new storage table; ``None`` if the view keeps its present one.
@@ -34,6 +36,7 @@ class NewDefinition(ViewChange):
         catalog: MaterializedViewCatalog,
         existing: LoadedView,
         sql: Mapping[str, str],
+        context: Identifier,
         columns: NewStorage,
         definition: Definition,
         *,
@@ -42,6 +45,7 @@ class NewDefinition(ViewChange):
     ) -> None:
         super().__init__(catalog, existing, "its new definition", effects, storage)
         self._sql, self._columns, self._definition, self._storage = sql, columns, definition, storage
+        self._context = context
         self._settings = existing.materialized
         self._id = uuid.uuid4().hex
 
@@ -54,6 +58,7 @@ class NewDefinition(ViewChange):
         wanted = definition.view_properties(storage, self._settings) if storage else definition.properties_on(view)
         if (
             self._sql.items() <= metadata.current_version.texts.items()
+            and _namespace(view.context) == _namespace(self._context)
             and list(metadata.schema_.fields) == fields
             and _has(view, wanted)
         ):
@@ -63,8 +68,8 @@ class NewDefinition(ViewChange):
             changed,
             schema={"type": "struct", "fields": fields},
             sql=self._sql,
-            default_catalog=view.identifier.catalog,
-            default_namespace=view.identifier.namespace,
+            default_catalog=self._context.catalog,
+            default_namespace=self._context.namespace,
             summary={**SUMMARY, CHANGE_ID: self._id},
             now_ms=time_of_change(self._catalog, metadata.location, self.effects),
             storage_table=storage_table_field(changed.properties, view.identifier),
@@ -114,6 +119,10 @@ class NewProperties(ViewChange):
         now_ms = time_of_change(self._catalog, changed.location, self.effects)
         named = storage_table_field(changed.properties, view.identifier)
         return with_storage_table(changed, named, summary={**SUMMARY, CHANGE_ID: self._id}, now_ms=now_ms)
+
+
+def _namespace(name: Identifier) -> tuple[str | None, tuple[str, ...]]:
+    return name.catalog, name.namespace
 
 
 def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:

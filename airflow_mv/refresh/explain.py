@@ -113,11 +113,8 @@ def explain(
 
 def _of_view(catalog: MaterializedViewCatalog, loaded: LoadedView, *, advice: bool) -> Explanation:
     name, metadata, storage = str(loaded.identifier), loaded.metadata, catalog.load_storage(loaded)
-    context = Identifier(
-        loaded.default_catalog, loaded.default_namespace or loaded.identifier.namespace, loaded.identifier.name
-    )
     columns = metadata.schema_.names
-    resolved = resolve_query(catalog, spark_sql(metadata, view=name), columns, context, view=name)
+    resolved = resolve_query(catalog, spark_sql(metadata, view=name), columns, loaded.context, view=name)
     setting = resolved.setting(name)
     setting = replace(setting, policy=Policy.of(metadata.properties, view=name))
     notes = []

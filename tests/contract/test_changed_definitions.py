@@ -12,10 +12,12 @@ from airflow_mv.errors import AlreadyExistsError, ConfigurationError, Unsupporte
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.freshness.versions import versions
+from airflow_mv.refresh.create import create
 from airflow_mv.refresh.define import Defined, Effect, OnChange, define
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.storage_settings import SORT_PROPERTY
-from tests.builders import QUERY, Lake
+from tests.builders import ORDERS, QUERY, Lake, orders
+from tests.contract.conftest import in_homes
 from tests.contract.support import VIEW
 
 CHECKS = read_checks(["orders > 0"], source="test")
@@ -138,6 +140,52 @@ def test_what_cannot_be_changed_in_place_is_refused(home: Lake) -> None:
     home.plain_view("plain", "SELECT 1 AS id, 'a' AS region, 2 AS amount")
     with pytest.raises(AlreadyExistsError, match="plain is a plain view"):
         define(home.catalog, "sales.plain", Definition("SELECT 1 AS one"), stager=home.stager)
+
+
+SHORT = "SELECT region, count(*) AS orders FROM orders GROUP BY region"
+
+
+@in_homes(lambda name: not name.endswith("-table"))
+def test_a_query_that_stays_keeps_the_namespace_of_its_short_names(every_home: Lake) -> None:
+    """Another engine may have created the view in another namespace, which has a table of this name, too."""
+    every_home.table()
+    every_home.iceberg.create_namespace_if_not_exists("raw")
+    raw = every_home.iceberg.create_table("raw.orders", schema=ORDERS)
+    raw.append(orders([(1, "west", 1)]))
+    every_home.plain_view("daily", SHORT, ["region", "orders"], namespace="raw")
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"allow_stale_data": True},
+        {"dialects": ["trino"]},
+        {"column_comments": {"region": "where"}},
+        {"sql": SHORT.replace("orders FROM orders", "orders FROM raw.orders")},
+    )
+    for number, change in enumerate(changes):
+        wanted = Definition(**{"sql": None, "layout": every_home.layout, **change})
+        create(every_home.catalog, VIEW, wanted, stager=every_home.stager, replace=number > 0)
+        every_home.refresh()
+        assert every_home.read() == [{"region": "west", "orders": 1}], change
+    create(every_home.catalog, VIEW, Definition(SHORT), stager=every_home.stager, replace=True)
+    every_home.refresh()
+    assert {row["region"] for row in every_home.read()} == {"north", "south"}
+
+
+@in_homes(lambda name: not name.endswith("-table"))
+def test_a_definition_names_the_tables_of_the_view_s_namespace(every_home: Lake) -> None:
+    """The same text in another namespace is another query, unless it has full names."""
+    every_home.iceberg.create_namespace_if_not_exists("raw")
+    for namespace in ("raw", "sales"):
+        every_home.iceberg.create_table(f"{namespace}.orders", schema=ORDERS)
+    every_home.plain_view("daily", SHORT, ["region", "orders"], namespace="raw")
+    every_home.view(sql=None)
+    said = "namespace of short names: lake.raw → lake.sales"
+    assert f"on_change is 'apply': {said}. Nothing was changed" in refused(every_home, "apply", sql=SHORT)
+    assert f"recomputes all rows, because of: {said}" in "\n".join(defined(every_home, "rebuild", sql=SHORT).lines)
+    assert defined(every_home, "fail", sql=SHORT).action == "unchanged"
+    every_home.plain_view("full", QUERY, ["region", "orders", "amount"], namespace="raw")
+    every_home.view("full", sql=None)
+    wanted = Definition(QUERY)
+    assert define(every_home.catalog, "sales.full", wanted, stager=every_home.stager).action == "unchanged"
 
 
 def test_a_view_without_its_storage_table_gets_another_one_if_that_is_allowed(every_home: Lake) -> None:
