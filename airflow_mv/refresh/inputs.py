@@ -25,7 +25,7 @@ from airflow_mv.spec.interval_parts import parts_in, parts_of
 from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.spec.table import TableMetadata, same_columns
 from airflow_mv.sql.query import Dependencies, PinnedTable
-from airflow_mv.sql.star_expansion import Schemas, expand_stars
+from airflow_mv.sql.star_expansion import ColumnLists, Schemas, expand_stars
 from airflow_mv.sql.types import rebound_columns
 
 #: What happens if an incremental view would have to be recomputed in full.
@@ -329,7 +329,7 @@ def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Depen
 
 
 def schemas_of(observed: Sequence[ObservedTable], tables: Mapping[Identifier, TableMetadata]) -> Schemas:
-    """Return all columns that base tables have had: those of their observed snapshot first, then the newest.
+    """Return all lists of columns that base tables have had: those of their observed snapshot first, then the newest.
 
     Args:
         observed: The tables.
@@ -339,11 +339,18 @@ def schemas_of(observed: Sequence[ObservedTable], tables: Mapping[Identifier, Ta
     return {identifier: _columns_had(tables[identifier], head) for identifier, head in names.items()}
 
 
-def _columns_had(table: TableMetadata, head: int | None) -> Sequence[tuple[str, ...]]:
-    present = table.schema_at(head)
-    there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
-    found = [
-        tuple(str(field["name"]) for field in schema.get("fields", []) if (field["name"], field.get("id")) in there)
-        for schema in (present, *reversed(table.schemas))
-    ]
-    return list(dict.fromkeys(found))
+def _columns_had(table: TableMetadata, head: int | None) -> ColumnLists:
+    present, *earlier = (
+        [(str(field["name"]), field.get("id")) for field in schema.get("fields", [])]
+        for schema in (table.schema_at(head), *reversed(table.schemas))
+    )
+    readable = [tuple(name for name, _ in present)]
+    others: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for fields in earlier:
+        readable.append(tuple(name for name, number in fields if (name, number) in present))
+        gone = tuple(name for name, number in fields if (name, number) not in present)
+        at_their_places = [number for _, number in fields] == [number for _, number in present]
+        others.setdefault(tuple(name for name, _ in fields), () if at_their_places else gone)
+    return ColumnLists(
+        list(dict.fromkeys(readable)), {names: gone for names, gone in others.items() if names not in readable}
+    )

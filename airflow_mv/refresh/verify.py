@@ -309,7 +309,6 @@ def _sampled_by(observation: Observation) -> list[str]:
 
 def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetadata], record: RefreshRecord) -> str:
     """Return a query for the expected rows: each part at the snapshots from which it was computed."""
-    observation = with_own_columns(observation, tables)
     fields, rest = observation.view.metadata.schema_.fields, "TRUE"
     by_origin: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for part in parts_of(record):
@@ -332,7 +331,8 @@ def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetad
 def _pinned(observation: Observation, tables: Mapping[Identifier, TableMetadata], snapshots: dict[str, int]) -> str:
     heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
     then = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
-    pinned = tables_at_snapshots(replace(observation, tables=then), renamed_columns(then, tables))
+    observation = with_own_columns(replace(observation, tables=then), tables)
+    pinned = tables_at_snapshots(observation, renamed_columns(then, tables))
     return pin_query(observation.query, tables=pinned, views=observation.dependencies.nested)
 
 

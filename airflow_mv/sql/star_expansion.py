@@ -2,7 +2,8 @@
 """Star expansion: a view keeps the columns that it was created with, even if a table gets more columns later.
 
 The earlier columns of a table are not stored but found: they are those of its newest schema with which the query
-returns the view's own columns. This also works for views that other programs created.
+returns the view's own columns. This also works for views that other programs created. Rows are written by position, so
+a query is refused if one of these columns is not there any more: the values of another one would take its place.
 """
 
 from __future__ import annotations
@@ -13,13 +14,33 @@ from itertools import islice, product
 
 from sqlglot import exp
 
-from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import NestedView, ParsedQuery, TextSpan, cte_of, parse_query, splice
 
-#: All column lists that each base table has had, the present one first.
-Schemas = Mapping[Identifier, Sequence[tuple[str, ...]]]
+
+@dataclass(frozen=True, slots=True)
+class ColumnLists:
+    """The lists of columns that a base table has had.
+
+    Args:
+        readable: Those whose columns can be read by these names, the present one first.
+        others: The others, newest first, each with the columns that were dropped or renamed; none if all columns are at
+            their places under other names.
+    """
+
+    readable: Sequence[tuple[str, ...]]
+    others: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def all(self) -> tuple[tuple[str, ...], ...]:
+        """Every list."""
+        return (*self.readable, *self.others)
+
+
+#: The lists of columns of each base table.
+Schemas = Mapping[Identifier, ColumnLists]
 _MOST_TRIES = 200
 #: A column without a name; any name of a view's column fits.
 _Names = tuple[str | None, ...]
@@ -27,6 +48,10 @@ _Names = tuple[str | None, ...]
 
 class _UnknownError(Exception):
     """The columns of a ``*`` are not known here; Spark resolves them."""
+
+
+#: What shows that the columns of a ``*`` are not known; a ``KeyError``: a name with another meaning.
+_NOT_KNOWN = (_UnknownError, InvalidIdentifierError, RecursionError, KeyError)
 
 
 def expand_stars(
@@ -40,6 +65,9 @@ def expand_stars(
 
     The query is unchanged if no ``*`` returns more, or if the columns of a ``*`` cannot be determined.
 
+    Raises:
+        InvalidQueryError: A column of a ``*`` was dropped or renamed, and others would take its place.
+
     Args:
         query: The query.
         columns: The view's columns.
@@ -50,16 +78,21 @@ def expand_stars(
         return query
     names = _Naming(query, views)
     try:
-        starred = {item for select, star in _stars(query.tree) for item in names.behind(select, star)}
-        tables = sorted(starred)
-        every = [schemas[item] for item in tables]
-        for chosen in islice(product(*every), _MOST_TRIES):
-            names.columns = dict(zip(tables, chosen, strict=True))
-            if _agree(names.of_query(query.tree), columns):
-                older = {item for item, given, known in zip(tables, chosen, every, strict=True) if given != known[0]}
-                return _edited(query, dict(names.edits(older))) if older else query
-    except (_UnknownError, InvalidIdentifierError, RecursionError, KeyError):  # KeyError: a name with another meaning
+        tables = names.starred()
+        if names.assume({item: schemas[item].readable for item in tables}, columns):
+            older = {item for item in tables if names.columns[item] != schemas[item].readable[0]}
+            return _edited(query, dict(names.edits(older))) if older else query
+        if not names.assume({item: schemas[item].all for item in tables}, columns):
+            return query
+    except _NOT_KNOWN:
         return query
+    gone = [(item, name) for item in tables for name in schemas[item].others.get(names.columns[item], ())]
+    if gone:
+        what = ", ".join(f"{name} of {item}" for item, name in gone)
+        raise InvalidQueryError(
+            f"view {query.view}: * in the query stood for columns that their tables do not have under these names at "
+            f"the snapshots to read: {what}. Replace the view with the same query, and * stands for the present columns"
+        )
     return query
 
 
@@ -103,6 +136,18 @@ class _Naming:
     columns: Mapping[Identifier, tuple[str, ...]] = field(default_factory=dict)
 
     # -------------------------------------------------------------------------------- expansion
+    def starred(self) -> list[Identifier]:
+        """Return the base tables that stand behind a ``*``, sorted."""
+        return sorted({item for select, star in _stars(self.query.tree) for item in self.behind(select, star)})
+
+    def assume(self, lists: Mapping[Identifier, Sequence[tuple[str, ...]]], wanted: Sequence[str]) -> bool:
+        """Assume the first columns of tables with which the query returns the wanted ones, if there are any."""
+        for chosen in islice(product(*lists.values()), _MOST_TRIES):
+            self.columns = dict(zip(lists, chosen, strict=True))
+            if _agree(self.of_query(self.query.tree), wanted):
+                return True
+        return False
+
     def behind(self, select: exp.Select, star: exp.Expr) -> Iterator[Identifier]:
         """Yield the base tables that a ``*`` stands for."""
         for relation in self._covered(select, star):

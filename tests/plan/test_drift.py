@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.types import DoubleType
+from pyiceberg.types import DoubleType, FloatType
 
 from airflow_mv.errors import (
     ConfigurationError,
@@ -108,6 +108,55 @@ def test_a_query_that_does_not_fit_the_new_columns_is_an_error_that_no_retry_rep
         assert isinstance(error.value, InvalidQueryError)
         assert not error.value.retryable
     assert readable(home.catalog, VIEW).state == State.INVALID  # earlier results, as the view allows
+
+
+def dropped_and_added(to: UpdateSchema) -> None:
+    to.delete_column("f")
+    to.add_column("g", FloatType())
+
+
+def renamed_and_moved(to: UpdateSchema) -> None:
+    to.rename_column("f", "g")
+    to.move_first("f")
+
+
+def moved(to: UpdateSchema) -> None:
+    to.move_first("f")
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM t", "SELECT * FROM plain"])
+@pytest.mark.parametrize("change", [dropped_and_added, renamed_and_moved])
+@pytest.mark.parametrize("policy", ["ignore-unused", "rebuild"])
+def test_no_other_column_takes_the_place_of_one_behind_a_star(
+    home: Lake, sql: str, change: Callable[[UpdateSchema], None], policy: str
+) -> None:
+    """Rows are written by position, and the types fit."""
+    home.plain_view("plain", "SELECT * FROM t", T.names)
+    home.view(sql=sql, properties={"airflow-mv.on-schema-change": policy})
+    home.refresh()
+    with home.load("t").update_schema() as update:
+        change(update)
+    write(home, g=9.5)
+    for policies in ({}, {"full": True}):
+        with pytest.raises(
+            InvalidQueryError, match=r"\* in the query stood for .* at the snapshots to read: f of lake"
+        ):
+            home.refresh(options=RefreshOptions(**policies))
+    assert home.read() == [{"k": 1, "f": 0.5, "unused": 7}]
+
+
+def test_columns_behind_a_star_may_get_other_places_and_names(home: Lake) -> None:
+    home.view(sql="SELECT * FROM t AS t")
+    with home.load("t").update_schema() as update:
+        moved(update)
+    write(home, f=1.5)
+    home.refresh()
+    assert home.read() == [{"k": 1, "f": 0.5, "unused": 7}, {"k": 1, "f": 1.5, "unused": 7}]
+    home.view("next", "SELECT * FROM t AS t")
+    alter(home, lambda to: to.rename_column("f", "g"))
+    write(home, g=2.5)
+    home.refresh("sales.next")
+    assert [row["f"] for row in home.read("sales.next")] == [0.5, 1.5, 2.5]
 
 
 def test_a_column_that_the_query_does_not_name_matters_only_to_the_policy_fail(home: Lake) -> None:

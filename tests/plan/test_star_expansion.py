@@ -9,7 +9,7 @@ import pytest
 
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import NestedView, ParsedQuery, parse_query
-from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.star_expansion import ColumnLists, expand_stars
 
 #: All columns that each table has had, the current ones first.
 SCHEMAS = {"r": [("a", "b", "more"), ("a", "b")], "s": [("x", "y", "z"), ("x", "y"), ("x",)]}
@@ -26,7 +26,8 @@ VIEWS = {NESTED: NestedView(NESTED, parsed("SELECT a, b FROM r"), ("p", "q"), 1,
 
 def written(sql: str, columns: Sequence[str]) -> str:
     """Expand the stars of a view's query."""
-    query, schemas = parsed(sql), {Identifier("lake", ("db",), name): lists for name, lists in SCHEMAS.items()}
+    query = parsed(sql)
+    schemas = {Identifier("lake", ("db",), name): ColumnLists(lists) for name, lists in SCHEMAS.items()}
     return expand_stars(query, columns=columns, views=VIEWS, schemas=schemas).text
 
 
@@ -107,9 +108,9 @@ def test_the_expansion_of_many_tables_and_schemas_stops_in_time() -> None:
     assert written(sql, ["x"]) == sql
     joined = "SELECT * FROM " + " JOIN ".join(f"db.t{number}" for number in range(12))
     many = {
-        Identifier("lake", ("db",), f"t{number}"): [
-            tuple(f"c{index}" for index in range(width)) for width in range(40, 0, -1)
-        ]
+        Identifier("lake", ("db",), f"t{number}"): ColumnLists(
+            [tuple(f"c{index}" for index in range(width)) for width in range(40, 0, -1)]
+        )
         for number in range(12)
     }
     assert expand_stars(parsed(joined), columns=["no"], views={}, schemas=many).text == joined
