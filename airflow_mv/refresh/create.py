@@ -43,7 +43,7 @@ from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.definition_changes import NewDefinition, NewProperties
 from airflow_mv.refresh.empty_storage import known_table, write_table
 from airflow_mv.refresh.explain import require_modes
-from airflow_mv.refresh.resolved import ResolvedQuery, resolve_query
+from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
 from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
@@ -315,17 +315,18 @@ def _redefine(
     effects: Effects,
 ) -> LoadedView:
     view = existing.identifier
-    before = _stored_sql(definition, existing)
-    sql = (definition.sql or before).strip().rstrip(";")
+    before = _stored_sql(definition, existing).strip().rstrip(";").strip()
+    sql = before if definition.sql is None else definition.sql.strip().rstrip(";").strip()
     # A query that stays keeps the namespace of its short names, which another engine may have chosen.
     context = existing.context if definition.sql is None else view
     same = sql == before and names_the_same(sql, existing.context, context)
     wanted = definition.texts(sql, view, existing)
     require_modes(catalog, view, definition.requirements, sql, context=context)
-    names, location = (
-        definition.columns or (existing.metadata.schema_.names if same else None),
-        existing.metadata.location,
-    )
+    names, location = definition.columns, existing.metadata.location
+    if names is None and same:
+        names = existing.metadata.schema_.names
+        if definition.sql is not None:
+            names = columns_given_again(catalog, sql, names, context, view=str(view))
     columns = query_columns(catalog, view, definition, sql, names, location, stager, context)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()

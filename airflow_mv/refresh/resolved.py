@@ -19,7 +19,7 @@ from airflow_mv.refresh.statements import PinnedQuery, pin, pinned_tables, place
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.query import Dependencies, ParsedQuery, parse_query
-from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.star_expansion import expand_stars, present_columns
 from airflow_mv.sql.types import columns_of
 
 
@@ -114,3 +114,17 @@ def resolve_query(
     if columns is not None:
         query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
     return ResolvedQuery(query, dependencies, tables, metadata, places)
+
+
+def columns_given_again(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str], context: Identifier, *, view: str
+) -> Sequence[str]:
+    """Return the names of a view's columns after its query was given again: a ``*`` stands for the present columns.
+
+    See :func:`resolve_query` for the arguments and errors, and :func:`airflow_mv.sql.star_expansion.present_columns`.
+    """
+    if "*" not in sql:
+        return columns
+    resolved = resolve_query(catalog, sql, None, context, view=view)
+    schemas = schemas_of(resolved.tables, resolved.metadata)
+    return present_columns(resolved.query, columns=columns, views=resolved.dependencies.nested, schemas=schemas)

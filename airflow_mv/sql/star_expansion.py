@@ -96,6 +96,37 @@ def expand_stars(
     return query
 
 
+def present_columns(
+    query: ParsedQuery,
+    *,
+    columns: Sequence[str],
+    views: Mapping[Identifier, NestedView],
+    schemas: Schemas,
+) -> Sequence[str]:
+    """Return the names of a view's columns if each ``*`` stands for the present columns.
+
+    Names that were chosen for the view stay, if the query still returns as many columns.
+
+    Args:
+        query: The query.
+        columns: The view's columns so far.
+        views: The nested plain views.
+        schemas: As for :func:`expand_stars`.
+    """
+    names = _Naming(query, views)
+    try:
+        tables = names.starred()
+        names.columns = {item: schemas[item].readable[0] for item in tables}
+        present = names.of_query(query.tree)
+        known = [name for name in present if name is not None]
+        if len(known) < len(present) or _agree(present, columns):
+            return columns
+        own = names.assume({item: schemas[item].all for item in tables}, columns)
+    except _NOT_KNOWN:
+        return columns
+    return known if own or len(known) != len(columns) else columns
+
+
 def _edited(query: ParsedQuery, edits: Mapping[TextSpan, str]) -> ParsedQuery:
     return parse_query(
         splice(query.text, edits),

@@ -23,6 +23,8 @@ from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import State
 from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.create import create
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode
@@ -157,6 +159,40 @@ def test_columns_behind_a_star_may_get_other_places_and_names(home: Lake) -> Non
     write(home, g=2.5)
     home.refresh("sales.next")
     assert [row["f"] for row in home.read("sales.next")] == [0.5, 1.5, 2.5]
+
+
+def replaced(home: Lake, name: str = "daily", **definition: Any) -> list[str]:
+    """The names of a view's columns after a replace."""
+    view = f"sales.{name}"
+    create(home.catalog, view, Definition(**{"sql": None, **definition}), stager=home.stager, replace=True)
+    home.refresh(view)
+    assert [tuple(row) for row in home.read(view)][-1:] == [home.catalog.load(view).metadata.schema_.names]
+    return [*home.catalog.load(view).metadata.schema_.names]
+
+
+def test_a_query_that_is_given_again_has_the_present_columns_behind_its_star(home: Lake) -> None:
+    """Names that were chosen for the view stay, as long as the query has as many columns."""
+    star = "SELECT * FROM t AS t"
+    home.view(sql=star)
+    home.view("chosen", star, columns=["a", "b", "c"])
+    home.plain_view("plain", "SELECT k, f FROM t AS t", ["k", "f"])
+    home.view("over", "SELECT * FROM plain p")
+    dropped = {"k": 1, "unused": 7}
+    alter(home, lambda to: to.add_column("more", FloatType()))
+    write(home, f=1.5, more=0.5)
+    assert replaced(home) == ["k", "f", "unused"]
+    assert replaced(home, sql=star + ";\n") == ["k", "f", "unused", "more"]
+    alter(home, lambda to: to.delete_column("f"))
+    write(home, more=2.5)
+    assert replaced(home, "chosen", sql=star) == ["a", "b", "c"]
+    with pytest.raises(InvalidQueryError, match=r"\* in the query stood for"):
+        replaced(home, allow_stale_data=True)
+    assert replaced(home, sql=star) == [*dropped, "more"]
+    home.plain_view("plain", "SELECT k, unused, more FROM t AS t", [*dropped, "more"])
+    assert replaced(home, "over", sql="SELECT * FROM plain p") == [*dropped, "more"]
+    alter(home, lambda to: to.add_column("last", FloatType()))
+    write(home, more=2.5, last=3.5)
+    assert replaced(home, "chosen", sql=star) == [*dropped, "more", "last"]
 
 
 def test_a_column_that_the_query_does_not_name_matters_only_to_the_policy_fail(home: Lake) -> None:
