@@ -16,6 +16,7 @@ from airflow_mv.publish.layouts import LAYOUTS, layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Current, load_current
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.storage_settings import FORMAT_VERSION, STORAGE_PREFIX, storage_properties
 from airflow_mv.sql.types import unknown_type
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,13 @@ class _ConvertView(Change[Current]):
             raise UnsupportedError(f"{who}: its table was adopted, and belongs to others under this name")
         if state.storage.record is None or state.storage.rows_snapshot is None:
             raise UnsupportedError(f"{who} before its first refresh: refresh it, or drop it and create it again")
+        most = STORED_LAYOUTS[self._layout].max_format_version
+        chosen = storage_properties(state.view.metadata.properties, view=str(self._view)).get(FORMAT_VERSION, "2")
+        if max(state.storage.table.format_version, int(chosen)) > most:
+            raise UnsupportedError(
+                f"{who}: its storage table has a newer format version than {most}, or gets one by "
+                f"{STORAGE_PREFIX}{FORMAT_VERSION}, and pyiceberg commits no newer one to a table of the catalog"
+            )
         kind = unknown_type(state.storage.table)
         if kind is not None and not STORED_LAYOUTS[self._layout].swaps_pointers:
             raise UnsupportedError(

@@ -67,7 +67,7 @@ def adopt(
     location, table = catalog.load_table(name, what=what)
     folders = allowed_folders(catalog.properties, location)
     check_places(table, (*folders, *(() if catalog.chooses_locations else (table.location,))), what=what)
-    _require_adoptable(name, table)
+    _require_adoptable(name, table, layout)
     definition = dataclasses.replace(definition, layout=layout.name)
     require_modes(catalog, name, definition.requirements, sql)
     template = query_columns(
@@ -111,7 +111,7 @@ def _sql(view: Identifier, definition: Definition) -> str:
     return definition.sql.strip().rstrip(";")
 
 
-def _require_adoptable(name: Identifier, table: TableMetadata) -> None:
+def _require_adoptable(name: Identifier, table: TableMetadata, layout: StoredLayout) -> None:
     """Check the table itself.
 
     Raises:
@@ -128,6 +128,11 @@ def _require_adoptable(name: Identifier, table: TableMetadata) -> None:
         )
     elif table.format_version < 2:
         why = f"its format version is {table.format_version}: {spark} SET TBLPROPERTIES ('format-version' = '2')"
+    elif table.format_version > layout.max_format_version:
+        why = (
+            f"its format version is {table.format_version}, and pyiceberg commits to no newer one than "
+            f"{layout.max_format_version}: create a view of another name"
+        )
     elif table.head is None:
         why = "it was never written: drop it, and create the view with --layout table"
     elif own:

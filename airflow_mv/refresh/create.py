@@ -55,7 +55,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.reasons import Reason
-from airflow_mv.spec.storage_settings import STORAGE_PREFIX, sort_order, storage_properties
+from airflow_mv.spec.storage_settings import FORMAT_VERSION, STORAGE_PREFIX, sort_order, storage_properties
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
     DIALECT,
@@ -176,11 +176,11 @@ def _check_storage_properties(view: Identifier, properties: Mapping[str, str], l
         UnsupportedError: The layout does not support it.
     """
     chosen = storage_properties(properties, view=str(view))
-    if int(chosen.get("format-version", "2")) > layout.max_format_version:
+    if int(chosen.get(FORMAT_VERSION, "2")) > layout.max_format_version:
         raise UnsupportedError(
             f"view {view}: a storage table of the layout {layout.name!r} has format version "
             f"{layout.max_format_version}, because pyiceberg commits to it and writes no newer one: use the layout "
-            f"'pointed', or leave out {STORAGE_PREFIX}format-version"
+            f"'pointed', or leave out {STORAGE_PREFIX}{FORMAT_VERSION}"
         )
 
 

@@ -18,7 +18,8 @@ from airflow_mv.spec.table import TableMetadata
 
 #: View properties ``airflow-mv.storage.<table property>``.
 STORAGE_PREFIX = "airflow-mv.storage."
-_FORMAT_VERSION = "format-version"
+#: Table property: the version of Iceberg's format.
+FORMAT_VERSION = "format-version"
 #: What concerns how rows are written and read. Paths, classes and the retention of metadata files are not the owner's.
 _ALLOWED = re.compile(
     r"format-version"
@@ -63,7 +64,7 @@ def storage_properties(properties: Mapping[str, str], *, view: str) -> dict[str,
                 "format-version and what begins with write.parquet, write.avro, write.orc, write.format, "
                 "write.distribution-mode, write.target-file-size-bytes, write.metadata.metrics, read. and commit."
             )
-        if key == _FORMAT_VERSION and value not in ("2", "3"):
+        if key == FORMAT_VERSION and value not in ("2", "3"):
             raise ConfigurationError(f"view {view}, property {STORAGE_PREFIX}{key} is {value!r}; possible are 2 and 3")
     return chosen
 
@@ -75,7 +76,7 @@ def possible_properties(chosen: Mapping[str, str], table: TableMetadata) -> dict
         chosen: From :func:`storage_properties`.
         table: The storage table.
     """
-    return {key: value for key, value in chosen.items() if key != _FORMAT_VERSION or int(value) >= table.format_version}
+    return {key: value for key, value in chosen.items() if key != FORMAT_VERSION or int(value) >= table.format_version}
 
 
 def missing_properties(chosen: Mapping[str, str], table: TableMetadata) -> dict[str, str]:
@@ -85,7 +86,7 @@ def missing_properties(chosen: Mapping[str, str], table: TableMetadata) -> dict[
         chosen: From :func:`storage_properties`.
         table: The storage table.
     """
-    has = {**table.properties, _FORMAT_VERSION: str(table.format_version)}
+    has = {**table.properties, FORMAT_VERSION: str(table.format_version)}
     return {key: value for key, value in possible_properties(chosen, table).items() if has.get(key) != value}
 
 

@@ -29,7 +29,7 @@ from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
-from tests.builders import QUERY, Lake, lake
+from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW
 from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
@@ -180,6 +180,15 @@ def test_a_table_that_does_not_fit_is_refused_with_the_cure(
     make(bare)
     with pytest.raises(UnsupportedError, match=rf"table lake\.sales\.daily cannot be adopted: .*{message}"):
         adopted(bare)
+
+
+def test_a_table_of_a_format_that_cannot_be_committed_to_is_refused(sqlite_uri: str, warehouse: Path) -> None:
+    with lake(sqlite_uri, warehouse, layout="table") as found:
+        found.table()
+        made(found).append(pa.Table.from_pylist(OLD, schema=COLUMNS))
+        rewritten(found.iceberg, VIEW, lambda table: table.update({"format-version": 3, "next-row-id": 0}))
+        with pytest.raises(UnsupportedError, match="format version is 3, and pyiceberg commits to no newer one than 2"):
+            adopted(found)
 
 
 def test_names_and_options_that_do_not_fit_are_refused(home: Lake) -> None:

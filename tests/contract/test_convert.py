@@ -32,7 +32,7 @@ from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.view import stored_elsewhere
-from tests.builders import LAYOUTS, QUERY, Lake, lake
+from tests.builders import LAYOUTS, QUERY, Lake, lake, rewritten
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
 from tests.faults import FAULTS, Clock, FaultyCatalog, after, lose_answer_before
 from tests.protocol.maintenance import files, refreshed
@@ -91,6 +91,20 @@ def test_rows_records_and_history_stay_and_everything_works_afterwards(home: Lak
     create(home.catalog, VIEW, Definition("SELECT id FROM lake.sales.orders"), stager=home.stager, replace=True)
     home.refresh()
     assert len(home.read()) == 5
+
+
+def test_a_view_of_a_format_that_cannot_be_committed_to_stays_where_it_is(home: Lake) -> None:
+    """Its storage table has the format, or gets it with the next refresh."""
+    home.view(layout="pointed", properties={"airflow-mv.storage.format-version": "3"})
+    home.refresh()
+    home.view("next", layout="table")
+    home.refresh("sales.next")
+    rewritten(home.iceberg, "sales.next", lambda table: table.update({"format-version": 3, "next-row-id": 0}))
+    for name, layouts in (("daily", ("registered", "table")), ("next", ("registered",))):
+        for layout in layouts:
+            with pytest.raises(UnsupportedError, match=f"the layout '{layout}': .* a newer format version than 2"):
+                convert(home.catalog, f"sales.{name}", layout)
+    assert convert(home.catalog, "sales.next", "pointed").changed
 
 
 @pytest.mark.parametrize(("before", "layout"), AND_BACK)
