@@ -11,7 +11,7 @@ from typing import Literal
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
-from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
+from airflow_mv.errors import AlreadyExistsError, CommitConflictError, InvalidMetadataError, NotFoundError
 from airflow_mv.refresh.adopt import adopt as adopt_table
 from airflow_mv.refresh.create import change_settings, comments_of, create, names_the_same, possible
 from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
@@ -134,11 +134,9 @@ def define(
         MaterializedViewError: As for :func:`airflow_mv.refresh.create.create`.
     """
     identifier = catalog.identify(view)
-    existing = catalog.load(identifier) if catalog.exists(identifier) else None
-    if existing is None:
-        make = adopt_table if adopt else create
-        made = make(catalog, identifier, definition, stager=stager)
-        return Defined(made, "adopted" if adopt else "created", (), tuple(why_recomputed(catalog, made)))
+    if not catalog.exists(identifier) and (new := _made(catalog, identifier, definition, stager, adopt=adopt)):
+        return new
+    existing = catalog.load(identifier)
     if existing.settings is None:
         if definition.sql is not None:
             raise AlreadyExistsError(
@@ -157,6 +155,28 @@ def define(
     if Effect.METADATA in effects:
         return Defined(change_settings(catalog, existing, definition), "changed", found)
     return Defined(existing, "unchanged", found)
+
+
+def _made(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+    *,
+    adopt: bool,
+) -> Defined | None:
+    """Create the view, or adopt its table; ``None`` if another run has done it meanwhile.
+
+    The first runs of a DAG define a view at the same time, for example in a backfill.
+    """
+    make = adopt_table if adopt else create
+    try:
+        made = make(catalog, view, definition, stager=stager)
+    except (AlreadyExistsError, CommitConflictError):
+        if catalog.exists(view):
+            return None
+        raise
+    return Defined(made, "adopted" if adopt else "created", (), tuple(why_recomputed(catalog, made)))
 
 
 def _require_allowed(view: Identifier, found: Sequence[Difference], on_change: OnChange) -> None:

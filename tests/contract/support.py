@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.define import define
+from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import stage
 from airflow_mv.script import Outcome
-from tests.builders import Lake
+from tests.builders import QUERY, DuckStager, Lake
 
 VIEW = "sales.daily"
 NORTH, SOUTH = {"region": "north", "orders": 2, "amount": 15}, {"region": "south", "orders": 1, "amount": 20}
@@ -18,6 +24,22 @@ def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPl
     """A refresh that is staged and not published."""
     plan = plan_refresh(home.catalog, VIEW, options)
     return plan, stage(home.catalog, plan, home.stager)
+
+
+def defined_at_once(home: Lake, *, adopt: bool) -> list[str]:
+    """Define the view four times, all before any has done it, and return what each has done."""
+    together = Barrier(4)
+
+    def one(_: int) -> str:
+        catalog = MaterializedViewCatalog(home.iceberg)
+        together.wait(60)
+        layout = None if adopt else home.layout
+        return define(
+            catalog, VIEW, Definition(QUERY, layout=layout), stager=DuckStager(catalog, home.iceberg), adopt=adopt
+        ).action
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(one, range(4)))
 
 
 def where(outcome: Outcome | None) -> str | None:

@@ -31,7 +31,7 @@ from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.conftest import HOMES, home_parameter
-from tests.contract.support import NORTH, SOUTH, VIEW
+from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once
 from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
 
 OLD = [{"region": "old", "orders": 1, "amount": 1}]
@@ -204,6 +204,12 @@ def test_names_and_options_that_do_not_fit_are_refused(home: Lake) -> None:
     adopted(home)
     with pytest.raises(AlreadyExistsError, match="is a view already"):
         adopted(home)
+
+
+def test_several_runs_may_adopt_a_table_at_the_same_time(home: Lake) -> None:
+    assert sorted(defined_at_once(home, adopt=True)) == ["adopted", "unchanged", "unchanged", "unchanged"]
+    home.refresh()
+    assert len(home.read()) == 2
 
 
 def test_a_dropped_view_leaves_the_table_as_an_ordinary_one(home: Lake) -> None:

@@ -18,7 +18,7 @@ from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.storage_settings import SORT_PROPERTY
 from tests.builders import ORDERS, QUERY, Lake, orders
 from tests.contract.conftest import in_homes
-from tests.contract.support import VIEW
+from tests.contract.support import VIEW, defined_at_once
 
 CHECKS = read_checks(["orders > 0"], source="test")
 #: Changes of metadata, one after the other, each with what is said.
@@ -118,6 +118,14 @@ def test_what_a_definition_does_not_name_is_kept_and_said(every_home: Lake) -> N
         "kept, because the definition does not name it: dialects (trino); refresh strategy (full); allow stale "
         "data (true); time travel (true); checks (orders > 0); property airflow-mv.max-staleness ('1 hour')",
     ]
+
+
+def test_several_runs_may_define_a_view_at_the_same_time(every_home: Lake) -> None:
+    """As the first runs of a DAG do in a backfill: one creates the view, and the others find it."""
+    every_home.table()
+    assert sorted(defined_at_once(every_home, adopt=False)) == ["created", "unchanged", "unchanged", "unchanged"]
+    assert every_home.refresh().outcome == "refreshed"
+    assert len(every_home.read()) == 2
 
 
 def test_a_new_view_is_incremental_in_writing(every_home: Lake) -> None:
