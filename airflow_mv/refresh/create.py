@@ -282,7 +282,7 @@ def _materialize(
     sql, context = _stored_sql(definition, existing), existing.context
     require_modes(catalog, existing.identifier, definition.requirements, sql, context=context)
     location, names = existing.metadata.location, existing.metadata.schema_.names
-    columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context)
+    columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context, existing)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         if TRANSPILE_PROPERTY in definition.properties:
             _require_types(existing, storage)
@@ -327,7 +327,7 @@ def _redefine(
         names = existing.metadata.schema_.names
         if definition.sql is not None:
             names = columns_given_again(catalog, sql, names, context, view=str(view))
-    columns = query_columns(catalog, view, definition, sql, names, location, stager, context)
+    columns = query_columns(catalog, view, definition, sql, names, location, stager, context, existing)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()
     if same:
@@ -485,13 +485,15 @@ def query_columns(
     location: str,
     stager: Callable[[Script], Outcome],
     context: Identifier,
+    existing: LoadedView | None = None,
 ) -> NewStorage:
     """Make an empty table with a query's columns: the new storage table, or a template for it.
 
     It is below the view's location, and no view names it yet. Spark makes it only if the columns are not certain
-    without Spark.
+    without Spark. The properties of an existing view that stay must fit the columns, too.
     """
     token = uuid.uuid4().hex
+    properties = {**(existing.metadata.properties if existing else {}), **definition.given_properties}
     resolved = resolve_query(catalog, sql, columns, context, view=str(view))
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
     name = layout.template_name(view, token)
@@ -516,9 +518,9 @@ def query_columns(
             catalog.tables.require_refs(name)
         if catalog.chooses_locations:
             catalog.flush_new(storage.location)
-        require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
+        require_fitting(properties, view=str(view), columns=columns or storage.columns)
         _require_columns(view, definition.column_comments, storage.columns)
-        sort_order(definition.properties, columns or storage.columns, view=str(view))
+        sort_order(properties, columns or storage.columns, view=str(view))
     except MaterializedViewError:
         discard_unneeded(catalog, storage)
         raise

@@ -138,6 +138,23 @@ def test_a_new_view_is_incremental_in_writing(every_home: Lake) -> None:
     assert (again.action, again.differences) == ("unchanged", ())
 
 
+def test_a_query_without_a_column_that_the_view_s_properties_name_is_refused(home: Lake) -> None:
+    """Each refresh would be refused otherwise. Columns of the partitioning are left out instead."""
+    without = "SELECT region, sum(amount) AS amount FROM lake.sales.orders GROUP BY region"
+    defined(home, "apply", checks=CHECKS, properties={SORT_PROPERTY: "orders"})
+    before = home.catalog.load(VIEW)
+    for change, message in (
+        ({}, "the view has no column 'orders'"),
+        ({"properties": {SORT_PROPERTY: ""}}, "the view has no column 'orders'"),
+        ({"checks": ()}, "sort-by: there is no column 'orders'; there are: region, amount"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            defined(home, "rebuild", sql=without, **change)
+    assert home.catalog.load(VIEW) == before
+    defined(home, "rebuild", sql=without, checks=(), properties={SORT_PROPERTY: "amount"})
+    assert home.refresh().outcome == "refreshed"
+
+
 def test_what_cannot_be_changed_in_place_is_refused(home: Lake) -> None:
     """A layout is converted, a sort order has columns of the view, and a plain view's name is not taken silently."""
     other = next(name for name in ("table", "pointed", "registered") if name != home.layout)
