@@ -327,6 +327,10 @@ def _redefine(
         names = existing.metadata.schema_.names
         if definition.sql is not None:
             names = columns_given_again(catalog, sql, names, context, view=str(view))
+    if same and names is not None:
+        stored = comments_of(existing.metadata.schema_.fields)
+        kept = {name: stored[name] for name in names if stored.get(name)}
+        definition = dataclasses.replace(definition, column_comments={**kept, **definition.column_comments})
     columns = query_columns(catalog, view, definition, sql, names, location, stager, context, existing)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()

@@ -43,7 +43,8 @@ class Definition:
         columns: The names of the view's columns, in the order of the query's; ``None``: the query's own, or those of a
             view whose query stays.
         comment: The view's comment; ``None``: that of the view, if it has one.
-        column_comments: Comments of columns, by column. In a new version the others have those of the base columns.
+        column_comments: Comments of columns, by column. The others keep theirs if the query stays, and otherwise
+            have those of the base columns.
         dialects: The SQL dialects in which the query is stored beside Spark's, as sqlglot writes it. Without any, a
             view keeps those that it has.
         transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.

@@ -105,6 +105,22 @@ def test_a_change_that_needs_a_recompute_must_be_asked_for(home: Lake) -> None:
         defined(home, "rebuild", sql=SHORTER, columns=["a", "A"])
 
 
+def test_a_query_that_stays_keeps_the_comments_of_its_columns(every_home: Lake) -> None:
+    every_home.table()
+    every_home.view(column_comments={"region": "where", "orders": "how many"})
+    for on_change in (
+        {"dialects": ["trino"]},
+        {"column_comments": {"amount": "in cents"}},
+        {"column_comments": {"orders": ""}},
+        {"columns": ["region", "n", "amount"]},
+    ):
+        defined(every_home, "rebuild", **on_change)
+    columns = versions(every_home.catalog, VIEW)[-1]["columns"]
+    assert {item["name"]: item["comment"] for item in columns} == {"region": "where", "n": None, "amount": "in cents"}
+    middle = versions(every_home.catalog, VIEW)[-2]["columns"]
+    assert [item["comment"] or None for item in middle] == ["where", None, "in cents"]
+
+
 def test_what_a_definition_does_not_name_is_kept_and_said(every_home: Lake) -> None:
     """A view from when ``full`` was the default of new views stays so."""
     every_home.table()

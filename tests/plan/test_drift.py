@@ -215,13 +215,14 @@ def test_a_column_that_the_query_does_not_name_matters_only_to_the_policy_fail(h
 
 
 def test_with_the_policy_rebuild_a_retyped_column_gives_the_view_a_new_version(home: Lake) -> None:
-    view(home, "rebuild")
+    view(home, "rebuild", column_comments={"k": "the key"})
     alter(home, CHANGES[Code.COLUMN_RETYPED][0])
     assert home.refresh().mode == Mode.NOOP  # the snapshot has the old type, so there is nothing to rebuild
     write(home, f=0.1)
     assert home.refresh().mode == Mode.FULL
     metadata = home.catalog.load(VIEW).metadata
     assert (metadata.current_version_id, metadata.schema_.fields[1]["type"]) == (2, "double")
+    assert metadata.schema_.fields[0]["doc"] == "the key"
     assert seen(home)[0] == State.FRESH
     assert home.read() == [{"k": 1, "most": 0.5}]
 
