@@ -14,7 +14,7 @@ from airflow_mv.freshness.state import Freshness, ObservedTable, State
 from airflow_mv.refresh.candidates import Candidate
 from airflow_mv.refresh.catch_up import Bound, up_to
 from airflow_mv.refresh.cost import Estimate
-from airflow_mv.refresh.incremental import Alternatives, alternatives
+from airflow_mv.refresh.incremental import OTHER_STORAGE, Alternatives, alternatives
 from airflow_mv.refresh.inputs import FallbackPolicy, RefreshInputs, recorded_snapshots
 from airflow_mv.refresh.intervals import is_unaffected
 from airflow_mv.spec.identifiers import Identifier
@@ -211,6 +211,7 @@ def _of_all_rows(inputs: RefreshInputs, policy: Policy) -> Choice:
         policy,
         strategy=view.materialized.refresh_strategy,
         forced=inputs.options.full,
+        same_schema=inputs.same_schema,
         found=lambda: alternatives(inputs),
         full=lambda: inputs.full_estimate,
         view=str(view.identifier),
@@ -223,6 +224,7 @@ def by_policy(
     *,
     strategy: Literal["full", "incremental"],
     forced: bool,
+    same_schema: bool,
     found: Callable[[], Alternatives],
     full: Callable[[], Estimate],
     view: str,
@@ -234,6 +236,7 @@ def by_policy(
         policy: What is allowed.
         strategy: The view's ``refresh-strategy``.
         forced: Recompute even if nothing has changed, whatever the policy.
+        same_schema: See :func:`by_state`.
         found: Returns the alternatives for an incremental view.
         full: Returns the estimate of a full refresh.
         view: For messages.
@@ -241,7 +244,7 @@ def by_policy(
     Raises:
         RefreshRefusedError: The policy forbids what would be needed.
     """
-    choice = by_state(freshness, strategy=strategy, forced=forced)
+    choice = by_state(freshness, strategy=strategy, forced=forced, same_schema=same_schema)
     if choice is None:
         return by_cost(freshness, found(), policy, view=view)
     if choice.mode != Mode.FULL or forced or freshness.state == State.NEVER_REFRESHED:
@@ -249,13 +252,16 @@ def by_policy(
     return _within_policy(choice, full(), policy, strategy=strategy, view=view)
 
 
-def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], forced: bool) -> Choice | None:
+def by_state(
+    freshness: Freshness, *, strategy: Literal["full", "incremental"], forced: bool, same_schema: bool
+) -> Choice | None:
     """Choose the mode if the view's state alone decides.
 
     Args:
         freshness: The verdict; not ``unknown``.
         strategy: The view's ``refresh-strategy``.
         forced: Recompute even if nothing has changed.
+        same_schema: Whether the storage table has the view's columns and the requested partitioning.
 
     Returns:
         ``None`` if an incremental refresh may be possible.
@@ -263,6 +269,8 @@ def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], 
     if forced:
         return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was requested"), *_pending(freshness)))
     if freshness.of_rows == State.FRESH:
+        if not same_schema:
+            return Choice(Mode.FULL, (*_pending(freshness), OTHER_STORAGE))
         return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
     if strategy == "full":
         why = Reason(Code.STRATEGY_FULL, "the view's refresh strategy is full")

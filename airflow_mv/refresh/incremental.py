@@ -29,6 +29,8 @@ from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.table import TableMetadata, snapshots_between
 from airflow_mv.sql.types import columns_of, rebound_columns, unknown_type
 
+#: Why all rows are recomputed, also those of a fresh view.
+OTHER_STORAGE = Reason(Code.SCHEMA_CHANGED, "the storage table's columns or partitioning are not the view's")
 _MODES = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
 
 
@@ -58,9 +60,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
     changed = known_sum(cost.changed_rows for cost in base_costs(bases))
     full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
     if record is None or not inputs.same_schema:
-        return Alternatives(
-            (Reason(Code.SCHEMA_CHANGED, "the storage table's columns or partitioning are not the view's"),), full
-        )
+        return Alternatives((OTHER_STORAGE,), full)
     if not observation.storage.intact:
         return Alternatives(observation.freshness.reasons, full)
     if record.intervals or record.only_intervals:

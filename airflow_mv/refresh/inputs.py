@@ -94,12 +94,7 @@ class RefreshInputs:
     @property
     def same_schema(self) -> bool:
         """Whether the storage table's columns are the view's, by name and type, and its partitioning as requested."""
-        view, storage = self.observation.view, self.observation.storage
-        fields = view.metadata.schema_
-        if not same_columns(fields.fields, storage.table):
-            return False
-        now = partition_transforms(storage.table, fields.names)
-        return wanted_partitioning(view.identifier, view.metadata, storage.table) == now
+        return _is_as_defined(self.observation)
 
     @property
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:
@@ -158,7 +153,7 @@ def load_inputs(
     require_readable(observation.view.identifier, observation.tables)
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}
-    if options.full or observation.freshness.state != State.FRESH:
+    if options.full or observation.freshness.state != State.FRESH or not _is_as_defined(observation):
         tables = load_tables(catalog, observation.tables)
         observation = with_own_columns(observation, tables)
         newest = {} if pins is None else _newer_tables(catalog, observation.tables)
@@ -174,6 +169,15 @@ def load_inputs(
         current=current,
         newest=newest,
     )
+
+
+def _is_as_defined(observation: Observation) -> bool:
+    """See :attr:`RefreshInputs.same_schema`."""
+    view, table = observation.view, observation.storage.table
+    fields = view.metadata.schema_
+    if not same_columns(fields.fields, table):
+        return False
+    return wanted_partitioning(view.identifier, view.metadata, table) == partition_transforms(table, fields.names)
 
 
 def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]) -> dict[Identifier, TableMetadata]:

@@ -37,6 +37,7 @@ def chosen(
     *,
     moved: bool = False,
     forced: bool = False,
+    same_schema: bool = True,
     on_fallback: FallbackPolicy = "full",
     max_full_bytes: int | None = None,
     incremental: Candidate | None = None,
@@ -48,6 +49,7 @@ def chosen(
         policy,
         strategy=strategy,
         forced=forced,
+        same_schema=same_schema,
         found=lambda: alternatives,
         full=lambda: FULL,
         view="lake.s.v",
@@ -79,6 +81,19 @@ def test_a_fresh_view_needs_nothing_and_a_compacted_base_table_only_a_new_record
     assert chosen(State.FRESH, strategy, on_fallback=policy).mode == Mode.NOOP
     ahead = chosen(State.FRESH, strategy, moved=True, on_fallback=policy)
     assert (ahead.mode, [item.code for item in ahead.reasons]) == (Mode.FAST_FORWARD, [Code.ONLY_REPLACED])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_fresh_view_whose_storage_table_is_to_be_another_one_is_recomputed_if_that_is_allowed(moved: bool) -> None:
+    """As after any other change of the definition."""
+    choice = chosen(State.FRESH, "full", moved=moved, same_schema=False, on_fallback="fail")
+    assert (choice.mode, choice.reasons[-1].code) == (Mode.FULL, Code.SCHEMA_CHANGED)
+    assert Code.FRESH not in [item.code for item in choice.reasons]
+    assert chosen(State.FRESH, "incremental", moved=moved, same_schema=False).mode == Mode.FULL
+    with pytest.raises(RefreshRefusedError, match="columns or partitioning are not the view's"):
+        chosen(State.FRESH, "incremental", moved=moved, same_schema=False, on_fallback="fail")
+    with pytest.raises(RefreshRefusedError, match="max_full_bytes"):
+        chosen(State.FRESH, "full", moved=moved, same_schema=False, max_full_bytes=1)
 
 
 @pytest.mark.parametrize("state", REASON)
