@@ -7,6 +7,7 @@ import contextlib
 import functools
 import getpass
 import importlib
+import io
 import json
 import logging
 import math
@@ -136,6 +137,7 @@ class JsonErrors(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command."""
         given = list(sys.argv[1:] if args is None else args)
+        _set_up_streams(as_json="--json" in given)
         if "--json" not in given:
             return super().main(given, *rest, **options)
         try:
@@ -148,6 +150,13 @@ class JsonErrors(click.Group):
             _print_error(error, "stopped", as_json=True, retryable=False)
             sys.exit(1)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _set_up_streams(*, as_json: bool) -> None:
+    """Write JSON in UTF-8 in every locale, and escape what the encoding of other output does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
 
 
 def with_json(command: Command) -> Command:

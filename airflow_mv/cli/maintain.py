@@ -205,13 +205,15 @@ def convert(*, view: str, layout: str, as_json: bool, conn_id: str | None) -> No
 @click.argument("view")
 @click.option("--purge", is_flag=True, help="Also delete the files below the view's location that are proven its own.")
 @click.option("--force", is_flag=True, help="Drop it although its files cannot be read, or cannot be purged.")
-@click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
+@click.option("--yes", is_flag=True, help="Confirm the action without prompting.")
 @common
-def drop(*, view: str, purge: bool, force: bool, as_json: bool, conn_id: str | None) -> None:
+def drop(*, view: str, purge: bool, force: bool, yes: bool, as_json: bool, conn_id: str | None) -> None:
     """Remove a view from the catalog. Its files stay, unless they are purged.
 
     A table that was adopted stays in the catalog with its rows, unless it is purged.
     """
+    if not yes:
+        click.confirm("Remove the view from the catalog?", abort=True, err=True)
     catalog, (identifier,) = open_catalog([view], conn_id)
     document: dict[str, Any] = {"view": str(identifier), "dropped": True}
     document |= _purged(catalog, identifier, force=force) if purge else _dropped(catalog, identifier, force=force)

@@ -43,7 +43,7 @@ def add_to_registry(
     except Exception as error:  # noqa: BLE001 (the rows are published; what follows must not fail the task)
         log.warning(
             "%s was refreshed, but its refresh %s could not be added to the registry (%s: %s). `airflow-mv registry "
-            "rebuild %s` adds what the view records of it",
+            "rebuild --catalog %s` adds what the view records of it",
             plan.view,
             result.refresh_id,
             type(error).__name__,

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_mv.cli import main
 from tests.builders import lake
-from tests.cli.support import call
+from tests.cli.support import call, execute
 from tests.engine.support import configure, reload_configuration
 
 VIEW = "lake.sales.daily"
@@ -61,12 +61,31 @@ def test_no_command_writes_a_number_that_other_programs_change(variables: dict[s
         )
         assert {name for name, *_ in calls} == set(main.commands) - _NOT_CALLED
         documents = {}
+        refused = call("drop", VIEW, "--json", stdin="n\n")
+        assert (refused.code, refused.stdout) == (1, "")
+        assert "Remove the view from the catalog? [y/N]" in refused.stderr
         for given in calls:
             ended = call(*given, "--json")
             documents[given[0]] = ended.json
             assert list(unsafe(ended.json)) == [], given
         assert documents["status"][0]["base_tables"][0]["current"] == str(home.head())
         assert isinstance(documents["status"][0]["base_tables"][0]["recorded"], str)
+
+
+def test_a_locale_of_ascii_hides_nothing(variables: dict[str, str], tmp_path: Path) -> None:
+    """JSON is UTF-8; in texts for people, characters that the terminal does not have are escaped."""
+    ascii_only = {**variables, "PYTHONIOENCODING": "ascii"}
+    with lake(variables["PYICEBERG_CATALOG__LAKE__URI"], tmp_path / "lake") as home:
+        home.table()
+        home.view("größe", comment="5 € each")
+        text, document, unknown = (
+            execute("status", *given, folder=tmp_path, variables=ascii_only)
+            for given in (["lake.sales.größe"], ["lake.sales.größe", "--json"], ["lake.sales.höhe", "--json"])
+        )
+    assert (text.code, document.code) == (0, 0)
+    assert "gr\\xf6\\xdfe" in text.stdout
+    assert document.json[0]["view"] == "lake.sales.`größe`"
+    assert "höhe" in unknown.error
 
 
 @pytest.mark.parametrize(
