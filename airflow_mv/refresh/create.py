@@ -113,7 +113,7 @@ def create(
                 f"{identifier} is a view, whose columns keep their comments: make it materialized first, then comment "
                 "on its columns with --replace --column-comment"
             )
-        if definition.dialects:
+        if definition.given_dialects:
             raise UnsupportedError(
                 f"{identifier} is a view, whose texts stay as they are: make it materialized first, then add dialects "
                 "with --replace --dialect"
@@ -314,6 +314,7 @@ def _redefine(
     stager: Callable[[Script], Outcome],
     effects: Effects,
 ) -> LoadedView:
+    existing.materialized  # noqa: B018 (a plain view is refused, before anything is made)
     view = existing.identifier
     before = _stored_sql(definition, existing).strip().rstrip(";").strip()
     sql = before if definition.sql is None else definition.sql.strip().rstrip(";").strip()

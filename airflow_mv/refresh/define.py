@@ -23,11 +23,11 @@ from airflow_mv.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRA
 from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.stored import shown
 from airflow_mv.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
-from airflow_mv.sql.translation import known_dialects, spark_sql
+from airflow_mv.sql.translation import spark_sql
 
 #: What happens if a view exists with another definition.
 OnChange = Literal["apply", "rebuild", "fail"]
-#: Properties that have their own option, or none: a definition that does not name them is no difference.
+#: Properties that have their own option, with which they are compared, or none.
 _OPTIONS = frozenset({PROPERTY, TIME_TRAVEL_PROPERTY, CHECKS_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY})
 _PREFIX = "airflow-mv."
 #: How much of two queries is shown before the place where they differ.
@@ -233,10 +233,10 @@ def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Differen
     if definition.columns is not None and tuple(definition.columns) != names:
         yield Difference("columns", ", ".join(names), ", ".join(definition.columns), Effect.REBUILD)
     has = existing.metadata.properties.get(DIALECTS_PROPERTY, "")
-    dialects = known_dialects(definition.dialects)
-    if dialects and ",".join(dialects) != has:
-        yield Difference("dialects", has or "none", ",".join(dialects), Effect.REBUILD)
-    elif has and not dialects:
+    dialects = definition.given_dialects
+    if dialects is not None and ",".join(dialects) != has:
+        yield Difference("dialects", has or "none", ",".join(dialects) or "none", Effect.REBUILD)
+    elif has and dialects is None:
         yield Difference("dialects", has, None, Effect.KEPT)
 
 
@@ -271,11 +271,11 @@ def _of_partitioning(
 
 def _of_settings(existing: LoadedView, definition: Definition) -> Iterator[Difference]:
     settings = existing.materialized
-    travel = existing.metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
+    travel = existing.metadata.properties.get(TIME_TRAVEL_PROPERTY, "").lower() == "true"
     for name, stored, wanted, default in (
         ("refresh strategy", settings.refresh_strategy, definition.refresh_strategy, NEW_STRATEGY),
         ("allow stale data", settings.allow_stale_data, definition.allow_stale_data, False),
-        ("time travel", travel, definition.time_travel, False),
+        ("time travel", travel, definition.given_time_travel, False),
     ):
         if wanted is not None and wanted != stored:
             yield Difference(name, str(stored).lower(), str(wanted).lower(), Effect.METADATA)

@@ -87,17 +87,37 @@ class Definition:
             **{key: value for key, value in named.items() if value is not None},
         }
         settings = ViewSettings.read(document, source=PROPERTY)
-        travel = {} if self.time_travel is None else {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
-        return {**self.given_properties, PROPERTY: property_text(settings), **travel}
+        return {**self.given_properties, PROPERTY: property_text(settings)}
 
     @property
     def given_properties(self) -> dict[str, str]:
-        """The requested properties, including the checks."""
-        checks = self.given_checks
-        dialects = {DIALECTS_PROPERTY: ",".join(known_dialects(self.dialects))} if self.dialects else {}
-        comment = {} if self.comment is None else {COMMENT_PROPERTY: self.comment}
-        own = {} if checks is None else {CHECKS_PROPERTY: property_of(checks)}
-        return {**self.properties, **comment, **own, **dialects}
+        """The requested properties, including those that have an option."""
+        checks, dialects, travel = self.given_checks, self.given_dialects, self.given_time_travel
+        options = {
+            COMMENT_PROPERTY: self.comment,
+            CHECKS_PROPERTY: None if checks is None else property_of(checks),
+            DIALECTS_PROPERTY: None if dialects is None else ",".join(dialects),
+            TIME_TRAVEL_PROPERTY: None if travel is None else str(travel).lower(),
+        }
+        return {**self.properties, **{key: text for key, text in options.items() if text is not None}}
+
+    @property
+    def given_time_travel(self) -> bool | None:
+        """Whether each refresh stays in the history, by the option or the property; ``None`` if there is neither."""
+        text = self.properties.get(TIME_TRAVEL_PROPERTY)
+        return text.lower() == "true" if text is not None and self.time_travel is None else self.time_travel
+
+    @property
+    def given_dialects(self) -> tuple[str, ...] | None:
+        """The requested dialects, by the option or the property; ``None`` if there is neither.
+
+        Raises:
+            ConfigurationError: One is not known.
+        """
+        text = self.properties.get(DIALECTS_PROPERTY)
+        if not self.dialects and text is None:
+            return None
+        return known_dialects(self.dialects or (text or "").split(","))
 
     @property
     def given_checks(self) -> tuple[Check, ...] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_mv.checks import read_checks
-from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
+from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.freshness.versions import versions
@@ -23,9 +23,11 @@ from tests.contract.support import VIEW, defined_at_once
 CHECKS = read_checks(["orders > 0"], source="test")
 #: Changes of metadata, one after the other, each with what is said.
 METADATA: dict[str, dict[str, Any]] = {
+    "time travel: false → true": {"properties": {"airflow-mv.time-travel": "True"}},
+    "time travel: true → false": {"time_travel": False},
     "refresh strategy: full → incremental": {"refresh_strategy": "incremental"},
     "allow stale data: false → true": {"allow_stale_data": True},
-    "time travel: false → true": {"time_travel": True},
+    "allow stale data: true → false": {"allow_stale_data": False},
     "property team: not set → 'sales'": {"properties": {"team": "sales"}},
     "property team: 'sales' → 'north'": {"properties": {"team": "north"}},
     "comment: none → 'of each day'": {"comment": "of each day"},
@@ -37,7 +39,8 @@ SHORTER = "SELECT region, count(*) AS orders FROM lake.sales.orders GROUP BY reg
 REBUILDS: dict[str, dict[str, Any]] = {
     "query: …, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY region → "
     "…, count(*) AS orders FROM lake.sales.orders GROUP BY region": {"sql": SHORTER},
-    "dialects: none → trino": {"sql": SHORTER, "dialects": ["trino"]},
+    "dialects: none → duckdb": {"sql": SHORTER, "properties": {"airflow-mv.dialects": "DuckDB"}},
+    "dialects: duckdb → duckdb,trino": {"sql": SHORTER, "dialects": ["duckdb", "trino"]},
     "columns: region, orders → Area, n": {"sql": SHORTER, "columns": ["Area", "n"]},
     "comment of column Area: '' → 'of the order'": {
         "sql": SHORTER,
@@ -209,6 +212,17 @@ def test_a_query_that_stays_keeps_the_namespace_of_its_short_names(every_home: L
     create(every_home.catalog, VIEW, Definition(SHORT), stager=every_home.stager, replace=True)
     every_home.refresh()
     assert {row["region"] for row in every_home.read()} == {"north", "south"}
+
+
+@in_homes(lambda name: not name.endswith("-table"))
+def test_a_query_for_a_plain_view_is_refused_before_anything_is_made(every_home: Lake) -> None:
+    every_home.plain_view("daily", QUERY, ["region", "orders", "amount"])
+    every_home.table()
+    tables = every_home.iceberg.list_tables("sales")
+    for replace in (False, True):
+        with pytest.raises((AlreadyExistsError, NotMaterializedError)):
+            create(every_home.catalog, VIEW, Definition(SHORT), stager=every_home.stager, replace=replace)
+    assert every_home.iceberg.list_tables("sales") == tables
 
 
 @in_homes(lambda name: not name.endswith("-table"))

@@ -208,6 +208,7 @@ def test_a_refresh_succeeds_and_warns_if_the_registry_cannot_be_written(
         (warning,) = [record.getMessage() for record in caplog.records if "registry" in record.getMessage()]
         assert "lake.sales.daily was refreshed, but its refresh" in warning
         assert COMPONENT_PROPERTY in warning
+        assert "`airflow-mv registry rebuild --catalog lake` adds" in warning
         assert home.iceberg.load_table("sales.refreshes").metadata.snapshots == []
 
 
