@@ -187,8 +187,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
             CommitError: A retry may help.
         """
         from airflow_mv.maintenance.run import maintain_after_refresh
-        from airflow_mv.refresh.registry_row import add_to_registry
-        from airflow_mv.refresh.run import stage
+        from airflow_mv.refresh.run import add_to_registry, stage
 
         started = time.monotonic()
         with task_errors(self):

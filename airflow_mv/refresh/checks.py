@@ -50,6 +50,8 @@ def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedCheck
         ConfigurationError: A check names a column that the view does not have.
         InvalidQueryError: The SQL of a check is invalid.
     """
+    if not checks:
+        return None
     observation = inputs.observation
     loaded, storage, schema = observation.view, observation.storage, observation.view.metadata.schema_
     interval = observation.interval

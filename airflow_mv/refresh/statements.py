@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
 from airflow_mv.quoting import quote, string_literal
@@ -303,10 +302,7 @@ def renamed(query: str, columns: Sequence[str]) -> str:
 
 def partition_transforms(storage: TableMetadata, columns: Sequence[str]) -> list[str]:
     """Return a table's partitioning as Spark writes it, without fields whose columns no longer exist."""
-    names = {field["id"]: str(field["name"]) for field in storage.current_schema.get("fields", []) if "id" in field}
-    spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
-    fields: list[dict[str, Any]] = spec.get("fields", [])
-    found = [_transform(str(field.get("transform")), names.get(field.get("source-id", -1))) for field in fields]
+    found = [_transform(*field) for field in storage.partition_fields]
     kept = {quote(column) for column in columns}
     return [text for text, column in found if column in kept]
 

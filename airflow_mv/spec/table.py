@@ -126,6 +126,13 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     refs: dict[str, Ref] = msgspec.field(default_factory=dict)
 
     @property
+    def partition_fields(self) -> list[tuple[str, str | None]]:
+        """The transforms of the current partitioning, each with its column; ``None`` for one that no longer exists."""
+        names = {field["id"]: str(field["name"]) for field in self.current_schema.get("fields", []) if "id" in field}
+        spec = next((item for item in self.partition_specs if item.get("spec-id") == self.default_spec_id), {})
+        return [(str(field["transform"]), names.get(field.get("source-id"))) for field in spec.get("fields", [])]
+
+    @property
     def head(self) -> int | None:
         """The current snapshot's id, or ``None`` for a table that was never written."""
         return None if self.current_snapshot_id in (None, -1) else self.current_snapshot_id
@@ -207,13 +214,7 @@ def _shape(value: Any) -> Any:
 
 def same_partitioning(one: TableMetadata, other: TableMetadata) -> bool:
     """Whether two tables are partitioned alike, by transforms and names of columns."""
-    return _partitioning(one) == _partitioning(other)
-
-
-def _partitioning(table: TableMetadata) -> list[tuple[str, str | None]]:
-    names = {field.get("id"): str(field["name"]) for field in table.current_schema.get("fields", [])}
-    spec = next((item for item in table.partition_specs if item.get("spec-id") == table.default_spec_id), {})
-    return [(str(field["transform"]), names.get(field.get("source-id"))) for field in spec.get("fields", [])]
+    return one.partition_fields == other.partition_fields
 
 
 _ABSENT = msgspec.Raw(b"")

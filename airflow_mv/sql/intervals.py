@@ -48,7 +48,7 @@ def resolve(
     Raises:
         ConfigurationError: There is no suitable column, or the interval is empty or contains a part of a day.
     """
-    kind, column = _column(span.column, fields, properties, view=view)
+    kind, column = interval_column(fields, properties, column=span.column, view=view)
     last = span.end or _partition_end(span, column, storage, view=view)
     if span.start.tzinfo is None or last.tzinfo is None:
         raise ConfigurationError(f"view {view}, interval {span}: its times need a zone")
@@ -98,9 +98,7 @@ def unit_of(column: str, storage: TableMetadata) -> str | None:
     Returns:
         ``None`` if no partition field is a time of the column.
     """
-    names = {field["id"]: field["name"] for field in storage.current_schema.get("fields", []) if "id" in field}
-    spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
-    of_column = [field["transform"] for field in spec.get("fields", []) if names.get(field.get("source-id")) == column]
+    of_column = [transform for transform, source in storage.partition_fields if source == column]
     units = {"identity": "day"} if kind_of(column, storage.current_schema.get("fields", [])) == "date" else {}
     found = [units.get(transform, transform) for transform in of_column]
     return next((unit for unit in _UNITS if unit in found), None)
@@ -120,7 +118,21 @@ def interval_column(
     Raises:
         ConfigurationError: There is no suitable column.
     """
-    return _column(column, fields, properties, view=view)
+    fit = [str(field["name"]) for field in fields if kind_of(field["name"], fields) in _LITERALS]
+    would = f"these columns are suitable: {', '.join(fit)}" if fit else "no column of it is suitable"
+    column = column or properties.get(COLUMN_PROPERTY)
+    if column is None:
+        raise ConfigurationError(
+            f"view {view} has no interval column: name one (--interval-column, interval_column=), or set the "
+            f"view's property {COLUMN_PROPERTY}; {would}"
+        )
+    if column not in fit:
+        known = kind_of(column, fields)
+        what = f"is of type {known}" if known else "is not a column of it"
+        raise ConfigurationError(
+            f"view {view}: {column!r} {what}; an interval needs a date, timestamp or timestamptz: {would}"
+        )
+    return kind_of(column, fields), column
 
 
 def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str) -> datetime:
@@ -136,26 +148,6 @@ def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str
 
 def _literal(moment: datetime, kind: str) -> str:
     return f"{_LITERALS[kind]} '{literal_text(moment, kind)}'"
-
-
-def _column(
-    wanted: str | None, fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str
-) -> tuple[str, str]:
-    fit = [str(field["name"]) for field in fields if kind_of(field["name"], fields) in _LITERALS]
-    would = f"these columns are suitable: {', '.join(fit)}" if fit else "no column of it is suitable"
-    column = wanted or properties.get(COLUMN_PROPERTY)
-    if column is None:
-        raise ConfigurationError(
-            f"view {view} has no interval column: name one (--interval-column, interval_column=), or set the "
-            f"view's property {COLUMN_PROPERTY}; {would}"
-        )
-    if column not in fit:
-        known = kind_of(column, fields)
-        what = f"is of type {known}" if known else "is not a column of it"
-        raise ConfigurationError(
-            f"view {view}: {column!r} {what}; an interval needs a date, timestamp or timestamptz: {would}"
-        )
-    return kind_of(column, fields), column
 
 
 def _day(moment: datetime, span: Span, view: str) -> datetime:

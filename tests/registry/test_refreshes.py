@@ -15,7 +15,7 @@ import pytest
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.registry import rebuild, sync
-from airflow_mv.refresh.registry_row import add_to_registry
+from airflow_mv.refresh.run import add_to_registry
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
 from airflow_mv.registry.registry import Registry, require_registry
