@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_mv.errors import InvalidQueryError
 from airflow_mv.refresh.verify import verify
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
@@ -28,6 +29,14 @@ def test_a_view_of_all_columns_is_not_affected_by_a_new_column(lake: Lake) -> No
     assert lake.rows("v") == [(1, 9), (2, 2), (3, 3)]
     assert verify(lake.catalog, lake("v"), session=lambda: lake.spark).equal
     check(lake, "v", "SELECT * FROM r WHERE n > 0", in_duckdb=True, columns={"r": ("k", "n")})
+
+    lake.run("ALTER TABLE {ns}.r DROP COLUMN k", "ALTER TABLE {ns}.r ADD COLUMN other int FIRST")
+    lake.run("INSERT INTO {ns}.r (other, n, more) VALUES (5, 5, 5)")
+    stored = lake.rows("v")
+    with pytest.raises(InvalidQueryError, match="at the snapshots to read: k of"):
+        lake.refresh("v")
+    assert lake.rows("v") == stored
+    assert verify(lake.catalog, lake("v"), session=lambda: lake.spark).equal, "recomputed at the recorded snapshots"
 
 
 @pytest.mark.slow
