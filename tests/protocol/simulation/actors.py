@@ -255,8 +255,9 @@ def redefining(process: Process) -> None:
     sql = query(10_000 + world.next_snapshot(), wider=False)
     table = parse_table(json.dumps(empty_table("s3://w/new", world.now)).encode(), source="new storage table")
     storage = NewStorage(PointedStorage("s3://w/new", table, None), VIEW)
+    new = Definition(sql)
     change = NewDefinition(
-        world.catalog, existing, {"spark": sql}, storage, Definition(sql), storage=None, effects=process.effects
+        world.catalog, existing, {"spark": sql}, existing.context, storage, new, storage=None, effects=process.effects
     )
     _publish(process, change, f"{existing.metadata.view_uuid}: {sql}")
 
