@@ -65,14 +65,14 @@ def expand_stars(
 
     The query is unchanged if no ``*`` returns more, or if the columns of a ``*`` cannot be determined.
 
-    Raises:
-        InvalidQueryError: A column of a ``*`` was dropped or renamed, and others would take its place.
-
     Args:
         query: The query.
         columns: The view's columns.
         views: The nested plain views.
         schemas: The columns of base tables; must contain those that a ``*`` stands for.
+
+    Raises:
+        InvalidQueryError: A column of a ``*`` was dropped or renamed, and others would take its place.
     """
     if "*" not in query.text:
         return query
