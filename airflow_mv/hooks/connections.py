@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -22,20 +23,29 @@ def find_connection(conn_id: str) -> Connection | None:
         conn_id: The connection.
 
     Raises:
-        ConfigurationError: Airflow's database could not be read from outside of Airflow, or what is stored for the id
-            is not a connection.
+        ConfigurationError: Airflow's database could not be read from outside of Airflow, what is stored for the id is
+            not a connection, or Airflow denies access to it.
         CatalogUnavailableError: A secrets backend or the API server failed, so it is not known whether it has the
             connection.
     """
-    with suppress(AirflowNotFoundException):
+    with suppress(AirflowNotFoundException), _access_denied(conn_id):
         return BaseHook.get_connection(conn_id)
     # Airflow's lookup passes over a secrets backend that fails, its own database included.
     if reads_connections_from_the_database():
         _require_database(conn_id)
     _require_places(conn_id)
-    with suppress(AirflowNotFoundException):
+    with suppress(AirflowNotFoundException), _access_denied(conn_id):
         return BaseHook.get_connection(conn_id)
     return None
+
+
+@contextmanager
+def _access_denied(conn_id: str) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:  # AirflowSecretsBackendAccessDenied
+        reason = shortened(redacted(" ".join(str(error).split())), _LONGEST)
+        raise ConfigurationError(f"connection {conn_id!r}: Airflow denies this task access to it: {reason}") from None
 
 
 def _require_places(conn_id: str) -> None:

@@ -168,12 +168,12 @@ class Vault:
 class ApiServer:
     """What a task sends its requests to. It finds no connection, either, while its database does not respond."""
 
-    def __init__(self, *, has_database: bool = True) -> None:
-        self.has_database = has_database
+    def __init__(self, *, has_database: bool = True, answer: str = "CONNECTION_NOT_FOUND") -> None:
+        self.has_database, self.answer = has_database, ErrorType[answer]
 
     def send(self, message: object) -> object:
         if isinstance(message, GetConnection):
-            return ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND)
+            return ErrorResponse(error=self.answer)
         if not self.has_database:
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500}))
         return TaskStatesResult(task_states={})
@@ -217,3 +217,10 @@ def test_a_connection_that_no_place_has_is_missing(monkeypatch: pytest.MonkeyPat
     looking_in(monkeypatch, Vault(*[ValueError("port 'hunter22'")] * 9), ApiServer())
     with pytest.raises(ConfigurationError, match=r"Vault has a value for it that is not a connection \(ValueError\)"):
         MaterializedViewHook("odd").content()
+
+
+@pytest.mark.skipif(not hasattr(ErrorType, "PERMISSION_DENIED"), reason="Airflow 3.2 finds no connection then")
+def test_a_connection_that_the_task_may_not_read_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking_in(monkeypatch, Vault(), ApiServer(answer="PERMISSION_DENIED"))
+    with pytest.raises(ConfigurationError, match="connection 'secret': Airflow denies this task access to it"):
+        MaterializedViewHook("secret").content()

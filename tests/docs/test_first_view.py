@@ -37,5 +37,6 @@ def test_the_commands_of_the_first_view_print_what_the_page_shows(tmp_path: Path
     printed = _VARYING.sub("…", done.stdout)
     shown = [_VARYING.sub("…", block) for block in blocks("output")]
     assert shown
-    assert [block for block in shown if block not in printed] == [], printed
-    assert re.search(r"(?m)^\* .* merge ", done.stdout), printed
+    # A read has no order. The plan chooses between two modes that take about as long, by the speed of the machine.
+    assert [line for block in shown for line in block.splitlines() if line not in printed.splitlines()] == [], printed
+    assert re.search(r"(?m)^\* .* (merge|full) ", done.stdout), printed
