@@ -206,7 +206,7 @@ def _defaults(*, local: bool) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         # Spark keeps 1,000 queries and 100,000 tasks in memory for its UI, even if the UI is off.
-        # A step's jobs and stages have to be there when it ends: see job/executors.py.
+        # A step's jobs and stages have to be there when it ends: see ExecutorTime in job/context.py.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "200",
