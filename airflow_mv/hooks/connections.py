@@ -44,8 +44,9 @@ def _access_denied(conn_id: str) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:  # AirflowSecretsBackendAccessDenied
-        reason = shortened(redacted(" ".join(str(error).split())), _LONGEST)
-        raise ConfigurationError(f"connection {conn_id!r}: Airflow denies this task access to it: {reason}") from None
+        raise ConfigurationError(
+            f"connection {conn_id!r}: Airflow denies this task access to it: {_shown(error)}"
+        ) from None
 
 
 def _require_places(conn_id: str) -> None:
@@ -58,10 +59,13 @@ def _require_places(conn_id: str) -> None:
                 f"({type(error).__name__}); write it as JSON or as a URI"
             ) from None
         except Exception as error:  # noqa: BLE001 (backends raise the errors of their own clients)
-            reason = shortened(redacted(" ".join(str(error).split())), _LONGEST)
             raise CatalogUnavailableError(
-                f"connection {conn_id!r} was not found, and {place} failed: {type(error).__name__}: {reason}"
+                f"connection {conn_id!r} was not found, and {place} failed: {type(error).__name__}: {_shown(error)}"
             ) from None
+
+
+def _shown(error: Exception) -> str:
+    return shortened(redacted(" ".join(str(error).split())), _LONGEST)
 
 
 def _require_database(conn_id: str) -> None:

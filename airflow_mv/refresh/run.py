@@ -437,9 +437,6 @@ def _stored_rows(view: LoadedView, storage: LoadedStorage, interval: Interval | 
 # -------------------------------------------------------------------------- the row in the registry
 
 
-log = logging.getLogger(__name__)
-
-
 def add_to_registry(
     catalog: MaterializedViewCatalog,
     plan: RefreshPlan,
@@ -460,7 +457,11 @@ def add_to_registry(
     if not catalog.properties.get(PLACE) or not result.published:
         return
     try:
-        _leave(catalog, plan, outcome, result, requester)
+        from airflow_mv.registry.registry import leave, registry_of
+
+        registry = registry_of(catalog)
+        if registry is not None:
+            leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
     except Exception as error:  # noqa: BLE001 (the rows are published; what follows must not fail the task)
         log.warning(
             "%s was refreshed, but its refresh %s could not be added to the registry (%s: %s). `airflow-mv registry "
@@ -471,20 +472,6 @@ def add_to_registry(
             error,
             catalog.name,
         )
-
-
-def _leave(
-    catalog: MaterializedViewCatalog,
-    plan: RefreshPlan,
-    outcome: Outcome | None,
-    result: RefreshResult,
-    requester: Requester,
-) -> None:
-    from airflow_mv.registry.registry import leave, registry_of
-
-    registry = registry_of(catalog)
-    if registry is not None:
-        leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
 
 
 def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: RefreshResult) -> RefreshRow:
