@@ -34,7 +34,7 @@ class TaskRow:
 
 
 class AirflowProcess:
-    """A process that prepares Airflow at once, and runs the DAG when it is told to.
+    """A process that prepares Airflow at once, and runs the DAG after :meth:`start`.
 
     Args:
         home: The demo's folder.
@@ -58,8 +58,15 @@ class AirflowProcess:
                 env={**os.environ, **settings()},
             )
 
-    def run(self, report: Callable[[TaskRow, float], None]) -> None:
-        """Run the DAG.
+    def start(self) -> None:
+        """Let Airflow run the DAG."""
+        with suppress(BrokenPipeError), self._process.stdin or nullcontext() as told:
+            # Without a reader the process has ended; the log says why.
+            if told is not None:
+                told.write(b"run\n")
+
+    def wait(self, report: Callable[[TaskRow, float], None]) -> None:
+        """Wait until the DAG's run has ended.
 
         Args:
             report: Called with each task that has finished, and with the share of the tasks that have.
@@ -67,10 +74,6 @@ class AirflowProcess:
         Raises:
             JobError: The run failed; the message names the log.
         """
-        with suppress(BrokenPipeError), self._process.stdin or nullcontext() as told:
-            # Without a reader the process has ended; the log says why.
-            if told is not None:
-                told.write(b"run\n")
         while self._process.poll() is None:
             time.sleep(_POLL_SECONDS)
             self._tell_new(report)

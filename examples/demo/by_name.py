@@ -19,7 +19,7 @@ QUERY = "SELECT count(*) AS view_rows, sum(flights) AS flights FROM {table}"
 
 
 class SparkProcess:
-    """A process with a session of Spark SQL, which starts while other work is done.
+    """A process with a session of Spark SQL, which starts while other work is done. The base tables are loaded.
 
     Args:
         home: The demo's folder.
@@ -57,6 +57,8 @@ class SparkProcess:
 def main(home: DemoHome) -> None:
     """Open a session, wait for a view's name on stdin, and print the query's row."""
     spark = _session(home)
+    # The first query of a session takes seconds, for any table. They pass while Airflow runs the DAG.
+    spark.table(f"{CATALOG}.{NAMESPACE}.airlines").count()
     view = sys.stdin.readline().strip()
     if view:
         print(json.dumps(spark.sql(QUERY.format(table=f"{CATALOG}.{NAMESPACE}.{view}")).collect()[0]))

@@ -33,9 +33,8 @@ def run(home: DemoHome) -> None:
     is_new = not (home.folder / "catalog.db").exists()
     home.folder.mkdir(parents=True, exist_ok=True)
     with Bar() as bar, ExitStack() as stack:
-        # Airflow and a second Spark start while the tables are loaded.
+        # Airflow starts while the tables are loaded, and a second Spark while Airflow runs the DAG.
         airflow = stack.enter_context(closing(AirflowProcess(home)))
-        spark = stack.enter_context(closing(by_name.SparkProcess(home))) if is_new else None
         # Imported when these run already.
         from pyiceberg.catalog import load_catalog
 
@@ -47,9 +46,11 @@ def run(home: DemoHome) -> None:
             iceberg = load_catalog(CATALOG, **home.catalog_properties)
             for line in load(iceberg, range(1, 6)):
                 console.print(f"    {line}", style="dim")
-        expected = answers(range(1, 7))
         with bar.step(f"run the DAG {DAG_ID} in Airflow (dag.test)", 85):
-            airflow.run(lambda row, share: _show(bar, row, share))
+            airflow.start()
+            spark = stack.enter_context(closing(by_name.SparkProcess(home))) if is_new else None
+            expected = answers(range(1, 7))
+            airflow.wait(lambda row, share: _show(bar, row, share))
         with bar.step("check every row against DuckDB over the raw files", 5):
             counts = compare(MaterializedViewCatalog(iceberg), expected)
         with bar.step(f"read {CATALOG}.{NAMESPACE}.{AS_TABLE} by its name, without airflow-mv", 5):
