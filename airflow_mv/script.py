@@ -687,6 +687,10 @@ def _step(raw: dict[str, Any]) -> Step:
     return step
 
 
+#: Runs a script and returns its outcome.
+Stager = Callable[[Script], Outcome]
+
+
 def temporary(name: str) -> str:
     """Return the quoted name of a temporary view in a script. Each run has its own temporary views."""
     return quote(f"{STAGING}-{name}")

@@ -12,7 +12,8 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.freshness.pending_changes import find_pending_changes
+from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.pending_changes import pending_changes
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions, plan_refresh
@@ -79,7 +80,7 @@ def test_a_change_of_rows_is_never_missed_whatever_summaries_omit(home: Lake, se
         if before != after:
             assert state.state == State.STALE, state.reasons
             assert plan.mode not in (Mode.NOOP, Mode.FAST_FORWARD)
-            assert find_pending_changes(home.catalog, "sales.daily") is not None
+            assert pending_changes(observe(home.catalog, "sales.daily")) is not None
         home.refresh()
         assert status(home.catalog, "sales.daily").state == State.FRESH
         assert {row["region"]: row["amount"] for row in home.read()} == amounts(home)
@@ -99,7 +100,7 @@ def test_a_commit_without_a_change_keeps_a_view_fresh_if_its_manifests_prove_it(
     strip(home, random.Random(1), all_of_it=True)
     found = status(home.catalog, "sales.daily")
     assert (found.state, [reason.code for reason in found.reasons]) == (State.FRESH, [Code.ONLY_REPLACED])
-    assert find_pending_changes(home.catalog, "sales.daily") is None
+    assert pending_changes(observe(home.catalog, "sales.daily")) is None
     assert home.refresh().mode == Mode.FAST_FORWARD
 
 
@@ -122,7 +123,7 @@ def test_unknown_numbers_are_reported_as_unknown(home: Lake) -> None:
     change = found.to_dict()["base_tables"][0]
     assert {change[key] for key in ("rows_added", "bytes_added", "files_added", "total_rows", "total_bytes")} == {None}
     assert "+unknown rows" in found.reasons[0].message
-    pending = find_pending_changes(home.catalog, "sales.daily")
+    pending = pending_changes(observe(home.catalog, "sales.daily"))
     assert pending is not None
     assert pending.to_dict()["tables"][0]["rows_added"] is None
     plan = plan_refresh(home.catalog, "sales.daily")

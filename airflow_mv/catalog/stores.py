@@ -21,7 +21,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     UnsupportedError,
 )
-from airflow_mv.spec.times import parse_timestamp
+from airflow_mv.spec.times import parse_timestamp, to_ms
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -181,7 +181,7 @@ def _fsspec_time(system: Any, path: str, found: Any) -> int:
     stamp = next((found[key] for key in _FSSPEC_TIMES if found.get(key)), None) or system.modified(path)
     if isinstance(stamp, str):
         stamp = parse_timestamp(stamp)
-    return int((stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)) * 1000)
+    return to_ms(stamp) if isinstance(stamp, datetime) else int(float(stamp) * 1000)
 
 
 # ------------------------------------------------------------------------------------------- errors

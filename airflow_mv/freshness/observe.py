@@ -40,6 +40,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
+from airflow_mv.spec.times import to_ms
 from airflow_mv.sql.intervals import resolve
 from airflow_mv.sql.query import Dependencies, NestedView, ParsedQuery, base_tables, names_to_load, parse_query
 from airflow_mv.sql.translation import spark_sql
@@ -591,7 +592,7 @@ def _read(
         raise _NotSelectedError(str(error)) from None
     head = table.head
     if as_of is not None:
-        head = snapshot_as_of(_of_ends(table), int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
+        head = snapshot_as_of(_of_ends(table), to_ms(as_of), name=str(identifier)).snapshot_id
     # A recorded location means the snapshot that is current in it, with its columns, not an older one.
     same = head == table.head and not any(changed_columns(str(identifier), table, head))
     location = place.metadata_location if same else None

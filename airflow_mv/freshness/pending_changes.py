@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.lag import Lag, lag, last_change
-from airflow_mv.freshness.observe import Observation, observe, require_readable
+from airflow_mv.freshness.observe import Observation, require_readable
 from airflow_mv.freshness.pending import PendingCriteria
-from airflow_mv.freshness.state import BaseTableChange, Pins, State
+from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.times import to_ms
 
 #: States that a refresh would change.
 _BEHIND = frozenset({State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGED})
@@ -73,37 +73,22 @@ def _table(change: BaseTableChange) -> dict[str, Any]:
     }
 
 
-def find_pending_changes(
-    catalog: MaterializedViewCatalog,
-    view: str | Identifier,
-    wanted: PendingCriteria | None = None,
-    *,
-    pins: Pins | None = None,
-    now: datetime | None = None,
+def pending_changes(
+    seen: Observation, wanted: PendingCriteria | None = None, *, now: datetime | None = None
 ) -> PendingChanges | None:
     """Return the pending changes of a view, or ``None`` if none of them is wanted now.
 
     For a view that was never refreshed, or whose definition changed, every base table has pending changes.
 
     Args:
-        catalog: Where it is.
-        view: Its name.
+        seen: The view, observed.
         wanted: Which pending changes count.
-        pins: What was read for other views; see :func:`airflow_mv.freshness.observe.observe`.
         now: The current time, for ``quiet``.
 
     Raises:
-        MaterializedViewError: The view cannot be read.
         BaseTableNotFoundError: A base table cannot be read.
         ConfigurationError: The view does not read a table that should count.
     """
-    return pending_changes_of(observe(catalog, view, pins=pins), wanted, now=now)
-
-
-def pending_changes_of(
-    seen: Observation, wanted: PendingCriteria | None = None, *, now: datetime | None = None
-) -> PendingChanges | None:
-    """Return the pending changes of an observed view; see :func:`find_pending_changes`."""
     wanted = wanted or PendingCriteria()
     counted = _counted(seen, wanted)
     require_readable(seen.view.identifier, seen.tables)
@@ -151,7 +136,7 @@ def _quiet(found: PendingChanges, wanted: PendingCriteria, now: datetime) -> boo
         if (table := tables[change.identifier].table)
         and (item := last_change(table, change.current, tables[change.identifier].same_rows))
     ]
-    now_ms = now.timestamp() * 1000
+    now_ms = to_ms(now)
     if now_ms - max(last, default=0) >= wanted.quiet.total_seconds() * 1000:
         return True
     waited = found.lag.seconds(now)

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import SnapshotNotFoundError
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.times import from_ms
+from airflow_mv.spec.times import from_ms, to_ms
 from airflow_mv.spec.view import CHANGE_ID, ViewMetadata, ViewVersion
 from airflow_mv.sql.types import spark_type
 
@@ -54,7 +54,7 @@ def version_at(metadata: ViewMetadata, at: datetime, *, view: str) -> ViewVersio
     time = at if at.tzinfo else at.replace(tzinfo=UTC)
     known = {item.version_id: item for item in metadata.versions}
     entries = [entry for entry in metadata.version_log if entry.version_id in known]
-    past = [entry for entry in entries if entry.timestamp_ms <= time.timestamp() * 1000]
+    past = [entry for entry in entries if entry.timestamp_ms <= to_ms(time)]
     if past:
         return known[past[-1].version_id]
     oldest = min((entry.timestamp_ms for entry in entries), default=None)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +29,7 @@ from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Current, load_current
 from airflow_mv.publish.registered import drop_branch, holds_files
 from airflow_mv.publish.storage_change import StorageChange
-from airflow_mv.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script
+from airflow_mv.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script, Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag, staging_branch
 from airflow_mv.spec.storage_settings import sort_order_of
@@ -81,7 +80,7 @@ def compact(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
     *,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     dry_run: bool = False,
     effects: Effects | None = None,
 ) -> Compacted:
@@ -173,7 +172,7 @@ class _Rewritten:
 
 
 def _rewritten(
-    catalog: MaterializedViewCatalog, planned: Current, stager: Callable[[Script], Outcome], effects: Effects
+    catalog: MaterializedViewCatalog, planned: Current, stager: Stager, effects: Effects
 ) -> _Rewritten | None:
     """Run the job; ``None`` if it has found nothing to do."""
     view, storage = planned

@@ -15,7 +15,7 @@ from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.expire import count_old
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.publish.refresh import DEFAULT_GRACE
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import Snapshot, TableMetadata
@@ -39,7 +39,7 @@ def maintain_view(
     *,
     older_than: timedelta = DEFAULT_GRACE,
     dry_run: bool = False,
-    stager: Callable[[Script], Outcome] | None = None,
+    stager: Stager | None = None,
     report: Callable[[str], None] = log.info,
 ) -> dict[str, Any]:
     """Compact a view's files if asked for, then expire old snapshots and delete orphan files.
@@ -69,7 +69,7 @@ def maintain_after_refresh(
     view: str | Identifier,
     *,
     published: bool,
-    stager: Callable[[Script], Outcome] | None,
+    stager: Stager | None,
     older_than: timedelta = DEFAULT_GRACE,
     report: Callable[[str], None] = log.info,
 ) -> None:
@@ -99,7 +99,7 @@ def _compact_if_many(
     catalog: MaterializedViewCatalog,
     view: LoadedView,
     storage: LoadedStorage,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     report: Callable[[str], None],
 ) -> None:
     most = bound(view.metadata.properties, COMPACT_PROPERTY, view=view.identifier)

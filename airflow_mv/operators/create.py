@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import Context
@@ -17,7 +17,7 @@ from airflow_mv.retries import task_errors
 if TYPE_CHECKING:
     from airflow_mv.catalog import Layout
     from airflow_mv.refresh.define import OnChange
-    from airflow_mv.script import Outcome, Script
+    from airflow_mv.script import Outcome, Script, Stager
 
 
 class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
@@ -176,7 +176,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                     self.log.info("SQL for %s: %s", dialect, text)
             return status(catalog, view).to_dict()
 
-    def _with_advice(self, stager: Callable[[Script], Outcome]) -> Callable[[Script], Outcome]:
+    def _with_advice(self, stager: Stager) -> Stager:
         """Return the stager, which says how the refresh gets the Spark that it starts."""
 
         def stage(script: Script) -> Outcome:

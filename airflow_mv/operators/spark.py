@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_mv.operators.spark_provider import SparkSubmission
     from airflow_mv.refresh.plan import RefreshPlan
     from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.script import Outcome, Script
+    from airflow_mv.script import Outcome, Script, Stager
 
 #: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
@@ -271,7 +271,7 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         self._until: float | None = None
 
     @contextmanager
-    def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Callable[[Script], Outcome]]:
+    def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Stager]:
         """Yield a stager. It connects to nothing before the first script.
 
         Args:

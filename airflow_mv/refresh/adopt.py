@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_mv.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout
@@ -20,7 +20,7 @@ from airflow_mv.publish.view_change import SUMMARY
 from airflow_mv.refresh.create import query_columns
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.explain import require_modes
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, TIME_TRAVEL_PROPERTY, is_own_ref
 from airflow_mv.spec.table import TableMetadata, same_columns
@@ -37,7 +37,7 @@ def adopt(
     view: str | Identifier,
     definition: Definition,
     *,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     effects: Effects | None = None,
 ) -> LoadedView:
     """Make the existing table of a name a materialized view of a query.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ from airflow_mv.refresh.empty_storage import known_table, write_table
 from airflow_mv.refresh.explain import require_modes
 from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
-from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
+from airflow_mv.script import MAX_AHEAD_MS, Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     CREATION_ID_PROPERTY,
@@ -74,7 +74,7 @@ def create(
     view: str | Identifier,
     definition: Definition,
     *,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     replace: bool = False,
     effects: Effects | None = None,
 ) -> LoadedView:
@@ -234,7 +234,7 @@ def _create_new(
     catalog: MaterializedViewCatalog,
     view: Identifier,
     definition: Definition,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     effects: Effects,
 ) -> LoadedView:
     if definition.sql is None:
@@ -275,7 +275,7 @@ def _materialize(
     catalog: MaterializedViewCatalog,
     existing: LoadedView,
     definition: Definition,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     effects: Effects,
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
@@ -311,7 +311,7 @@ def _redefine(
     catalog: MaterializedViewCatalog,
     existing: LoadedView,
     definition: Definition,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     effects: Effects,
 ) -> LoadedView:
     existing.materialized  # noqa: B018 (a plain view is refused, before anything is made)
@@ -488,7 +488,7 @@ def query_columns(
     sql: str,
     columns: Sequence[str] | None,
     location: str,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     context: Identifier,
     existing: LoadedView | None = None,
 ) -> NewStorage:
@@ -540,7 +540,7 @@ def _made_by_spark(
     folder: str | None,
     name: Identifier | None,
     token: str,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
 ) -> str:
     """Let Spark analyse the query and create the table; return its metadata file."""
     script = create_storage(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -17,7 +17,7 @@ from airflow_mv.refresh.create import change_settings, comments_of, create, name
 from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
 from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
 from airflow_mv.spec.partitioning import partition_transform
@@ -110,7 +110,7 @@ def define(
     view: str | Identifier,
     definition: Definition,
     *,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     on_change: OnChange = "apply",
     adopt: bool = False,
 ) -> Defined:
@@ -161,7 +161,7 @@ def _made(
     catalog: MaterializedViewCatalog,
     view: Identifier,
     definition: Definition,
-    stager: Callable[[Script], Outcome],
+    stager: Stager,
     *,
     adopt: bool,
 ) -> Defined | None:

@@ -30,6 +30,7 @@ from airflow_mv.spec.refresh_state import (
     write,
 )
 from airflow_mv.spec.storage_settings import sort_order, storage_properties
+from airflow_mv.spec.times import to_ms
 from airflow_mv.sql.types import columns_of
 
 
@@ -149,7 +150,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
         estimates=choice.estimates or ((inputs.full_estimate,) if choice.mode == Mode.FULL else ()),
         skips=policy.on_fallback == "skip",
         interval=observation.interval,
-        behind_since_ms=None if since is None else int(since.timestamp() * 1000),
+        behind_since_ms=None if since is None else to_ms(since),
         renamed=tuple(renamed.items()),
         repeats=_repeats(choice.reasons, observation.storage.record, loaded.metadata.current_version_id),
     )

@@ -23,8 +23,9 @@ from airflow_mv.errors import (
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
-from airflow_mv.refresh.run import Stager, refresh
+from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.time_travel import CURRENT, TimeTravel, find
+from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 

@@ -41,7 +41,7 @@ from airflow_mv.refresh.intervals import EarlierRound
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.registry.model import RefreshRow, Requester
 from airflow_mv.registry.settings import PLACE
-from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script
+from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script, Stager
 from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
@@ -52,9 +52,6 @@ from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
 
 log = logging.getLogger(__name__)
-
-#: Runs a script and returns its outcome.
-Stager = Callable[[Script], Outcome]
 
 #: Error messages of Spark and Iceberg for lost or truncated files.
 _ABOUT_FILES = re.compile(

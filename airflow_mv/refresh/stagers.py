@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import JobError, MaterializedViewError
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Outcome, Script, Stager
 from airflow_mv.spec.identifiers import DELTA_BY_PATH
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
 
 def session_stager(
     catalog: MaterializedViewCatalog, spark: SparkSession, *, report: Callable[[str], None] = log.info
-) -> Callable[[Script], Outcome]:
+) -> Stager:
     """Return a stager that runs scripts in an existing session."""
 
     def stage(script: Script) -> Outcome:

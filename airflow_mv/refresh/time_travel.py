@@ -15,7 +15,7 @@ from airflow_mv.refresh.inputs import load_tables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, RefreshRecord, StorageState, is_complete
 from airflow_mv.spec.table import TableMetadata, ancestors
-from airflow_mv.spec.times import from_ms, parse_time
+from airflow_mv.spec.times import from_ms, parse_time, to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _with_log(view: LoadedView, storage: LoadedStorage, state: StorageState, wan
 
 
 def _of_time(view: LoadedView, state: StorageState, moment: datetime) -> RefreshRecord:
-    refresh_id = state.current_at(_ms(moment))
+    refresh_id = state.current_at(to_ms(moment))
     found = next((record for record in state.refreshes if record.refresh_id == refresh_id), None)
     gone = f": the view was at refresh {refresh_id} then, which is not recorded any more" if refresh_id else ""
     return found or _missing(view, state, f"as of {moment.isoformat()}{gone}")
@@ -143,7 +143,7 @@ def _of_bases(
         require_readable(view.identifier, observed)
         commits = {str(name): _commit_times(table) for name, table in load_tables(catalog, observed).items()}
         read = [(record, [_commit_time(commits, base) for base in _bases(record)]) for record in records]
-        fit = [record for record, times in read if all(time is not None and time <= _ms(moment) for time in times)]
+        fit = [record for record, times in read if all(time is not None and time <= to_ms(moment) for time in times)]
         if fit:
             return max(fit, key=lambda record: _input_time(commits, record))
     return _missing(view, state, f"whose base tables were read as they were at {moment.isoformat()} or earlier")
@@ -177,10 +177,6 @@ def _commit_times(table: TableMetadata) -> dict[int, int]:
 
 def _commit_time(commits: Mapping[str, Mapping[int, int]], base: BaseTable) -> int | None:
     return 0 if base.snapshot_reference == NO_SNAPSHOT else commits[base.identifier].get(base.snapshot_reference)
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
 
 
 def _missing(view: LoadedView, state: StorageState, requested: str) -> RefreshRecord:

@@ -86,6 +86,11 @@ def from_ms(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST_MS) / 1000, UTC)
 
 
+def to_ms(moment: datetime) -> int:
+    """Return a time in milliseconds since the epoch; a part of a millisecond is dropped."""
+    return int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000
+
+
 def is_start_of_day(moment: datetime) -> bool:
     """Whether an aware time is the first moment of a day in its zone.
 

@@ -93,7 +93,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     """
     from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.observe import observe
-    from airflow_mv.freshness.pending_changes import pending_changes_of
+    from airflow_mv.freshness.pending_changes import pending_changes
     from airflow_mv.freshness.state import Pins, State
 
     found: dict[str, PendingChanges] = {}
@@ -105,7 +105,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     def pending(view: str) -> PendingChanges | None:
         hook = connected.hook
         seen = observe(hook.catalog_for(view), hook.identify(view), pins=pins)
-        changes = pending_changes_of(seen, wanted)
+        changes = pending_changes(seen, wanted)
         is_fresh = changes is None and seen.freshness.state == State.FRESH and seen.pointers is not None
         connected.fresh[view, wanted] = seen.pointers if is_fresh else None
         return changes

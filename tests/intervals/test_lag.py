@@ -12,7 +12,7 @@ import pytest
 
 from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.freshness.observe import Observation, observe
-from airflow_mv.freshness.pending_changes import find_pending_changes
+from airflow_mv.freshness.pending_changes import pending_changes
 from tests.intervals.support import VIEW, Days, days, days_lake
 
 HOUR = timedelta(hours=1)
@@ -77,9 +77,9 @@ def test_rows_that_were_never_computed_have_no_grace(sqlite_uri: str, warehouse:
 
 def test_refreshing_intervals_is_not_a_pending_change(lake: Days) -> None:
     """The rest is as stale as before; an event for each interval would start a loop."""
-    before = find_pending_changes(lake.catalog, VIEW)
+    before = pending_changes(observe(lake.catalog, VIEW))
     assert before is not None
     lake.refresh_days(4, 5)
-    after = find_pending_changes(lake.catalog, VIEW)
+    after = pending_changes(observe(lake.catalog, VIEW))
     assert after is not None
     assert after.mark == before.mark

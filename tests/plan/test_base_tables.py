@@ -17,7 +17,7 @@ import pytest
 
 from airflow_mv.errors import BaseTableNotFoundError, InvalidMetadataError, InvalidQueryError, PinError
 from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.pending_changes import PendingCriteria, find_pending_changes
+from airflow_mv.freshness.pending_changes import PendingCriteria, pending_changes
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.lineage.facts import gather
@@ -203,7 +203,7 @@ def test_pins_and_pending_changes_know_tables_by_path(home: Lake) -> None:
     view = home.view(sql=ALL + name)
     home.refresh()
     home.append((4, "east", 1))
-    found = find_pending_changes(home.catalog, view, PendingCriteria(tables=(name,)))
+    found = pending_changes(observe(home.catalog, view), PendingCriteria(tables=(name,)))
     assert found is not None
     assert [change.identifier for change in found.changes] == [name]
     run = pin_base_tables(home.catalog, [view])
