@@ -11,6 +11,7 @@ import pendulum
 from airflow_mv.errors import ConfigurationError
 
 _LAST_MS = 253_402_300_799_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The precision of a partition's key gives the length of the partition.
 _KEYS = (
     (re.compile(r"\d{4}", re.ASCII), "%Y", "year"),
@@ -83,11 +84,11 @@ def parse_key(key: str, zone: tzinfo) -> tuple[datetime, str]:
 
 def from_ms(milliseconds: int) -> datetime:
     """Return a stored time. A time outside of the years 1970 to 9999 is replaced by the nearest one in range."""
-    return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST_MS) / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=min(max(milliseconds, 0), _LAST_MS))
 
 
 def to_ms(moment: datetime) -> int:
-    """Return a time in milliseconds since the epoch; a part of a millisecond is dropped."""
+    """Return a time in milliseconds since the epoch; a part of a millisecond is dropped. A float would not be exact."""
     return int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000
 
 

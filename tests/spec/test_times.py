@@ -24,6 +24,7 @@ from airflow_mv.spec.times import (
     parse_time,
     parse_timestamp,
     shift,
+    to_ms,
 )
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -153,6 +154,14 @@ def test_stored_milliseconds_out_of_range_become_the_nearest_valid_time() -> Non
     assert from_ms(1372550400123).isoformat() == "2013-06-30T00:00:00.123000+00:00"
     assert from_ms(-(10**30)) == datetime(1970, 1, 1, tzinfo=UTC)
     assert from_ms(10**30) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+@given(st.integers(0, 253_402_300_799_000), st.integers(0, 999))
+def test_a_stored_time_comes_back_as_the_same_millisecond(milliseconds: int, microseconds: int) -> None:
+    """Else a reader who gives the time of a commit would get the snapshot before it."""
+    moment = from_ms(milliseconds) + timedelta(microseconds=microseconds)
+    assert to_ms(moment) == milliseconds
+    assert to_ms(pendulum.instance(moment).in_timezone("America/Santiago")) == milliseconds
 
 
 def test_no_other_module_parses_times() -> None:
