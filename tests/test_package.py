@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import distribution
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from airflow_mv.job.submit import build_package
 
@@ -157,6 +159,16 @@ def test_every_declared_dependency_is_pinned() -> None:
         and not requirement.specifier.contains(pinned.get(requirement.name.lower().replace("_", "-"), "0"))
     ]
     assert wrong == []
+
+
+def test_every_pinned_package_installs_with_the_oldest_patch_of_each_python() -> None:
+    """Debian 12 has Python 3.11.2. A pinned package for 3.11.5 or later makes `make demo` fail there."""
+    refused = []
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        with suppress(PackageNotFoundError):  # it is for another Python or another system
+            wanted = SpecifierSet(distribution(line.partition("==")[0]).metadata["Requires-Python"] or "")
+            refused += [(line, python) for python in ("3.11.0", "3.12.0", "3.13.0") if not wanted.contains(python)]
+    assert refused == []
 
 
 def test_both_distributions_that_write_pyspark_have_one_version() -> None:
