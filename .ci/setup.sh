@@ -86,12 +86,13 @@ make_venv() {
     "$1" -m venv "$VENV"
 }
 
-# uv takes a third of pip's time. Where it cannot be had, or cannot reach what pip's own settings name, pip does it.
+# uv takes a third of pip's time. It has certificates of its own: behind a proxy with another one it needs the system's.
+# Where uv cannot be had, or cannot reach what pip's own settings name, pip does it.
 # Bytecode is compiled here, on all cores: else the first demo compiles what it imports, for seven seconds.
 install_packages() {
     local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-input -c constraints.txt)
     local uv=("$VENV/bin/uv" pip install --compile-bytecode --python "$VENV/bin/python" -c constraints.txt)
-    "${pip[@]}" uv && "${uv[@]}" -e ".[$EXTRAS]" ||
+    "${pip[@]}" uv && { "${uv[@]}" -e ".[$EXTRAS]" || "${uv[@]}" --system-certs -e ".[$EXTRAS]"; } ||
         retry "${pip[@]}" -e ".[$EXTRAS]"
 }
 
