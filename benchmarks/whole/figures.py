@@ -108,7 +108,6 @@ def _full() -> Iterator[Goal]:
             " %",
             most=5,
             beside=lambda found, view=view: f"bare: {report.median(found['views'][view]['bare']):.2f} s",
-            digits=0,
         )
 
 
