@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import event
 
 from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
+from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.pending import Announcements, PendingCriteria
-from airflow_mv.freshness.pending_changes import PendingChanges, find_pending_changes
+from airflow_mv.freshness.pending_changes import PendingChanges, pending_changes
 from airflow_mv.freshness.state import Pins
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
@@ -39,7 +40,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 def pending(home: Lake, view: str = "sales.daily", **wanted: Any) -> PendingChanges | None:
-    return find_pending_changes(home.catalog, view, PendingCriteria(**wanted))
+    return pending_changes(observe(home.catalog, view), PendingCriteria(**wanted))
 
 
 def mark(home: Lake) -> str:
@@ -125,7 +126,8 @@ def test_a_quiet_period_waits_after_the_last_commit_with_a_limit(home: Lake) -> 
 
     def announced(at: datetime, **wanted: Any) -> bool:
         return (
-            find_pending_changes(home.catalog, "sales.daily", PendingCriteria(quiet=five, **wanted), now=at) is not None
+            pending_changes(observe(home.catalog, "sales.daily"), PendingCriteria(quiet=five, **wanted), now=at)
+            is not None
         )
 
     assert not announced(now)
@@ -145,9 +147,9 @@ def test_a_base_table_is_read_once_for_all_views(home: Lake) -> None:
     """A commit during a poll does not give views different states of it."""
     pins = Pins()
     first = home.append()
-    assert find_pending_changes(home.catalog, "sales.daily", pins=pins) is not None
+    assert pending_changes(observe(home.catalog, "sales.daily", pins=pins)) is not None
     home.append()
-    found = find_pending_changes(home.catalog, "sales.joined", pins=pins)
+    found = pending_changes(observe(home.catalog, "sales.joined", pins=pins))
     assert found is not None
     assert found.to_dict()["tables"][0]["to"] == str(first)
 
@@ -162,7 +164,7 @@ def test_a_poll_reads_the_pointer_of_a_base_table_once(home: Lake) -> None:
     event.listen(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
     pins = Pins()
     for view in ("sales.daily", "sales.joined"):
-        assert find_pending_changes(home.catalog, view, pins=pins) is None
+        assert pending_changes(observe(home.catalog, view, pins=pins)) is None
     event.remove(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
 
     assert len(statements) == 4, statements  # each view's own pointer, and that of each base table
