@@ -7,13 +7,13 @@ Source: Iceberg ``format/view-spec.md``, "Versions" and "Version Log".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import SnapshotNotFoundError
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.times import from_ms, to_ms
+from airflow_mv.spec.times import from_ms, parse_time, to_ms
 from airflow_mv.spec.view import CHANGE_ID, ViewMetadata, ViewVersion
 from airflow_mv.sql.types import spark_type
 
@@ -51,10 +51,11 @@ def version_at(metadata: ViewMetadata, at: datetime, *, view: str) -> ViewVersio
     Raises:
         SnapshotNotFoundError: The log begins later. The message has its first time.
     """
-    time = at if at.tzinfo else at.replace(tzinfo=UTC)
+    time = parse_time(at)
+    time_ms = to_ms(time)
     known = {item.version_id: item for item in metadata.versions}
     entries = [entry for entry in metadata.version_log if entry.version_id in known]
-    past = [entry for entry in entries if entry.timestamp_ms <= to_ms(time)]
+    past = [entry for entry in entries if entry.timestamp_ms <= time_ms]
     if past:
         return known[past[-1].version_id]
     oldest = min((entry.timestamp_ms for entry in entries), default=None)

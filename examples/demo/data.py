@@ -37,7 +37,7 @@ def rows(table: str, month: int | None = None) -> pa.Table:
 
 @cache
 def _all_rows(table: str) -> pa.Table:
-    """Read a file as it is: to import the package reads all of them with pandas, in three times the time."""
+    """Read a file as it is: an import of the package reads all of them with pandas, in twice the time."""
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise ConfigurationError("the demo's data are missing; install them: pip install 'airflow-mv[demo]'")
