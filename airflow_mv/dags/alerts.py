@@ -9,10 +9,9 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.operators.alert import FreshnessAlertOperator, Listener
-
-_RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 
 
 def freshness_alerts_dag(
@@ -44,14 +43,11 @@ def freshness_alerts_dag(
     Raises:
         ConfigurationError: Neither views nor a namespace, or both.
     """
-    own = {
-        "catchup": False,
-        "max_active_runs": 1,
-        "doc_md": "Reports when materialized views are late, and when they are on time again.",
-        **kwargs,
-        "tags": sorted({"airflow-mv", *kwargs.get("tags", ())}),
-        "default_args": {**_RETRIES, **(kwargs.get("default_args") or {})},
-    }
+    own = dag_arguments(
+        kwargs,
+        doc_md="Reports when materialized views are late, and when they are on time again.",
+        retry_delay=timedelta(minutes=1),
+    )
     with DAG(dag_id, schedule=schedule, **own) as dag:
         FreshnessAlertOperator(
             task_id="freshness",

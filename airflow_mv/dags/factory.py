@@ -8,13 +8,11 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.dags.chain import Chain, Views
 from airflow_mv.dags.group import DEFAULT_DEPTH, Applications, add_tasks, chain_of
 from airflow_mv.operators import refresh_params
 from airflow_mv.scope import ScopeName
-
-#: The operators' retry policy sets the delays.
-_RETRIES = {"retries": 2}
 
 
 def materialized_views_dag(
@@ -60,15 +58,8 @@ def materialized_views_dag(
         ConfigurationError, InvalidIdentifierError, InvalidQueryError: See :func:`airflow_mv.dags.chain.read_chain`.
     """
     chain = chain_of(views, namespace)
-    own = {
-        "catchup": False,
-        "max_active_runs": 1,
-        "doc_md": _doc(chain, namespace, scope),
-        **kwargs,
-        "tags": sorted({"airflow-mv", *kwargs.get("tags", ())}),
-        "params": {**refresh_params(), **(kwargs.get("params") or {})},
-        "default_args": {**_RETRIES, **(kwargs.get("default_args") or {})},
-    }
+    own = dag_arguments(kwargs, doc_md=_doc(chain, namespace, scope))
+    own["params"] = {**refresh_params(), **(kwargs.get("params") or {})}
     with DAG(dag_id, schedule=schedule, **own) as dag:
         add_tasks(
             chain,

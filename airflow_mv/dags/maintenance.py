@@ -9,11 +9,10 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
+from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.operators.maintenance import MaintainMaterializedViewOperator
-
-_RETRIES = {"retries": 2}
 
 
 def maintenance_dag(
@@ -47,14 +46,9 @@ def maintenance_dag(
     """
     if bool(views) == bool(namespace):
         raise ConfigurationError(f"DAG {dag_id}: give either views or a namespace")
-    own = {
-        "catchup": False,
-        "max_active_runs": 1,
-        "doc_md": "Expires old snapshots of materialized views, and deletes files that no snapshot needs.",
-        **kwargs,
-        "tags": sorted({"airflow-mv", *kwargs.get("tags", ())}),
-        "default_args": {**_RETRIES, **(kwargs.get("default_args") or {})},
-    }
+    own = dag_arguments(
+        kwargs, doc_md="Expires old snapshots of materialized views, and deletes files that no snapshot needs."
+    )
     with DAG(dag_id, schedule=schedule, **own) as dag:
 
         @task(task_id="views")

@@ -6,9 +6,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from airflow_mv.errors import MaterializedViewError, UnexpectedError
+from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError, UnexpectedError
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)
 
@@ -69,3 +73,33 @@ def _computed(item: K, compute: Callable[[K], T]) -> ItemResult[K, T]:
         unexpected = UnexpectedError(f"{item}: unexpected {type(error).__name__}; the log has its trace")
         unexpected.__cause__ = error
         return ItemResult(item, error=unexpected)
+
+
+def while_answered(
+    catalog: MaterializedViewCatalog, results: Iterable[ItemResult[Identifier, T]]
+) -> Iterator[ItemResult[Identifier, T]]:
+    """Yield results of views until their catalog has failed for several of them in a row.
+
+    All code that reads the views of a whole catalog goes through here. A catalog of base tables that does not respond
+    is a fault of the views that read it.
+
+    Args:
+        catalog: The catalog.
+        results: The results.
+
+    Raises:
+        CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
+    """
+    unanswered = 0
+    for result in results:
+        yield result
+        away = _own_error(catalog, result.item) if isinstance(result.error, CatalogUnavailableError) else None
+        unanswered = 0 if away is None else unanswered + 1
+        if away is not None and unanswered == MOST_UNANSWERED:
+            raise away
+
+
+def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
+    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not respond."""
+    (result,) = for_each([view], catalog.load)
+    return result.error if isinstance(result.error, CatalogUnavailableError) else None

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
-from airflow_mv.freshness.each import MOST_UNANSWERED, ItemResult, for_each
+from airflow_mv.freshness.each import ItemResult, for_each, while_answered
 from airflow_mv.freshness.known import (
     CacheLookup,
     CatalogStatuses,
@@ -284,33 +284,6 @@ def _add_results(
                 found.errors.append(result.error)
     except CatalogUnavailableError as away:
         _note_catalog(found, catalog.name, away)
-
-
-def while_answered(
-    catalog: MaterializedViewCatalog, results: Iterable[ItemResult[Identifier, S]]
-) -> Iterator[ItemResult[Identifier, S]]:
-    """Yield results of views until their catalog has failed for several of them in a row.
-
-    Args:
-        catalog: The catalog.
-        results: The results.
-
-    Raises:
-        CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
-    """
-    unanswered = 0
-    for result in results:
-        yield result
-        away = _own_error(catalog, result.item) if isinstance(result.error, CatalogUnavailableError) else None
-        unanswered = 0 if away is None else unanswered + 1
-        if away is not None and unanswered == MOST_UNANSWERED:
-            raise away
-
-
-def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
-    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not respond."""
-    (result,) = for_each([view], catalog.load)
-    return result.error if isinstance(result.error, CatalogUnavailableError) else None
 
 
 def _note_catalog(found: CatalogStatuses, catalog: str, error: MaterializedViewError) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
-from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
-from airflow_mv.freshness.each import MOST_UNANSWERED
+from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
+from airflow_mv.freshness.each import while_answered
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
@@ -119,12 +119,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     def plain(_: LoadedView) -> None:
         return None
 
-    unanswered = 0
-    for result in observe_each(catalog, catalog.list(), rows, plain=plain):
-        away = isinstance(result.error, CatalogUnavailableError)
-        unanswered = unanswered + 1 if away else 0
-        if result.error is not None and unanswered == MOST_UNANSWERED:
-            raise result.error
+    for result in while_answered(catalog, observe_each(catalog, catalog.list(), rows, plain=plain)):
         if result.error is not None:
             found.faults[str(result.item)] = str(result.error)
             found.views.append(_unreadable_row(result.item, result.error, now))

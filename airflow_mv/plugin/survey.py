@@ -128,8 +128,9 @@ class Survey:
             self._took = (self._took[1], self._ended - self._started)
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> None:
+        from airflow_mv.freshness.each import while_answered
         from airflow_mv.freshness.observe import moved
-        from airflow_mv.freshness.summaries import note_ordinary, summaries, while_answered
+        from airflow_mv.freshness.summaries import note_ordinary, summaries
 
         known = dict(self._rows)
         note_ordinary(catalog, self._kept)

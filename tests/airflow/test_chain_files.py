@@ -123,7 +123,9 @@ def test_a_dag_of_views_has_useful_defaults_that_arguments_override() -> None:
     assert "| 1 | `lake.sales.daily` |  |\n| 2 | `lake.sales.total` | `lake.sales.daily` |" in dag.doc_md
 
     options = {"retries": 5, "executor_memory": "2g"}
-    own = materialized_views_dag("own", [DAILY], default_args={"retries": 1}, params={"region": "eu"}, spark=options)
+    given: dict[str, Any] = {"default_args": {"retries": 1}, "params": {"region": "eu"}, "tags": None}
+    own = materialized_views_dag("own", [DAILY], spark=options, **given)
+    assert {*own.tags} == {"airflow-mv"}
     assert {*own.params} == {*refresh_params(), "region"}
     assert own.get_task("refresh_daily").retries == 5
     assert own.get_task("pin").retries == 1

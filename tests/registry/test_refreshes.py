@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.registry import rebuild, sync
 from airflow_mv.refresh.run import add_to_registry
@@ -84,6 +86,39 @@ def test_a_view_that_is_a_table_without_any_file_keeps_its_row(home: Lake, regis
     assert [row.view for row in registry.views.rows()] == ["lake.sales.daily"]
     home.iceberg.drop_table("sales.daily")
     assert sync(MaterializedViewCatalog(home.iceberg)).removed_views == 1
+
+
+def test_a_catalog_of_base_tables_that_does_not_respond_is_a_fault_of_their_views(
+    home: Lake, registry: Registry, tmp_path: Path
+) -> None:
+    """The other views are registered. Only when the views' own catalog does not respond, the sync fails."""
+    with lake(f"sqlite:///{tmp_path}/west.db", tmp_path / "west", "west") as west:
+        west.table()
+        home.catalog.openers = {"west": lambda: west.catalog}
+        for number in range(4):
+            home.view(f"far{number}", "SELECT id FROM west.sales.orders")
+    home.view("near")
+
+    down = MaterializedViewCatalog(home.iceberg)
+    down.openers = {"west": fail("catalog 'west' does not respond")}
+    done = sync(down)
+    assert done.faults == {f"lake.sales.far{number}": "catalog 'west' does not respond" for number in range(4)}
+    states = {row.view.rpartition(".")[2]: row.state for row in registry.views.rows()}
+    assert states == {"near": "never-refreshed", **{f"far{number}": "unknown" for number in range(4)}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaterializedViewCatalog, "load", fail("the database is down"))
+        with pytest.raises(CatalogUnavailableError, match="the database is down"):
+            sync(down)
+
+
+def fail(message: str) -> Callable[..., Any]:
+    """A function that fails as an unavailable catalog does."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise CatalogUnavailableError(message)
+
+    return failing
 
 
 def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake, registry: Registry) -> None:
