@@ -45,6 +45,10 @@ class InvalidMetadataError(MaterializedViewError):
     """Stored data does not follow its format. The message names the view, the file and the field."""
 
 
+class RefusedLocationError(InvalidMetadataError):
+    """A location is in no folder that the catalog's configuration allows. What is there may be intact."""
+
+
 class FutureTimeError(InvalidMetadataError):
     """Stored metadata holds times in the future: no host with a right clock can change the table. Repair the view."""
 

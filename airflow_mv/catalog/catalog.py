@@ -61,6 +61,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
+    RefusedLocationError,
     UnsupportedError,
     ViewNotFoundError,
 )
@@ -767,6 +768,8 @@ def repairable(view: Identifier) -> Iterator[None]:
     """Add a hint on ``airflow-mv repair`` to errors about broken or missing files."""
     try:
         yield
+    except RefusedLocationError:
+        raise  # nothing is known to be broken
     except (InvalidMetadataError, MetadataFileNotFoundError) as error:
         advice = f"`airflow-mv repair {view}` shows what can be done"
         raise error if advice in str(error) else type(error)(f"{error}. {advice}") from None

@@ -25,13 +25,14 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
+from pyiceberg.schema import make_compatible_name
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
 from airflow_mv.catalog.stores import named, parsed
 from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
-from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, RefusedLocationError
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,15 @@ def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loaded
     return Store(catalog.files.io(storage.table.location, what="storage table"), folders)
 
 
+def own_snapshots(view: LoadedView, table: TableMetadata) -> tuple[int, ...]:
+    """Return the retained snapshots that were written for a view: those of an adopted table from before are not.
+
+    Their files are others', and may lie in folders that the catalog's configuration does not name.
+    """
+    since = view.adopted_at
+    return tuple(item.snapshot_id for item in table.snapshots if since is None or item.sequence_number > since)
+
+
 @dataclass(slots=True)
 class _CheckRun:
     """One check of several snapshots. Each file is checked once."""
@@ -166,6 +176,8 @@ class _CheckRun:
         try:
             self.size_bytes += self.store.size(location, "manifest list")
             stored, manifests = self.store.manifests(location)
+        except RefusedLocationError:
+            raise
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest list", _why(error)), []
         found = stored.get("snapshot-id", str(snapshot.snapshot_id))
@@ -191,6 +203,8 @@ class _CheckRun:
             if size != manifest.manifest_length:
                 return Damage(location, "manifest", _sizes(size, manifest.manifest_length)), ()
             entries = self.store.entries(manifest)
+        except RefusedLocationError:
+            raise
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest", _why(error)), ()
         counts = (manifest.added_files_count, manifest.existing_files_count)
@@ -227,6 +241,8 @@ class _CheckRun:
             if size != file.size_bytes:
                 return Damage(file.location, file.role, _sizes(size, file.size_bytes))
             why = self._of_another(file, size) if self.footers and file.parquet else None
+        except RefusedLocationError:
+            raise
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             why = _why(error)
         return Damage(file.location, file.role, why) if why else None
@@ -239,7 +255,11 @@ class _CheckRun:
             return None
         columns = footer.schema.to_arrow_schema()
         stored = {(_field_id(column), column.name) for column in columns}
-        ours = {(item.get("id"), item["name"]) for schema in self.table.schemas for item in schema.get("fields", [])}
+        fields = [item for schema in self.table.schemas for item in schema.get("fields", [])]
+        # Writers replace characters in the names of columns that Avro does not allow, also in Parquet files.
+        ours = {
+            (item.get("id"), name) for item in fields for name in (item["name"], make_compatible_name(item["name"]))
+        }
         strange = stored and all(number is not None for number, _ in stored) and not stored & ours
         return f"it has other columns ({', '.join(columns.names[:5])})" if strange else None
 
@@ -266,6 +286,7 @@ def check_snapshots(
     Raises:
         CatalogUnavailableError: The store did not respond. This does not mean damage.
         ConfigurationError: There is no permission to read the store.
+        RefusedLocationError: A file is in no folder that is allowed. This does not mean damage either.
     """
     run = _CheckRun(store, table, footers, report)
     found: dict[int, tuple[list[Damage], list[str]]] = {}

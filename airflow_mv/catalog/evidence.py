@@ -23,6 +23,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     NotFoundError,
     NotMaterializedError,
+    RefusedLocationError,
     ViewNotFoundError,
 )
 from airflow_mv.script import REFRESH_ID_KEY
@@ -43,11 +44,13 @@ class ViewFile:
         location: The file's location.
         view: Its content; ``None`` if the file is not complete.
         why: What is wrong with it.
+        refused: Set if the configuration does not allow its location, or one in it: it may be intact.
     """
 
     location: str
     view: LoadedView | None
     why: str = ""
+    refused: RefusedLocationError | None = None
 
     @property
     def number(self) -> int:
@@ -69,12 +72,14 @@ class TableFile:
         document: Its decoded content; ``None`` if the file is not complete.
         storage: The loaded storage table.
         why: What is wrong with it.
+        refused: As for :class:`ViewFile`.
     """
 
     location: str
     document: dict[str, Any] | None = None
     storage: LoadedStorage | None = None
     why: str = ""
+    refused: RefusedLocationError | None = None
 
     @property
     def number(self) -> int:
@@ -177,7 +182,7 @@ class Evidence:
                 check_own_file(location, own, (view.metadata.metadata_folder,), what=what)
             return ViewFile(location, view)
         except (InvalidMetadataError, MetadataFileNotFoundError) as error:
-            return ViewFile(location, None, _why(error, location))
+            return ViewFile(location, None, _why(error, location), _refused(error))
 
     @property
     def folder(self) -> str:
@@ -231,7 +236,7 @@ class Evidence:
             table = parse_table(data, source=f"{what} {location}")
             storage = layout.opened(view, location, table, folders, what=f"{what} {location}")
         except (InvalidMetadataError, NotFoundError) as error:
-            return TableFile(location, why=_why(error, location))
+            return TableFile(location, why=_why(error, location), refused=_refused(error))
         return TableFile(location, document, storage)
 
     def _folders(self, view: LoadedView, location: str) -> tuple[str, ...]:
@@ -261,6 +266,8 @@ class Evidence:
         """
         try:
             return self.catalog.load(self.view)
+        except RefusedLocationError:
+            raise
         except (InvalidMetadataError, MetadataFileNotFoundError):
             if not self.catalog.tells_locations:
                 raise
@@ -334,6 +341,10 @@ def require_materialized(view: LoadedView) -> None:
     """
     if view.settings is None:
         raise NotMaterializedError(f"view {view.identifier} is a plain view: there is nothing here to repair")
+
+
+def _refused(error: Exception) -> RefusedLocationError | None:
+    return error if isinstance(error, RefusedLocationError) else None
 
 
 def _why(error: Exception, location: str) -> str:

@@ -26,7 +26,7 @@ from airflow_mv.catalog.limits import STORE_LIMITS
 from airflow_mv.catalog.places import check_regular, exact_form, lies_in
 from airflow_mv.catalog.pyiceberg_compat import LoadFileIO, on_loaded_tables, wrap_file_io
 from airflow_mv.catalog.vended import Vended, VendedCredentials, without_classes
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidMetadataError, RefusedLocationError
 from airflow_mv.spec.table import TableMetadata
 
 #: Catalog property: more folders, separated by commas.
@@ -69,12 +69,13 @@ def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
         what: Names the view and the role of the location, for the message.
 
     Raises:
-        InvalidMetadataError: It is outside of all of them, or not a location.
+        RefusedLocationError: It is outside of all of them.
+        InvalidMetadataError: It is not a location.
     """
     check_location(location, what=what)
     allowed = tuple(folders)
     if not lies_in(location, allowed):
-        raise InvalidMetadataError(
+        raise RefusedLocationError(
             f"{what}: {location!r} lies outside of this catalog's folders ({', '.join(allowed) or 'none'}). If it "
             f"may be read, list its folder in the catalog property {ALLOWED!r}"
         )
@@ -89,7 +90,8 @@ def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> 
         what: Names the view and the table, for the message.
 
     Raises:
-        InvalidMetadataError: One of its places is outside of all of them, or not a location.
+        RefusedLocationError: One of its places is outside of all of them.
+        InvalidMetadataError: One of them is not a location.
     """
     places = {"field 'location'": table.location}
     places |= {f"property {key!r}": table.properties[key] for key in PLACES & table.properties.keys()}

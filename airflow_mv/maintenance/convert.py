@@ -10,7 +10,7 @@ from typing import Any
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.sql import RowSwap
-from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
+from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError, UnsupportedError
 from airflow_mv.publish.layout import Converted, Entries, Unconverted
 from airflow_mv.publish.layouts import LAYOUTS, layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
@@ -148,7 +148,7 @@ class _ConvertView(Change[Current]):
         base = layout_of_view(state.view).entries(state.view, state.storage)
         if self._converted is None or self._base != base:
             # The old base has moved: a swap from it can never be applied any more, so its files can be deleted.
-            self.clean_up()
+            self._discard()
             self._converted, self._base = self._written(state), base
         after = self._converted.entries
         names = sorted({*base, *after})
@@ -169,7 +169,11 @@ class _ConvertView(Change[Current]):
         return layout_of_view(state.view).entries(state.view, state.storage) == self._base
 
     def clean_up(self) -> None:
-        """Delete the written files."""
+        """Delete the written files. After a lost answer they stay: the taken name may become free, and a copy land."""
+        if not self.unknown:
+            self._discard()
+
+    def _discard(self) -> None:
         converted, self._converted = self._converted, None
         for location in converted.files if converted is not None else ():
             discard(self._catalog.files, location)
@@ -177,4 +181,9 @@ class _ConvertView(Change[Current]):
     def publish(self) -> None:
         """Run the protocol."""
         if commit(self).verdict == Verdict.SUPERSEDED and self._taken is not None:
+            if self.unknown:
+                raise CommitStateUnknownError(
+                    f"{self._taken}. Before that the catalog did not respond to the conversion ({self.unknown[-1]}), "
+                    f"so {self._view} may still be converted; nothing was deleted, run it again to settle it"
+                )
             raise self._taken

@@ -40,7 +40,8 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView)
     Raises:
         ViewNotFoundError: There is no such view, or it was dropped meanwhile. What was created since stays.
         NotMaterializedError: It is a plain view, which this package does not drop.
-        UnsupportedError: Another table or view uses its folder, too. Nothing was dropped.
+        UnsupportedError: Another table or view uses its folder, too. Nothing was dropped, or only the view: then the
+            message says so. No file was deleted.
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     return delete_all(catalog, loaded, lambda: drop(catalog, loaded, purges=True))

@@ -94,6 +94,7 @@ def others_in(
     compare: Places,
     files_of: FilesOf,
     found: Iterable[CatalogEntry] = (),
+    dropped: bool = False,
 ) -> Others:
     """Find the files of other tables and views in the view's folders.
 
@@ -105,11 +106,13 @@ def others_in(
         compare: Compares locations.
         files_of: Lists the files of a table.
         found: Tables whose metadata files lie in the folders, in whichever catalog they are.
+        dropped: Whether the view was dropped: what its names stand for now is another's, or stays.
 
     Raises:
         UnsupportedError: One of the folders is another table's, or lies in one that is.
     """
-    own = frozenset(".".join(name.parts) for name in (view.identifier, *storage.pointers))
+    names = () if dropped else (view.identifier, *storage.pointers)
+    own = frozenset(".".join(name.parts) for name in names)
     inside: list[tuple[str, str]] = []
     reached: set[str] = set()
     listed = catalog.other_entries(own)

@@ -278,20 +278,25 @@ def delete_all(
         drop: Removes its row.
 
     Raises:
-        UnsupportedError: Another table uses the folder, too. Nothing was dropped.
+        UnsupportedError: Another table uses the folder, too. Nothing was dropped, or only the view: then the message
+            says so, and no file was deleted. Its storage table may have been renamed meanwhile.
         ViewNotFoundError: The view was dropped meanwhile. Nothing was deleted.
     """
     storage = catalog.load_storage(view)
     bases, compare = own_folders(catalog, view, storage), Places()
     before = _listed(catalog, view, bases, compare)
     history = later = _history(catalog, storage, before, past_files)
-    others = _others(catalog, view, storage, before, history, snapshot_files)
+    _others(catalog, view, storage, before, history, snapshot_files)
     require_same(view, catalog.load(view.identifier))
     drop()
     # Listed after the drop, so no new file can become part of the view.
     folder = _listed(catalog, view, bases, compare)
     if folder.files != before.files:
         later = _history(catalog, storage, folder, past_files)
+    try:
+        others = _others(catalog, view, storage, folder, later, snapshot_files, dropped=True)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}. The view is dropped, and all of its files stay") from None
     judged = _Decision()
     for file in folder.files.values():
         proof = later.proof(file.location) or history.proof(file.location)
@@ -351,9 +356,13 @@ def _others(
     folder: _Folder,
     history: History,
     files_of: FilesOf,
+    *,
+    dropped: bool = False,
 ) -> Others:
     found, compare = history.others, folder.compare
-    return others_in(catalog, view, storage, folder.bases, compare=compare, files_of=files_of, found=found)
+    return others_in(
+        catalog, view, storage, folder.bases, compare=compare, files_of=files_of, found=found, dropped=dropped
+    )
 
 
 def _state(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[str, str]:

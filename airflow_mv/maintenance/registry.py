@@ -18,8 +18,8 @@ from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.redaction import shortened
 from airflow_mv.registry.filters import both, equal, one_of
-from airflow_mv.registry.model import MEASURED, REFRESHES, RefreshRow, ViewRow
-from airflow_mv.registry.registry import Registry, bring_in, compact_finished_months, require_registry
+from airflow_mv.registry.model import MEASURED, RefreshRow, ViewRow
+from airflow_mv.registry.registry import Registry, bring_in, compact_finished_months, key_of, require_registry
 from airflow_mv.registry.rows import LONGEST, refresh_row
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY
@@ -145,20 +145,16 @@ def _register(registry: Registry, looked: _Looked) -> int:
 def _completed(registry: Registry, rows: list[RefreshRow]) -> list[RefreshRow]:
     """Return the rows that differ from those in the registry, completed by what only these have."""
     where = equal(catalog=registry.catalog.name)
-    known = {_key(row): row for row in registry.refreshes.rows(where)} if rows else {}
+    known = {key_of(row): row for row in registry.refreshes.rows(where)} if rows else {}
     found = []
     for row in rows:
-        before = known.get(_key(row))
+        before = known.get(key_of(row))
         # A record in the log of past refreshes does not tell what a refresh of an interval has read.
         kept = MEASURED if row.base_snapshots else ("base_snapshots", *MEASURED)
         new = row.model_copy(update={} if before is None else {name: getattr(before, name) for name in kept})
         if new != before:
             found.append(new)
     return found
-
-
-def _key(row: RefreshRow) -> tuple[Any, ...]:
-    return tuple(getattr(row, name) for name in REFRESHES.keys)
 
 
 def _recorded_rows(view: LoadedView, storage: LoadedStorage) -> list[RefreshRow]:

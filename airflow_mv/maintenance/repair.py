@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
+from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
 from airflow_mv.catalog.evidence import Evidence, TableFile, ViewFile, require_materialized
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.sql import TABLE, VIEW, Row
@@ -255,6 +255,7 @@ def diagnose(
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view.
         CatalogUnavailableError: The catalog or the store did not respond, so nothing is known.
+        RefusedLocationError: A file is in no folder that the catalog's configuration allows. It may be intact.
     """
     evidence = Evidence.of(catalog, view)
     return _Doctor(evidence, accept_older, data, effects or Effects(), report).diagnose()
@@ -279,7 +280,8 @@ class _Doctor:
         if view is None or table is None or table.storage is None:
             return Diagnosis(tuple(self.findings), view)
         store = store_of(self.evidence.catalog, view, table.storage)
-        checked = check_snapshots(store, table.storage.table, data=self.data, report=self.report)
+        own = own_snapshots(view, table.storage.table)
+        checked = check_snapshots(store, table.storage.table, only=own, data=self.data, report=self.report)
         edit = self._snapshots(view, table, checked) if checked.damaged else None
         rows = (self.evidence.row, self.table_row)
         return Diagnosis(tuple(self.findings), view, table, edit, self.fresh, *rows, checked)
@@ -325,6 +327,8 @@ class _Doctor:
         return ViewFile(current.location, None, why)
 
     def _lost_view(self, current: ViewFile, previous: ViewFile | None) -> LoadedView | None:
+        if current.refused is not None:
+            raise current.refused
         files = [item for item in self.evidence.view_files() if item.location != current.location]
         uuids = {item.uuid for item in files}
         wanted = previous.uuid if previous and previous.uuid else next(iter(uuids)) if len(uuids) == 1 else None
@@ -463,6 +467,8 @@ class _Doctor:
     def _lost_table(
         self, view: LoadedView, lost: TableFile, candidates: Sequence[tuple[TableFile, str]]
     ) -> TableFile | None:
+        if lost.refused is not None:
+            raise lost.refused
         known = f"{'the view names' if _in_pointer(view) else 'the catalog names'} it: {lost.why}"
         if not candidates:
             advice = _RECREATE_TABLE if view.holder else _REPLACE

@@ -24,6 +24,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     NotFoundError,
     NotMaterializedError,
+    RefusedLocationError,
     UnsupportedError,
 )
 from airflow_mv.freshness.drift import on_schema_change
@@ -343,8 +344,7 @@ def _redefine(
             return NewProperties(catalog, existing, definition, effects, storage)
         return NewDefinition(catalog, existing, wanted, context, columns, definition, storage=storage, effects=effects)
 
-    if _has_storage(catalog, existing):
-        discard_unneeded(catalog, columns)  # the next refresh changes the columns of the storage table
+    if _keeps_storage(catalog, existing, columns):
         return change(_with_partitioning(catalog, existing, definition, columns), None).publish()
     drop_storage(catalog, existing)  # it cannot be used any more, and has the new one's name
     with _new_storage(catalog, columns, definition, location, effects) as storage:
@@ -382,10 +382,24 @@ def _has_texts(view: LoadedView, wanted: Mapping[str, str]) -> bool:
     return all(stored.get(dialect) == text for dialect, text in wanted.items() if dialect != DIALECT)
 
 
+def _keeps_storage(catalog: MaterializedViewCatalog, view: LoadedView, columns: NewStorage) -> bool:
+    """Whether a view keeps its storage table, whose columns the next refresh changes. Then the new table is deleted."""
+    try:
+        keeps = _has_storage(catalog, view)
+    except MaterializedViewError:
+        discard_unneeded(catalog, columns)
+        raise
+    if keeps:
+        discard_unneeded(catalog, columns)
+    return keeps
+
+
 def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
     """Whether a view's storage table is there and can be read."""
     try:
         catalog.load_storage(view)
+    except RefusedLocationError:
+        raise  # it may be intact
     except (NotFoundError, InvalidMetadataError) as error:
         log.warning("%s gets a new storage table: %s", view.identifier, error)
         return False

@@ -11,7 +11,13 @@ from typing import Literal
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
-from airflow_mv.errors import AlreadyExistsError, CommitConflictError, InvalidMetadataError, NotFoundError
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    InvalidMetadataError,
+    NotFoundError,
+    RefusedLocationError,
+)
 from airflow_mv.refresh.adopt import adopt as adopt_table
 from airflow_mv.refresh.create import change_settings, comments_of, create, names_the_same, possible
 from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
@@ -258,6 +264,8 @@ def _of_partitioning(
 ) -> Iterator[Difference]:
     try:
         storage = catalog.load_storage(existing)
+    except RefusedLocationError:
+        raise  # it may be intact
     except (NotFoundError, InvalidMetadataError) as error:
         yield Difference("storage table", shown(str(error)), "a new one", Effect.REBUILD)
         return

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
+from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
 from airflow_mv.errors import (
     ConfigurationError,
     SnapshotNotFoundError,
@@ -127,7 +127,7 @@ class FilesVerification:
 
     Args:
         view: The view.
-        snapshots: How many snapshots are retained.
+        snapshots: How many snapshots of it are retained.
         current: The snapshot with the view's rows.
         checked: The checked files, and the damage found.
     """
@@ -178,6 +178,8 @@ def verify_files(
 ) -> FilesVerification:
     """Check that all files of a view's retained snapshots exist, with the recorded sizes and counts.
 
+    Snapshots of an adopted table from before its adoption are not the view's, and are not checked.
+
     Manifest lists and manifests are read as a whole. Of Parquet files only the footer is read, not the rows.
 
     Args:
@@ -190,8 +192,9 @@ def verify_files(
     """
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)
-    checked = check_snapshots(store_of(catalog, loaded, storage), storage.table, report=report)
-    return FilesVerification(loaded.identifier, len(storage.table.snapshots), storage.rows_snapshot, checked)
+    own = own_snapshots(loaded, storage.table)
+    checked = check_snapshots(store_of(catalog, loaded, storage), storage.table, only=own, report=report)
+    return FilesVerification(loaded.identifier, len(own), storage.rows_snapshot, checked)
 
 
 def verify(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import discard, join
@@ -22,7 +23,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
 )
-from airflow_mv.registry.filters import before_month
+from airflow_mv.registry.filters import before_month, both, equal, one_of
 from airflow_mv.registry.homes import home_of
 from airflow_mv.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow, month_of
 from airflow_mv.registry.settings import PLACE, RegistrySettings, registry_settings
@@ -138,13 +139,27 @@ def bring_in(registry: Registry) -> tuple[int, dict[str, str]]:
         CommitConflictError: Others changed the table each time.
     """
     found = registry.spooled()
-    # Of two tries of one refresh, the one that ran it is the better witness.
-    rows = sorted(found.rows.values(), key=lambda row: row.outcome == "refreshed")
-    written = registry.refreshes.overwrite(rows)
+    written = registry.refreshes.overwrite(_of_best_tries(registry, [*found.rows.values()]))
     registry.forget(found.rows)
     for location, why in found.faults.items():
         log.warning("The registry leaves %s as it is: %s", location, why)
     return written, found.faults
+
+
+def _of_best_tries(registry: Registry, rows: Sequence[RefreshRow]) -> list[RefreshRow]:
+    """Return the rows to write, later ones first: of two tries of one refresh that of the one that has run it."""
+    ran, found_published = ([row for row in rows if (row.outcome == "refreshed") is done] for done in (True, False))
+    if found_published:
+        ids = one_of("refresh_id", {row.refresh_id for row in found_published})
+        known = registry.refreshes.rows(both(equal(catalog=registry.catalog.name), ids))
+        ran_before = {key_of(row) for row in known if row.outcome == "refreshed"}
+        found_published = [row for row in found_published if key_of(row) not in ran_before]
+    return [*found_published, *ran]
+
+
+def key_of(row: RefreshRow) -> tuple[Any, ...]:
+    """Return the key of a row among all refreshes."""
+    return tuple(getattr(row, name) for name in REFRESHES.keys)
 
 
 def compact_finished_months(registry: Registry, now: datetime) -> int:

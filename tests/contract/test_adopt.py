@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from pyiceberg.table import Table
 
 from airflow_mv.catalog import MaterializedViewCatalog
@@ -25,6 +26,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.base_snapshots import KEEP_PROPERTY, keep_base_snapshots
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
+from airflow_mv.maintenance.repair import repair
 from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
@@ -204,6 +206,22 @@ def test_names_and_options_that_do_not_fit_are_refused(home: Lake) -> None:
     adopted(home)
     with pytest.raises(AlreadyExistsError, match="is a view already"):
         adopted(home)
+
+
+def test_a_repair_leaves_the_snapshots_from_before_the_adoption(
+    sqlite_uri: str, warehouse: Path, tmp_path: Path
+) -> None:
+    """Their files may lie in folders that the catalog's configuration does not name. They are not the view's."""
+    with lake(sqlite_uri, warehouse, layout="table") as home:
+        home.table()
+        pq.write_table(pa.Table.from_pylist(OLD, schema=COLUMNS), tmp_path / "imported.parquet")
+        table = made(home)
+        table.add_files([f"file://{tmp_path}/imported.parquet"])
+        adopted(home)
+        home.refresh()
+        before = home.iceberg.load_table(VIEW).metadata
+        assert repair(home.catalog, VIEW, act=True).findings == ()
+        assert home.iceberg.load_table(VIEW).metadata == before
 
 
 def test_several_runs_may_adopt_a_table_at_the_same_time(home: Lake) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from pathlib import Path
@@ -226,6 +226,25 @@ def test_a_name_of_the_storage_table_that_is_taken_is_refused(home: Lake, clock:
     with pytest.raises(AlreadyExistsError, match=r"lake\.sales\.daily__storage is taken; .* Rename or drop"):
         convert(home.catalog, VIEW, "registered", effects=clock.effects)
     assert (layout_of(home), home.read()) == ("table", [NORTH, SOUTH])
+
+
+def test_a_late_copy_of_a_conversion_finds_its_files_although_the_name_was_taken_meanwhile(
+    home: Lake, clock: Clock
+) -> None:
+    home.layout = "pointed"
+    refreshed(home, 1)
+    late: list[Callable[[], object]] = []
+
+    def delayed(_: FaultyCatalog, send: Callable[[], object]) -> None:
+        late.append(send)
+        home.table("daily__storage")
+        raise CommitStateUnknownError("no answer in time (injected fault)")
+
+    with pytest.raises(CommitStateUnknownError, match=r"is taken.* may still be converted; nothing was deleted"):
+        convert(FaultyCatalog(home.iceberg, delayed), VIEW, "registered", effects=clock.effects)
+    home.iceberg.drop_table("sales.daily__storage")
+    assert late.pop()()
+    assert (layout_of(home), home.read()) == ("registered", [NORTH, SOUTH])
 
 
 @pytest.mark.rest

@@ -15,9 +15,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.entries import CatalogEntry
 from airflow_mv.catalog.files import join
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
+from airflow_mv.maintenance import drop as drops
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.refresh.create import create
@@ -281,6 +283,29 @@ def test_a_purge_keeps_a_view_that_was_created_meanwhile(every_home: Lake, monke
     with suppress(ViewNotFoundError):
         drop(home.catalog, loaded, force=True)
     assert len(home.read()) == 2
+
+
+def test_a_purge_keeps_the_files_of_a_storage_table_that_is_renamed_meanwhile(
+    registered_home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has read may be minutes old when the view is dropped."""
+    home = registered_home
+    home.table()
+    home.view()
+    home.refresh()
+    name, release = home.storage().name, drops.release_base_snapshots
+    assert name is not None
+    rows = home.read()
+
+    def renamed(catalog: MaterializedViewCatalog, view: LoadedView) -> None:
+        home.iceberg.rename_table((*name.namespace, name.name), "sales.copy")
+        release(catalog, view)
+
+    monkeypatch.setattr(drops, "release_base_snapshots", renamed)
+    with pytest.raises(UnsupportedError, match=r"sales\.copy.*\. The view is dropped, and all of its files stay"):
+        purge(home.catalog, VIEW)
+    kept = home.iceberg.load_table("sales.copy").scan().to_arrow().to_pylist()
+    assert sorted(map(str, kept)) == sorted(map(str, rows))
 
 
 def test_garbage_of_an_earlier_storage_table_is_collected(registered_home: Lake) -> None:

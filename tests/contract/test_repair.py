@@ -25,6 +25,7 @@ from airflow_mv.errors import (
     CommitError,
     MaterializedViewError,
     NotMaterializedError,
+    RefusedLocationError,
     StaleViewError,
     ViewNotFoundError,
 )
@@ -37,6 +38,7 @@ from airflow_mv.publish import publish
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.create import create
+from airflow_mv.refresh.define import define
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
@@ -169,6 +171,41 @@ def repaired_twice(home: Lake) -> Repaired:
     assert (again.findings, again.done) == ((), False)
     assert home.rows_of_catalog() == before
     return done
+
+
+def test_a_view_whose_columns_have_unusual_names_is_not_damaged(home: Lake) -> None:
+    """Writers replace characters of such names in Parquet files."""
+    home.view("odd", "SELECT sum(amount) AS `total sales`, count(*) AS `count(1)` FROM lake.sales.orders")
+    home.refresh("sales.odd")
+    rows = home.read("sales.odd")
+    assert (repair(home.catalog, "sales.odd", act=True).findings, len(rows)) == ((), 1)
+    assert verify_files(home.catalog, "sales.odd").intact
+    assert home.read("sales.odd") == rows
+
+
+@pytest.mark.parametrize("home", ["registered", "table"], indirect=True)
+def test_what_the_configuration_does_not_allow_is_not_damaged(home: Lake, tmp_path: Path) -> None:
+    """The setting may be missing in this process only. Nothing is repaired, replaced or rebuilt."""
+    allowed = {"airflow-mv.allowed-locations": f"file://{tmp_path}"}
+    uri, warehouse = home.iceberg.properties["uri"], local(home.iceberg.properties["warehouse"])
+    name = home.storage().name
+    assert name is not None
+    with lake(uri, warehouse, layout=home.layout, **allowed) as wide:
+        with wide.iceberg.load_table((*name.namespace, name.name)).transaction() as change:
+            change.set_properties({"write.data.path": f"file://{tmp_path}/data"})
+        wide.append()
+        wide.refresh()
+        before, rows = state_of(wide), wide.read()
+    definition = Definition(QUERY, layout=home.layout)
+    for act in (
+        lambda: repair(home.catalog, VIEW, act=True),
+        lambda: create(home.catalog, VIEW, definition, stager=home.stager, replace=True),
+        lambda: define(home.catalog, VIEW, definition, stager=home.stager, on_change="rebuild"),
+    ):
+        with pytest.raises(RefusedLocationError, match=r"list its folder in .*'airflow-mv\.allowed-locations'$"):
+            act()
+    with lake(uri, warehouse, layout=home.layout, **allowed) as wide:
+        assert (state_of(wide), wide.read()) == (before, rows)
 
 
 @pytest.mark.parametrize("each", [2, pytest.param(1, marks=pytest.mark.slow)])

@@ -194,6 +194,10 @@ def test_a_sync_that_died_after_its_commit_is_repeated_without_a_second_row(home
         registry.leave(row)
     sync(home.catalog)
     assert registry.refreshes.rows() == list(left.values())
+    for row in left.values():
+        registry.leave(row.model_copy(update={"outcome": "already-committed", "dag_id": None}))
+    assert sync(home.catalog).refreshes == 0
+    assert registry.refreshes.rows() == list(left.values())
 
 
 def test_a_file_that_is_no_row_is_reported_and_the_others_come_in(home: Lake, registry: Registry) -> None:
