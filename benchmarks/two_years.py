@@ -34,13 +34,14 @@ from pyiceberg.typedef import Record
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.freshness.status import history, status
-from airflow_mv.maintenance.run import EXPIRE_PROPERTY, NEVER, maintain_after_refresh
+from airflow_mv.maintenance.run import maintain_after_refresh
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish
 from airflow_mv.script import REFRESH_ID_KEY, Outcome
+from airflow_mv.spec.maintenance_settings import EXPIRE_PROPERTY, NEVER
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
 from benchmarks import freshness, report

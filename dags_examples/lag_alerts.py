@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 def page(alert: FreshnessAlert) -> None:
     """Alert the person on duty; any of Airflow's notifiers can be used instead."""
-    log.error("%s lacks commits of %s since %s: %s", alert.view, alert.base_tables, alert.since, alert.message)
+    log.error("Paging: %s", alert.message)
 
 
 def all_clear(alert: FreshnessAlert) -> None:

@@ -251,8 +251,8 @@ def _defined(
 )
 @click.option("--from", "start", metavar="TIME", help="With --intervals: from this time, ISO 8601.")
 @click.option("--to", "end", metavar="TIME", help="With --intervals: up to this time, which is excluded.")
-@with_interval
 @common
+@with_interval
 def status(
     *,
     views: tuple[str, ...],
@@ -453,11 +453,11 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 
 @main.command()
 @click.argument("view")
-@with_time_travel
 @click.option("--limit", type=click.IntRange(min=0), default=None, help="The most rows to print.")
 @click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
 @sparked
 @common
+@with_time_travel
 def read(
     *,
     view: str,
@@ -507,9 +507,9 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 @click.argument("view")
 @click.option("--files", is_flag=True, help="Check the stored files instead: existence, sizes, counts. Needs no Spark.")
 @click.option("--sample", type=float, metavar="PERCENT", help="Only this percentage of the rows, the same in each run.")
-@with_interval
 @sparked
 @common
+@with_interval
 def verify(
     *,
     view: str,

@@ -20,14 +20,12 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import CommitConflictError, MaterializedViewError, UnsupportedError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval_parts import parts_of
+from airflow_mv.spec.maintenance_settings import KEEP_PROPERTY, kept_for
 from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, NO_SNAPSHOT, RefreshRecord, keeping_tags
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.spec.times import duration
 
 log = logging.getLogger(__name__)
 
-#: View property: for how long after a refresh the base tables keep the snapshots that the rows were computed from.
-KEEP_PROPERTY = "airflow-mv.keep-base-snapshots"
 #: The most snapshots of one base table that a view keeps: one for each separately refreshed interval, the newest.
 MAX_TAGS = 20
 _TRIES = 3
@@ -47,7 +45,7 @@ def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier
     name = view.identifier if isinstance(view, LoadedView) else view
     try:
         loaded = view if isinstance(view, LoadedView) else catalog.load(view)
-        keep = duration(loaded.metadata.properties.get(KEEP_PROPERTY), what=f"view {name}, property {KEEP_PROPERTY}")
+        keep = kept_for(loaded.metadata.properties, view=str(name))
         record = catalog.load_storage(loaded).record if keep else None
     except MaterializedViewError as error:
         log.warning("The base snapshots of %s are not kept: %s", name, error)

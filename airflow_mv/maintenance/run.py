@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.expire import count_old
@@ -17,19 +17,14 @@ from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.publish.refresh import DEFAULT_GRACE
 from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.stored import whole_number
+from airflow_mv.spec.maintenance_settings import most_files, most_old_snapshots
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 log = logging.getLogger(__name__)
 
-#: View properties: with how many files, or old snapshots, of its storage table a refresh is followed by maintenance.
-COMPACT_PROPERTY = "airflow-mv.maintenance.compact-files"
-EXPIRE_PROPERTY = "airflow-mv.maintenance.expire-snapshots"
 #: The old snapshots that stay without maintenance, if the view's property does not say otherwise. A run of maintenance
 #: lists the view's folders, so it pays for many refreshes.
 DEFAULT_OLD_SNAPSHOTS = 100
-#: The value of :data:`EXPIRE_PROPERTY` of a view that only commands and tasks maintain.
-NEVER = "never"
 _FILES = ("total-data-files", "total-delete-files")
 
 
@@ -102,7 +97,7 @@ def _compact_if_many(
     stager: Stager,
     report: Callable[[str], None],
 ) -> None:
-    most = bound(view.metadata.properties, COMPACT_PROPERTY, view=view.identifier)
+    most = most_files(view.metadata.properties, view=str(view.identifier))
     head = None if storage.rows_snapshot is None else storage.table.find(storage.rows_snapshot)
     if most is not None and head is not None and _files(head) > most:
         done = compact(catalog, view.identifier, stager=stager)
@@ -116,21 +111,13 @@ def _expire_if_many(
     older_than: timedelta,
     report: Callable[[str], None],
 ) -> None:
-    most = _most_old(view, storage.table)
+    default = None if _has_own_retention(storage.table) else DEFAULT_OLD_SNAPSHOTS
+    most = most_old_snapshots(view.metadata.properties, view=str(view.identifier), default=default)
     if most is None or count_old(view, storage, older_than=older_than) <= most:
         return
     found = maintain(catalog, view.identifier, older_than=older_than, report=report)
     expired, deleted = len(found.expired.snapshot_ids), len(found.collected.files)
     report(f"{view.identifier}: maintenance after the refresh: {expired} snapshots expired, {deleted} files deleted")
-
-
-def _most_old(view: LoadedView, table: TableMetadata) -> int | None:
-    """Return how many old snapshots may stay; ``None``: any number."""
-    properties = view.metadata.properties
-    if properties.get(EXPIRE_PROPERTY, "").strip() == NEVER:
-        return None
-    most = bound(properties, EXPIRE_PROPERTY, view=view.identifier)
-    return most or (None if _has_own_retention(table) else DEFAULT_OLD_SNAPSHOTS)
 
 
 def _has_own_retention(table: TableMetadata) -> bool:
@@ -140,25 +127,6 @@ def _has_own_retention(table: TableMetadata) -> bool:
         or any(key.startswith("history.expire.") for key in table.properties)
         or any(ref.max_snapshot_age_ms or ref.min_snapshots_to_keep for ref in table.refs.values())
     )
-
-
-def bound(properties: Mapping[str, str], key: str, *, view: Identifier) -> int | None:
-    """Return a bound that a view's property sets; ``None`` if it sets none.
-
-    Args:
-        properties: The view's.
-        key: The property.
-        view: For the message.
-
-    Raises:
-        ConfigurationError: It is not a whole number of at least 1.
-    """
-    text = properties.get(key)
-    if text is None:
-        return None
-    if (number := whole_number(text.strip(), 0)) < 1:
-        raise ConfigurationError(f"view {view}, property {key}: {text!r} is not a whole number of at least 1")
-    return number
 
 
 def _files(snapshot: Snapshot) -> int:

@@ -27,7 +27,6 @@ from airflow_mv.errors import (
     RefusedLocationError,
     UnsupportedError,
 )
-from airflow_mv.freshness.drift import on_schema_change
 from airflow_mv.publish.new_storage import (
     CreateStorage,
     NewStorage,
@@ -37,7 +36,6 @@ from airflow_mv.publish.new_storage import (
     removed_template,
 )
 from airflow_mv.publish.protocol import Effects
-from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.definition import Definition
@@ -46,12 +44,12 @@ from airflow_mv.refresh.empty_storage import known_table, write_table
 from airflow_mv.refresh.explain import require_modes
 from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
+from airflow_mv.refresh.view_properties import check_interval_column, check_properties
 from airflow_mv.script import MAX_AHEAD_MS, Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     CREATION_ID_PROPERTY,
     PARTITIONING_PROPERTY,
-    TIME_TRAVEL_PROPERTY,
     storage_table_field,
 )
 from airflow_mv.spec.partitioning import partition_transform
@@ -143,8 +141,9 @@ def possible(
         UnsupportedError: The catalog does not support the layout, or the view has another one, or its storage table has
             another name.
     """
-    history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(view))
-    on_schema_change(definition.properties, view=str(view))
+    if definition.refresh_strategy not in (None, "full", "incremental"):
+        raise ConfigurationError(f"refresh_strategy is {definition.refresh_strategy!r}; it must be full or incremental")
+    check_properties(definition.properties, view=str(view))
     _check_columns(view, definition.columns)
     layout = definition.layout_for(catalog, existing)
     definition = dataclasses.replace(definition, layout=layout)
@@ -207,6 +206,7 @@ def change_settings(
     view = existing.identifier
     definition = possible(catalog, view, existing, definition)
     require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
+    check_interval_column(existing.metadata.schema_.fields, definition.given_properties, view=str(view))
     return NewProperties(catalog, existing, definition, effects or Effects()).publish()
 
 
@@ -537,9 +537,12 @@ def query_columns(
             catalog.tables.require_refs(name)
         if catalog.chooses_locations:
             catalog.flush_new(storage.location)
-        require_fitting(properties, view=str(view), columns=columns or storage.columns)
+        names = columns or storage.columns
+        require_fitting(properties, view=str(view), columns=names)
+        renamed = [{**field, "name": name} for field, name in zip(storage.fields, names, strict=True)]
+        check_interval_column(renamed, properties, view=str(view))
         _require_columns(view, definition.column_comments, storage.columns)
-        sort_order(properties, columns or storage.columns, view=str(view))
+        sort_order(properties, names, view=str(view))
     except MaterializedViewError:
         discard_unneeded(catalog, storage)
         raise

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, get_args
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
+    ConfigurationError,
     InvalidMetadataError,
     NotFoundError,
     RefusedLocationError,
@@ -135,10 +136,13 @@ def define(
         adopt: Make the existing table of this name the view, if it is not a view yet.
 
     Raises:
+        ConfigurationError: ``on_change`` is something else.
         AlreadyExistsError: A difference is refused; the message lists all of them. Nothing was changed. Or the name is
             a plain view's.
         MaterializedViewError: As for :func:`airflow_mv.refresh.create.create`.
     """
+    if on_change not in get_args(OnChange):
+        raise ConfigurationError(f"on_change is {on_change!r}; it must be apply, rebuild or fail")
     identifier = catalog.identify(view)
     if not catalog.exists(identifier) and (new := _made(catalog, identifier, definition, stager, adopt=adopt)):
         return new

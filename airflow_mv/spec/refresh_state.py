@@ -97,19 +97,28 @@ def refresh_state(
     return RefreshState.read(document, source=REFRESH_STATE_KEY)
 
 
+def require_dialect(dialect: str, *, view: str) -> None:
+    """Refuse another value of the property than a dialect and ``none``.
+
+    Raises:
+        ConfigurationError: There is no such dialect.
+    """
+    if dialect not in (*DIALECTS, _NONE):
+        raise ConfigurationError(
+            f"view {view}: the property {REFRESH_STATE_PROPERTY} is {dialect!r}; it may be {', '.join(DIALECTS)} or "
+            f"{_NONE}"
+        )
+
+
 def write(state: RefreshState, dialect: str, *, view: str) -> str | None:
     """Return the summary's text, or ``None`` for the dialect ``none``.
 
     Raises:
         ConfigurationError: There is no such dialect.
     """
+    require_dialect(dialect, view=view)
     if dialect == _NONE:
         return None
-    if dialect not in DIALECTS:
-        raise ConfigurationError(
-            f"view {view}: the property {REFRESH_STATE_PROPERTY} is {dialect!r}; it may be {', '.join(DIALECTS)} or "
-            f"{_NONE}"
-        )
     return json.dumps(state.document(), separators=(",", ":"))
 
 

@@ -24,7 +24,6 @@ from airflow.triggers.base import BaseTrigger
 from airflow_mv.application import FolderContent, JobAnswer, Pulse, answer_file, is_answered
 from airflow_mv.dags import ChainedView, materialized_views_dag
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, JobError, StoppedError
-from airflow_mv.maintenance.run import COMPACT_PROPERTY
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     RefreshMaterializedViewOperator,
@@ -35,6 +34,7 @@ from airflow_mv.operators.application import RunEnds, _alive
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.refresh.application import ApplicationFolder
 from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.maintenance_settings import COMPACT_PROPERTY
 from airflow_mv.triggers import SharedApplicationTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake

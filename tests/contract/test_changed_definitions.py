@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from airflow_mv.refresh.create import create
 from airflow_mv.refresh.define import Defined, Effect, OnChange, define
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.spec.storage_settings import SORT_PROPERTY
-from tests.builders import ORDERS, QUERY, Lake, orders
+from tests.builders import ORDERS, QUERY, Lake, lake, orders
 from tests.contract.conftest import in_homes
 from tests.contract.support import VIEW, defined_at_once
 
@@ -254,3 +255,54 @@ def test_a_view_without_its_storage_table_gets_another_one_if_that_is_allowed(ev
     defined(every_home, "rebuild")
     every_home.refresh()
     assert len(every_home.read()) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("on-fallback", "fial", r"'fial' is not full, fail or skip"),
+        ("max-full-bytes", "10GB", r"'10GB' is not a number of bytes"),
+        ("incremental-up-to", "x", r"'x' is not a number"),
+        ("max-staleness", "soon", r"'soon', which is not a length of time"),
+        ("keep-base-snapshots", "x", r"'x', which is not a length of time"),
+        ("maintenance.compact-files", "0", r"'0' is not a whole number of at least 1"),
+        ("maintenance.expire-snapshots", "x", r"'x' is not a whole number of at least 1"),
+        ("time-travel", "yes", r"'yes' is not true or false"),
+        ("refresh-state", "2026", r"'2026'; it may be 2026-06 or none"),
+        ("transpile", "klingon", r"there is no SQL dialect 'klingon'"),
+        (
+            "max-stalenes",
+            "2 h",
+            r"there is no property airflow-mv\.max-stalenes; did you mean airflow-mv\.max-staleness",
+        ),
+        ("interval-column", "nope", r"'nope' is not a column of it"),
+    ],
+)
+def test_a_wrong_property_is_refused_and_nothing_is_left(
+    sqlite_uri: str, warehouse: Path, key: str, value: str, message: str
+) -> None:
+    """Otherwise the first refresh would fail, or the setting would have no effect."""
+    with lake(sqlite_uri, warehouse) as home:
+        home.table()
+        home.view()
+        _refuses(home, {f"airflow-mv.{key}": value}, message)
+
+
+def _refuses(home: Lake, properties: dict[str, str], message: str) -> None:
+    before = home.rows_of_catalog()
+    wrong = Definition(QUERY, properties=properties)
+    with pytest.raises(ConfigurationError, match=message):
+        define(home.catalog, VIEW, wrong, stager=home.stager)
+    with pytest.raises(ConfigurationError, match=message):
+        create(home.catalog, "sales.other", wrong, stager=home.stager)
+    assert home.rows_of_catalog() == before
+
+
+def test_a_word_that_is_no_choice_is_refused(sqlite_uri: str, warehouse: Path) -> None:
+    with lake(sqlite_uri, warehouse) as home:
+        home.table()
+        with pytest.raises(ConfigurationError, match=r"on_change is 'aply'; it must be apply, rebuild or fail"):
+            define(home.catalog, VIEW, Definition(QUERY), stager=home.stager, on_change="aply")  # type: ignore[arg-type]
+        wrong = Definition(QUERY, refresh_strategy="incr")  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=r"refresh_strategy is 'incr'; it must be full or incremental"):
+            create(home.catalog, VIEW, wrong, stager=home.stager)
