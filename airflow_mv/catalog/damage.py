@@ -177,7 +177,7 @@ class _CheckRun:
             self.size_bytes += self.store.size(location, "manifest list")
             stored, manifests = self.store.manifests(location)
         except RefusedLocationError:
-            raise
+            raise  # the file may be intact
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest list", _why(error)), []
         found = stored.get("snapshot-id", str(snapshot.snapshot_id))
@@ -204,7 +204,7 @@ class _CheckRun:
                 return Damage(location, "manifest", _sizes(size, manifest.manifest_length)), ()
             entries = self.store.entries(manifest)
         except RefusedLocationError:
-            raise
+            raise  # the file may be intact
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest", _why(error)), ()
         counts = (manifest.added_files_count, manifest.existing_files_count)
@@ -242,7 +242,7 @@ class _CheckRun:
                 return Damage(file.location, file.role, _sizes(size, file.size_bytes))
             why = self._of_another(file, size) if self.footers and file.parquet else None
         except RefusedLocationError:
-            raise
+            raise  # the file may be intact
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             why = _why(error)
         return Damage(file.location, file.role, why) if why else None
