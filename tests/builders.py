@@ -149,6 +149,14 @@ class Lake:
         """Expire a snapshot."""
         self.load(name).maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
+    def views_of_another_catalog(self, folder: Path, count: int) -> None:
+        """Create views ``far0``, ``far1``, … that read a table of another catalog, ``west``."""
+        with lake(f"sqlite:///{folder}/west.db", folder / "west", "west") as west:
+            west.table()
+            self.catalog.openers = {"west": lambda: west.catalog}
+            for number in range(count):
+                self.view(f"far{number}", "SELECT id FROM west.sales.orders")
+
     def view(self, name: str = "daily", sql: str | None = QUERY, **definition: Any) -> Identifier:
         """Create a materialized view that was never refreshed; a full one, unless its strategy is named."""
         wanted = Definition(sql, **{"layout": self.layout, "refresh_strategy": "full", **definition})

@@ -176,6 +176,12 @@ def sqlite_uri(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def unchecked_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let views be created with wrong properties, which another program or an earlier version may have written."""
+    monkeypatch.setattr("airflow_mv.refresh.create.check_properties", lambda *_, **__: None)
+
+
+@pytest.fixture
 def clock() -> Clock:
     """A clock that only the test moves, which records waits."""
     from tests.faults import Clock  # it imports pyiceberg

@@ -163,9 +163,9 @@ def test_a_view_that_cannot_be_read_is_late_at_once_and_hides_no_other(home: Lak
     assert "lake.sales.gone cannot be read" in orphan.reasons[0]
 
 
-def test_a_named_view_without_a_freshness_slo_is_reported(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program may have written a wrong one. A view that is only found by listing is skipped."""
-    monkeypatch.setattr("airflow_mv.refresh.create.check_properties", lambda *_, **__: None)
+@pytest.mark.usefixtures("unchecked_properties")
+def test_a_named_view_without_a_freshness_slo_is_reported(home: Lake) -> None:
+    """It may have a wrong property. A view that is only found by listing is skipped."""
     home.view("free")
     home.view("odd", properties={"airflow-mv.max-staleness": "soon"})
     free, odd = load_slos(home, "free", "odd")

@@ -76,11 +76,7 @@ def test_a_catalog_of_base_tables_that_does_not_respond_is_waited_for_a_few_time
     home: Lake, tmp_path: Path
 ) -> None:
     """Not by each of a thousand views, while other views wait to be read."""
-    with lake(f"sqlite:///{tmp_path}/west.db", tmp_path / "west", "west") as west:
-        west.table()
-        home.catalog.openers = {"west": lambda: west.catalog}
-        for number in range(5):
-            home.view(f"far{number}", "SELECT id FROM west.sales.orders")
+    home.views_of_another_catalog(tmp_path, 5)
     opened = []
 
     def opens() -> MaterializedViewCatalog:

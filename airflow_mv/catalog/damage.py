@@ -32,7 +32,12 @@ from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
 from airflow_mv.catalog.stores import named, parsed
 from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
-from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, RefusedLocationError
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    RefusedLocationError,
+)
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 log = logging.getLogger(__name__)
@@ -176,8 +181,6 @@ class _CheckRun:
         try:
             self.size_bytes += self.store.size(location, "manifest list")
             stored, manifests = self.store.manifests(location)
-        except RefusedLocationError:
-            raise  # the file may be intact
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest list", _why(error)), []
         found = stored.get("snapshot-id", str(snapshot.snapshot_id))
@@ -203,8 +206,6 @@ class _CheckRun:
             if size != manifest.manifest_length:
                 return Damage(location, "manifest", _sizes(size, manifest.manifest_length)), ()
             entries = self.store.entries(manifest)
-        except RefusedLocationError:
-            raise  # the file may be intact
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest", _why(error)), ()
         counts = (manifest.added_files_count, manifest.existing_files_count)
@@ -241,8 +242,6 @@ class _CheckRun:
             if size != file.size_bytes:
                 return Damage(file.location, file.role, _sizes(size, file.size_bytes))
             why = self._of_another(file, size) if self.footers and file.parquet else None
-        except RefusedLocationError:
-            raise  # the file may be intact
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             why = _why(error)
         return Damage(file.location, file.role, why) if why else None
@@ -337,7 +336,14 @@ def _sizes(size: int, wanted: int) -> str:
     return f"it has {size:,} bytes, {wanted:,} are recorded"
 
 
-def _why(error: Exception) -> str:
+def _why(error: MaterializedViewError) -> str:
+    """Return what is wrong with a file.
+
+    Raises:
+        RefusedLocationError: This is the error. The file may be intact.
+    """
+    if isinstance(error, RefusedLocationError):
+        raise error
     return "it does not exist" if isinstance(error, MetadataFileNotFoundError) else str(error)
 
 

@@ -286,13 +286,14 @@ def delete_all(
     bases, compare = own_folders(catalog, view, storage), Places()
     before = _listed(catalog, view, bases, compare)
     history = later = _history(catalog, storage, before, past_files)
-    _others(catalog, view, storage, before, history, snapshot_files)
+    _others(catalog, view, storage, before, history, snapshot_files)  # refused before anything is dropped
     require_same(view, catalog.load(view.identifier))
     drop()
     # Listed after the drop, so no new file can become part of the view.
     folder = _listed(catalog, view, bases, compare)
     if folder.files != before.files:
         later = _history(catalog, storage, folder, past_files)
+    # What was read before the drop may be minutes old.
     try:
         others = _others(catalog, view, storage, folder, later, snapshot_files, dropped=True)
     except UnsupportedError as error:

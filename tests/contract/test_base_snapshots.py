@@ -115,6 +115,7 @@ def test_a_tag_is_renewed_when_half_of_its_time_is_over(home: Lake, monkeypatch:
     assert home.load().refs()[tag].max_ref_age_ms is None
 
 
+@pytest.mark.usefixtures("unchecked_properties")
 def test_a_failure_is_a_warning(home: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Of the catalog, of the property's value, of a table that others keep changing: the view is refreshed."""
 
@@ -126,8 +127,6 @@ def test_a_failure_is_a_warning(home: Lake, monkeypatch: pytest.MonkeyPatch, cap
         keep_base_snapshots(home.catalog, VIEW)
         patched.setattr(type(home.catalog), "commit_table", lambda *_: None)
         keep_base_snapshots(home.catalog, VIEW)
-    # An earlier version, or another program, may have written it.
-    monkeypatch.setattr("airflow_mv.refresh.create.check_properties", lambda *_, **__: None)
     home.view("wrong", properties={KEEP_PROPERTY: "long"})
     keep_base_snapshots(home.catalog, "sales.wrong")
     assert [record.levelname for record in caplog.records if "snapshots" in record.getMessage()] == ["WARNING"] * 3

@@ -282,20 +282,16 @@ def test_a_wrong_property_is_refused_and_nothing_is_left(
     sqlite_uri: str, warehouse: Path, key: str, value: str, message: str
 ) -> None:
     """Otherwise the first refresh would fail, or the setting would have no effect."""
+    wrong = Definition(QUERY, properties={f"airflow-mv.{key}": value})
     with lake(sqlite_uri, warehouse) as home:
         home.table()
         home.view()
-        _refuses(home, {f"airflow-mv.{key}": value}, message)
-
-
-def _refuses(home: Lake, properties: dict[str, str], message: str) -> None:
-    before = home.rows_of_catalog()
-    wrong = Definition(QUERY, properties=properties)
-    with pytest.raises(ConfigurationError, match=message):
-        define(home.catalog, VIEW, wrong, stager=home.stager)
-    with pytest.raises(ConfigurationError, match=message):
-        create(home.catalog, "sales.other", wrong, stager=home.stager)
-    assert home.rows_of_catalog() == before
+        before = home.rows_of_catalog()
+        with pytest.raises(ConfigurationError, match=message):
+            define(home.catalog, VIEW, wrong, stager=home.stager)
+        with pytest.raises(ConfigurationError, match=message):
+            create(home.catalog, "sales.other", wrong, stager=home.stager)
+        assert home.rows_of_catalog() == before
 
 
 def test_a_word_that_is_no_choice_is_refused(sqlite_uri: str, warehouse: Path) -> None:

@@ -166,9 +166,8 @@ def test_files_with_other_rows_are_not_published(home: Lake) -> None:
     assert (home.read(), home.storage().base, left_over(home)) == (rows, before.base, [])
 
 
-def test_a_view_asks_for_maintenance_after_a_refresh(
-    home: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("unchecked_properties")
+def test_a_view_asks_for_maintenance_after_a_refresh(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """Above its bounds. The rows are published already: whatever fails is a warning."""
     lines: list[str] = []
 
@@ -189,8 +188,6 @@ def test_a_view_asks_for_maintenance_after_a_refresh(
     home.view("unasked", partition_by=["region"])
     home.refresh("sales.unasked")
     maintain_after_refresh(home.catalog, "sales.unasked", published=True, stager=failing, report=lines.append)
-    # An earlier version, or another program, may have written it.
-    monkeypatch.setattr("airflow_mv.refresh.create.check_properties", lambda *_, **__: None)
     home.view("wrong", properties={COMPACT_PROPERTY: "many"})
     maintain_after_refresh(home.catalog, "sales.wrong", published=True, stager=failing, report=lines.append)
     assert f"property {COMPACT_PROPERTY}: 'many' is not a whole number of at least 1" in caplog.text

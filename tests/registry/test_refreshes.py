@@ -92,11 +92,7 @@ def test_a_catalog_of_base_tables_that_does_not_respond_is_a_fault_of_their_view
     home: Lake, registry: Registry, tmp_path: Path
 ) -> None:
     """The other views are registered. Only when the views' own catalog does not respond, the sync fails."""
-    with lake(f"sqlite:///{tmp_path}/west.db", tmp_path / "west", "west") as west:
-        west.table()
-        home.catalog.openers = {"west": lambda: west.catalog}
-        for number in range(4):
-            home.view(f"far{number}", "SELECT id FROM west.sales.orders")
+    home.views_of_another_catalog(tmp_path, 4)
     home.view("near")
 
     down = MaterializedViewCatalog(home.iceberg)
