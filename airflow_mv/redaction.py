@@ -26,7 +26,7 @@ _ORACLE = re.compile(r"(?i)(jdbc:oracle:\w+:[^/@\s]*/)([^/@\s]+)@")
 _NAME = r"[^=?&;,()\s]{0,40}"
 #: A secret option of a URL: ``?password=…``, ``;pwd=…``, ``(token=…)``.
 _OPTION = re.compile(
-    rf"(?i)([?&;,(]{_NAME}(?:passw|pwd|secret|token|credential|signature|(?:access|api|account|shared|private)[._-]?key)"
+    rf"(?i)([?&;,(]{_NAME}(?:passw|pwd|secret|token|credential|signature|(?:access|account|api|private|shared|storage)[._-]?key)"
     rf"{_NAME}=)([^&;,()\s]+)"
 )
 
@@ -93,8 +93,8 @@ def shortened(text: str, longest: int) -> str:
 _SHORTEST_OF_SETTINGS = 3
 #: Names of settings that are secret.
 SECRET = re.compile(
-    r"(?i)secret|passw|pwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
-    r"|sas[.-]|cryption-key|connection-string|(^|[.])headers?[.]|sse[.]key|signature"
+    r"(?i)secret|passw|passphrase|pwd|credential|token|signature|connection[._-]?string"
+    r"|(?:access|account|api|cryption|private|shared|storage)[._-]?key|sas[._-]|[._-]sas$|sse[._-]key|(^|[.])headers?[.]"
 )
 #: Ends of names that only look like those of secrets: Spark's pattern for secrets, a header that asks for credentials.
 _NO_SECRETS = ("spark.redaction.regex", ".header.X-Iceberg-Access-Delegation")

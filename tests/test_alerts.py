@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def listed_slos(home: Lake, after: timedelta) -> dict[str, FreshnessSlo]:
 def reported(home: Lake, notes: Notes, **options: Any) -> list[FreshnessAlert]:
     found: list[FreshnessAlert] = []
     for slo in load_slos(home, **options):
-        settle(slo, notes, found.append)
+        settle(slo, notes, lambda _: {"mail": found.append})
     return found
 
 
@@ -97,18 +98,60 @@ def test_an_alert_has_the_lag_its_start_and_the_base_tables(home: Lake) -> None:
     assert (document["event"], document["readiness"], document["max_staleness_seconds"]) == ("breach", "STALE", 7200.0)
 
 
-def test_an_alert_whose_delivery_fails_is_reported_again(home: Lake) -> None:
-    """A repeated alert is acceptable, a lost one is not."""
-    notes = Notes()
+class Receivers:
+    """A chat that works, and a mail server that may be down."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.got: list[tuple[str, str]] = []
+
+    def __call__(self, event: str) -> dict[str, Callable[[FreshnessAlert], object]]:
+        return {name: partial(self.deliver, name) for name in ("mail", "chat")}
+
+    def deliver(self, name: str, alert: FreshnessAlert) -> None:
+        if name == "mail" and self.down:
+            raise ConnectionError("the mail server is down")
+        self.got.append((name, alert.event))
+
+
+def test_an_alert_whose_delivery_fails_is_sent_again_to_those_who_have_not_got_it(home: Lake) -> None:
+    """A repeated alert is acceptable, a lost one is not; but one broken receiver must not wake all others each time."""
+    notes, receivers = Notes(), Receivers()
+    on_time = load_slos(home)[0]
     home.append()
-    (slo,) = load_slos(home, after=3 * HOUR)
+    late = load_slos(home, after=3 * HOUR)[0]
 
-    def broken(alert: FreshnessAlert) -> None:
-        raise ConnectionError("the mail server is down")
+    def check(slo: FreshnessSlo, *, down: bool) -> list[tuple[str, str]]:
+        receivers.down, receivers.got = down, []
+        if down:
+            with pytest.raises(ConnectionError):
+                settle(slo, notes, receivers)
+        else:
+            settle(slo, notes, receivers)
+        return receivers.got
 
+    assert check(late, down=True) == [("chat", "breach")]
+    assert check(late, down=True) == []
+    assert check(late, down=False) == [("mail", "breach")]
+    assert check(late, down=False) == []
+    assert check(on_time, down=True) == [("chat", "recovery")]
+    # Late again before all have got the recovery: those who have must hear of it.
+    assert check(late, down=False) == [("mail", "breach"), ("chat", "breach")]
+    assert check(on_time, down=False) == [("mail", "recovery"), ("chat", "recovery")]
+    assert not notes
+
+
+def test_a_breach_that_no_one_has_got_has_no_recovery(home: Lake) -> None:
+    notes = Notes()
+    on_time = load_slos(home)[0]
+    home.append()
+    late = load_slos(home, after=3 * HOUR)[0]
+    receivers = Receivers()
+    receivers.down = True
     with pytest.raises(ConnectionError):
-        settle(slo, notes, broken)
-    assert len(reported(home, notes, after=3 * HOUR)) == 1
+        settle(late, notes, lambda event: {"mail": receivers(event)["mail"]})
+    settle(on_time, notes, receivers)
+    assert receivers.got == []
 
 
 def test_a_view_that_was_never_refreshed_is_late_after_its_grace(home: Lake) -> None:

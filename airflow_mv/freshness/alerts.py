@@ -8,7 +8,7 @@ no run that could fail.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -132,6 +132,10 @@ class FreshnessAlert:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {"event": self.event, **self.slo.to_dict(), "message": self.message}
+
+
+#: Returns the receivers of an event (``breach``, ``recovery``), by names that are the same in each run.
+Receivers = Callable[[str], Mapping[str, Callable[[FreshnessAlert], object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,27 +273,46 @@ def _expiring(summary: Summary) -> dict[str, datetime]:
     return {item["identifier"]: parse_time(item["expires_at"]) for item in tables if item["expires_at"]}
 
 
-def settle(slo: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:
-    """Send an alert for a breach or a recovery that was not sent before, and then record it.
+def settle(slo: FreshnessSlo, memory: Memory, receivers: Receivers) -> None:
+    """Send an alert for a breach or a recovery to each receiver that has not got it, and then record who has.
 
     Args:
         slo: The view's current state.
         memory: The sent alerts; only the view's own key is changed.
-        deliver: Sends the alert. If it raises, nothing is recorded and the next call sends it again.
+        receivers: Returns the receivers of an event. The next call sends the alert again to those that raised.
+
+    Raises:
+        Exception: The error of the first receiver that raised, after all of them were called.
     """
     key = _KEY + hashlib.sha256(str(slo.view).encode()).hexdigest()[:16]
-    was_sent = _was_sent(memory.get(key), slo)
-    if slo.breached == was_sent:
+    alert = FreshnessAlert("breach" if slo.breached else "recovery", slo)
+    event, some = _last_event(memory.get(key), slo)
+    if event == alert.event and some is None:
         return
-    deliver(FreshnessAlert("breach" if slo.breached else "recovery", slo))
-    if slo.breached:
-        memory.set(key, {"view": str(slo.view), "uuid": slo.uuid, "sent_at": datetime.now(UTC).isoformat()})
-    else:
+    got = set(some or ()) if event == alert.event else set()
+    failed: list[Exception] = []
+    for name, deliver in receivers(alert.event).items():
+        try:
+            if name not in got:
+                deliver(alert)
+                got.add(name)
+        except Exception as error:  # noqa: BLE001 (the user's code; the other receivers must get the alert)
+            failed.append(error)
+    if alert.event == "recovery" and not failed:
         memory.delete(key)
+    elif got or not failed:
+        partly = {"got": sorted(got)} if failed else {}
+        sent_at = datetime.now(UTC).isoformat()
+        memory.set(key, {"view": alert.view, "uuid": slo.uuid, "event": alert.event, "sent_at": sent_at, **partly})
+    if failed:
+        raise failed[0]
 
 
-def _was_sent(noted: Any, slo: FreshnessSlo) -> bool:
-    """Whether an alert was sent for this view. A view that was dropped and created again is another one."""
-    if not isinstance(noted, Mapping):
-        return False
-    return None in (noted.get("uuid"), slo.uuid) or noted["uuid"] == slo.uuid
+def _last_event(noted: Any, slo: FreshnessSlo) -> tuple[str | None, Sequence[str] | None]:
+    """Return the event that was sent last, and the names of those who got it; ``None`` if all did.
+
+    A view that was dropped and created again is another one.
+    """
+    if not isinstance(noted, Mapping) or (None not in (noted.get("uuid"), slo.uuid) and noted["uuid"] != slo.uuid):
+        return "recovery", None
+    return noted.get("event"), noted.get("got")

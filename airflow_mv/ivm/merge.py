@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.append import copies, weighted, weighted_terms
+from airflow_mv.ivm.column_types import TypedBlock
 from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import DIGITS_OF_DOUBLES, check_certain, is_nondeterministic
 from airflow_mv.ivm.keys import has_value, is_not_null
@@ -54,9 +55,11 @@ def merged(
     not_null = {relation.name: relation.not_null for relation in relations}
     columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
     signed = statement(_signed(tree, columns), broadcast=broadcast)
-    for index in columns.derived:
-        if not isinstance(columns.values[index], exp.Avg):
-            _derived(columns, index)  # report what cannot be derived before missing counts, which would not help
+    for index in columns.derived:  # report what cannot be derived before missing counts, which would not help
+        if isinstance(value := columns.values[index], exp.Avg):
+            _check_exact(tree, value, output[index][1])
+        else:
+            _derived(columns, index)
     columns.check_counts(appended_only=appended_only)
     combined = _combined(columns, appended_only=appended_only)
     return Merged(
@@ -280,6 +283,18 @@ def _average(columns: _Columns, node: exp.Avg, index: int) -> exp.Expr:
     return average((ir.column("__merged", name), kind), count, columns.output[index][1])
 
 
+def _check_exact(block: ir.Block, call: exp.Avg, kind: str) -> None:
+    """Refuse an average of doubles whose sum may be rounded: Spark converts whole numbers before it adds them.
+
+    Raises:
+        RefusedError: The argument is not certain to be an integer of at most 32 bits.
+    """
+    argument = TypedBlock(block, {}).type_of(call.this)
+    if kind.lower() == "double" and argument not in _EXACT_AS_DOUBLES:
+        message = f"{written(call)} adds doubles, which round sums above 2^53: only those of int and smaller are merged"
+        raise RefusedError(Code.NOT_ADDITIVE, message)
+
+
 def _there(index: int | None) -> int:
     """Return the position of a column that :meth:`_Columns.check_counts` has found."""
     if index is None:
@@ -295,6 +310,8 @@ _WIDER = "DECIMAL(20, 0)"
 _SPARE_DIGITS = 9
 #: Characters of an expression in a message.
 _SHOWN = 90
+#: Some four million of the largest ones add up to 2^53.
+_EXACT_AS_DOUBLES = ("tinyint", "smallint", "int")
 _SEMIGROUPS = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAgg, exp.BitwiseOrAgg)
 
 

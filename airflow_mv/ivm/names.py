@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -11,6 +11,9 @@ from sqlglot import exp
 from airflow_mv.ivm.functions import VOLATILE
 from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.reasons import Code
+
+#: With what the aliases begin that an incremental refresh adds to a query.
+GENERATED = "__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,20 @@ class NameScope:
         if owner is self:
             return
         names = {item.table for item in found.find_all(exp.Column)}
+        folded = set(map(fold, names))
         scope: NameScope | None = self
         while scope is not None and scope is not owner:
+            if any(item.name is not None and fold(item.name) in folded for item in scope._visible()):
+                # Spark reads alias.column as a field of the inner struct column.
+                message = f"{', '.join(sorted(names))} is an outer relation and a column of a subquery: rename one"
+                raise RefusedError(Code.UNRESOLVED_NAME, message)
             scope.outer |= names
             scope = scope.parent
+
+    def _visible(self) -> Iterator[Field]:
+        yield from (item for relation in self.relations for item in relation.fields)
+        yield from self.star
+        yield from self.earlier
 
     def fields_of(self, parts: Sequence[str]) -> tuple[Field, ...]:
         """Return the columns of ``t.*``.
@@ -148,6 +161,22 @@ def check_variables(node: exp.Lambda) -> None:
         if fold(name) in own:
             message = f"{name} is a variable of a lambda function, where it is written with other letters"
             raise RefusedError(Code.UNRESOLVED_NAME, message)
+
+
+def check_captures(expression: exp.Expr) -> None:
+    """Refuse a resolved expression in which a variable of a lambda function has the name of a relation.
+
+    Spark would read the relation's columns as fields of the variable.
+
+    Raises:
+        RefusedError: There is such a variable, or one that begins like the aliases of an incremental refresh.
+    """
+    for node in expression.find_all(exp.Lambda):
+        aliases = {fold(column.table) for column in node.this.find_all(exp.Column)}
+        for name in (item.name for item in node.expressions):
+            if fold(name) in aliases or name.startswith(GENERATED):
+                message = f"{name} is a variable of a lambda function and the name of a relation: rename the variable"
+                raise RefusedError(Code.UNRESOLVED_NAME, message)
 
 
 def _only(fields: Sequence[Field], name: str, written: Sequence[str]) -> exp.Expr | None:

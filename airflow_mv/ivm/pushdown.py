@@ -18,6 +18,7 @@ from sqlglot import exp
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.delta_terms import used_of
 from airflow_mv.ivm.dialect import write
+from airflow_mv.ivm.names import fold
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 
 _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
@@ -206,9 +207,12 @@ def _moved(condition: exp.Expr, names: Sequence[str], others: Sequence[str]) -> 
 
 
 def _is_of(condition: exp.Expr, alias: str, block: ir.Block) -> bool:
-    """Whether a condition depends only on the columns of one relation."""
+    """Whether a condition depends only on the columns of one relation, and means the same without its alias."""
     columns = list(condition.find_all(exp.Column))
     if not columns or any(column.table != alias for column in columns) or ir.marks(condition, block):
+        return False
+    variables = {fold(item.name) for item in condition.find_all(exp.Lambda) for item in item.expressions}
+    if any(fold(column.name) in variables for column in columns):
         return False
     return not any(functions.is_generator(node) for node in condition.walk())
 

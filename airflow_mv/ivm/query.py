@@ -17,7 +17,7 @@ from airflow_mv.ivm.column_types import column_types
 from airflow_mv.ivm.dialect import read
 from airflow_mv.ivm.merge import merged, merged_rows
 from airflow_mv.ivm.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
-from airflow_mv.ivm.names import fold
+from airflow_mv.ivm.names import check_captures, fold
 from airflow_mv.ivm.pushdown import Comparison, conditions, filters, pruned, within
 from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.ivm.replace_keys import replaced
@@ -257,7 +257,14 @@ def certain_output(
 
 
 def _resolved(resolver: Resolver, query: ParsedQuery) -> Resolved:
-    return resolver.query(read(query), Environment(query.default_catalog, query.default_namespace, {}), None)
+    tree, written = resolver.query(read(query), Environment(query.default_catalog, query.default_namespace, {}), None)
+    ir.rewrite(tree, _without_captures)
+    return tree, written
+
+
+def _without_captures(expression: exp.Expr) -> exp.Expr:
+    check_captures(expression)
+    return expression
 
 
 def regenerated_sql(sql: str) -> str | Reason:

@@ -14,7 +14,7 @@ from airflow_mv.ivm.dialect import read
 from airflow_mv.ivm.generators import WINDOW, grouped_below, time_window, with_lateral_view
 from airflow_mv.ivm.grouping import grouping
 from airflow_mv.ivm.model import BaseRelation, RefusedError
-from airflow_mv.ivm.names import Field, NameScope, Visible, chain, check_variables, fold
+from airflow_mv.ivm.names import GENERATED, Field, NameScope, Visible, chain, check_variables, fold
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code
 from airflow_mv.sql.query import NestedView, table_identifier
@@ -47,7 +47,7 @@ class Resolver:
 
     def alias(self, wanted: str) -> str:
         """Return an alias that is unique in the whole query."""
-        if wanted.startswith("__"):
+        if wanted.startswith(GENERATED):
             wanted = f"r{wanted}"
         name, number = wanted, 1
         while fold(name) in self._aliases:

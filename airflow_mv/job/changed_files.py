@@ -154,11 +154,14 @@ class Entries:
     def own(self) -> tuple[_Own, _Own] | None:
         """Return the files that only one snapshot has, or has with another sequence number, on which deletes depend.
 
-        Several deletion vectors may be in one file. ``None``: files are too many, or there are equality deletes.
+        Several deletion vectors may be in one file. ``None``: files are too many, there are equality deletes, or a
+        snapshot has a data file twice, which is read twice by its name.
         """
         rows = self._compared() if self._all is None else _of_one_side(self._all)
         if len(rows) > 4 * MOST_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
             return None  # equality deletes may hide rows of any file
+        if self._has_data_file_twice():
+            return None
         own = _Own(self._snapshots[0]), _Own(self._snapshots[1])
         for row in rows:
             if row.content == _DATA:
@@ -166,6 +169,16 @@ class Entries:
             else:
                 own[row.side].deletes.append(row)
         return own
+
+    def _has_data_file_twice(self) -> bool:
+        if self._all is not None:
+            paths = [(row.side, row.file_path) for row in self._all if row.content == _DATA]
+            return len(set(paths)) < len(paths)
+        items, of_data = "data_file.file_path", f" AND data_file.content = {_DATA}"
+        both = " UNION ALL ".join(self._select(items, side, of_data) for side in (0, 1))
+        twice = f"SELECT 1 FROM ({both}) GROUP BY side, file_path HAVING count(*) > 1 LIMIT 1"
+        with self._context.sized_for(0):  # a few rows of manifests
+            return bool(self._context.query(twice).collect())
 
     def has_no_deletes(self, side: int, paths: Collection[str]) -> bool:
         """Whether it is known that a snapshot has no deletes that may be about some data files."""

@@ -39,6 +39,8 @@ _CAUSED_BY = "Caused by: "
 _PARTITIONS_SEARCHED = 32
 #: The name of the metrics that Spark observes while it runs a query.
 _METRICS = "airflow_mv_metrics"
+#: The alias under which a condition is tested on the rows of a base table.
+ROWS = "__airflow_mv"
 #: The partitions of a range in its physical plan.
 _SPLITS = re.compile(r"splits=(\d+)")
 _compiled: dict[tuple[int, str], Any] = {}
@@ -555,6 +557,17 @@ def cause(error: Exception) -> str:
 def columns_of(names: Sequence[str]) -> str:
     """Return a list of quoted names."""
     return ", ".join(quote(name) for name in names)
+
+
+def matching(frame: DataFrame, condition: str) -> DataFrame:
+    """Return the rows of a base table that satisfy a condition on its columns.
+
+    Args:
+        frame: The rows.
+        condition: SQL with unqualified column names; empty for none.
+    """
+    # Under the table's own alias, a field of a struct column of the same name would be a column of the table.
+    return frame.alias(ROWS).where(condition) if condition else frame
 
 
 def unlike(names: Sequence[str]) -> str:

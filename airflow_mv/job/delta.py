@@ -24,7 +24,17 @@ from pyspark.sql.types import MapType, StructType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.analysis import check_reads
 from airflow_mv.job.changed_files import ChangedRows, Changelog, Entries, changed_files, changelog
-from airflow_mv.job.context import MAX_LOCAL_ROWS, Held, JobContext, cause, incomparable, list_of, unlike
+from airflow_mv.job.context import (
+    MAX_LOCAL_ROWS,
+    ROWS,
+    Held,
+    JobContext,
+    cause,
+    incomparable,
+    list_of,
+    matching,
+    unlike,
+)
 from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.gather import DELETED, PLACE, gathered, newly_deleted
@@ -346,7 +356,7 @@ def _pinned(context: JobContext, step: DeltaStep, snapshot: int | None, sign: in
     version = f" VERSION AS OF {snapshot}" if snapshot is not None else ""
     where = f" WHERE {step.where}" if step.where else ""
     items = ", ".join([*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}"])
-    frame = context.query(f"SELECT {items} FROM {step.table}{version}{where}")
+    frame = context.query(f"SELECT {items} FROM {step.table}{version} AS {quote(ROWS)}{where}")
     if context.jvm is None:
         _ = frame.schema  # analysed now: it is known here why the table cannot be read
     return frame
@@ -418,7 +428,7 @@ def _appended(summary: Mapping[str, str]) -> list[int | None]:
 
 
 def _signed(frame: DataFrame, step: DeltaStep, sign: int | Column) -> DataFrame:
-    frame = frame.where(step.where) if step.where else frame
+    frame = matching(frame, step.where)
     if isinstance(sign, Column):
         return frame.select(*(F.col(quote(name)) for name in step.columns), sign.alias(WEIGHT))
     return frame.selectExpr(*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}")
@@ -482,8 +492,7 @@ def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, fact
     """Read the change data feed; ``None`` if it is not complete: a version was written without it, or its files."""
     weight = F.create_map(*(F.lit(item) for pair in WEIGHTS.items() for item in pair))[F.col(CHANGE_TYPE)]
     try:
-        frame = versions.feed()
-        frame = frame.where(step.where) if step.where else frame
+        frame = matching(versions.feed(), step.where)
         signed = frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
         held = context.kept(_cancelled(signed, step))
     except Exception:  # noqa: BLE001 (Delta's errors have no common base)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType
 
-from airflow_mv.job.context import JobContext, list_of, unlike
+from airflow_mv.job.context import JobContext, list_of, matching, unlike
 from airflow_mv.quoting import quote
 from airflow_mv.script import DeltaStep
 
@@ -94,8 +94,8 @@ class RewrittenFiles:
             return None
         if not scan.startIsAncestor():
             return None
-        if step.where and not wanted:
-            old, new = old.where(step.where), new.where(step.where)  # both, so that both have the same kept rows
+        if not wanted:
+            old, new = matching(old, step.where), matching(new, step.where)  # both, so that both keep the same rows
         name = f"{unlike(old.columns)}row"
         values = [item for column, frame in wanted for item in (column, _numbers(frame)._jdf)]
         added = self._held(scan, new, None, values, name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -37,7 +37,8 @@ class FreshnessAlertOperator(BaseOperator):
     ``max_staleness`` in this state. A view that cannot be read is late at once.
 
     Sent alerts are recorded in the state store of an asset of the task's own, after they were sent. If a worker dies in
-    between, an alert is sent twice; none is lost. A mapped task has no such store, and fails: give one task all views.
+    between, an alert is sent twice; none is lost. If a receiver fails, the next run tries only this one again. A mapped
+    task has no such store, and fails: give one task all views.
 
     Sets the gauge ``airflow_mv.lag_seconds`` (tag ``view``) for each view. Returns (XCom) a document for each view.
 
@@ -92,12 +93,9 @@ class FreshnessAlertOperator(BaseOperator):
 
         documents, undelivered = [], []
 
-        def deliver(alert: FreshnessAlert) -> None:
-            self.log.warning("Sending an alert of a %s: %s", alert.event, alert.message)
-            listeners = self.on_breach if alert.event == "breach" else self.on_recovery
-            with ExitStack() as all_of_them:  # all are closed, even if one of them fails
-                for listener in reversed(listeners):
-                    all_of_them.callback(_notify, listener, alert, context)
+        def receivers(event: str) -> dict[str, Callable[[FreshnessAlert], None]]:
+            listeners = self.on_breach if event == "breach" else self.on_recovery
+            return {_named(*item): partial(self._send, context, *item) for item in enumerate(listeners)}
 
         with airflow_errors():
             memory = self._memory(context)
@@ -106,13 +104,21 @@ class FreshnessAlertOperator(BaseOperator):
                 self.log.info("%s is %s, lag %s s", slo.view, slo.readiness, slo.lag_seconds)
                 documents.append(slo.to_dict())
                 try:
-                    settle(slo, memory, deliver)
-                except Exception as error:  # a notifier is the user's code; alerts of other views must go on
-                    self.log.exception("The alert of %s was not delivered", slo.view)
+                    settle(slo, memory, receivers)
+                except Exception as error:  # noqa: BLE001 (a notifier is the user's code; those of other views go on)
                     undelivered.append(f"{slo.view}: {type(error).__name__}: {error}")
             if undelivered:
                 raise AlertError(f"alerts that were not delivered: {'; '.join(undelivered)}. The next run tries again")
         return documents
+
+    def _send(self, context: Context, place: int, listener: Listener, alert: FreshnessAlert) -> None:
+        name = _named(place, listener)
+        self.log.warning("Sending an alert of a %s to %s: %s", alert.event, name, alert.message)
+        try:
+            _notify(listener, alert, context)
+        except Exception:
+            self.log.exception("The alert of %s was not delivered to %s", alert.view, name)
+            raise
 
     def _slos(self) -> Iterator[FreshnessSlo]:
         from airflow_mv.freshness.alerts import freshness_slos
@@ -171,6 +177,12 @@ class _Forgetful:
 
     def delete(self, key: str) -> None:
         pass
+
+
+def _named(place: int, listener: Listener) -> str:
+    """Return the name of a receiver: its place in the list, and its class or function."""
+    kind = type(listener) if isinstance(listener, BaseNotifier) else listener
+    return f"{place}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
 
 
 def _notify(listener: Listener, alert: FreshnessAlert, context: Context) -> None:

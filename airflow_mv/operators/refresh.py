@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             memory = _EarlierTry(context)
 
             # Rows of an interval must be staged again if other intervals were published before the task goes on.
-            defers, first = options.interval is None, self._waiting.plan if self._waiting else None
+            defers = options.interval is None
 
             def planned(plan: RefreshPlan) -> None:
                 self._deferrable_plan = plan if defers else None
@@ -137,7 +138,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                     stager=stager,
                     options=options,
                     pins=pins,
-                    plan=first,
+                    plan=self._resumed_plan,
                     on_plan=planned,
                     requester=requester(context),
                 )
@@ -148,9 +149,20 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         announce(self, context, result)
         return result.to_dict()
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on after the shared application has answered: plan again, and publish what it has staged."""
-        self._event = event
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], plan: str | None = None, until: float | None = None
+    ) -> dict[str, Any]:
+        """Go on after the shared application has answered, or has ended: publish what it has staged.
+
+        Raises:
+            MaterializedViewError: As for :meth:`execute`.
+            StoppedError: The task's time has ended.
+        """
+        from airflow_mv.refresh.plan import RefreshPlan
+
+        self._event, self._until = event, until
+        if plan is not None:  # ``dag.test()`` loses it: then the task plans again
+            self._resumed_plan = RefreshPlan.from_dict(json.loads(plan))
         return self.execute(context)
 
     def continue_refresh(
@@ -167,7 +179,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             payload_or_error(event)
         if waiting is not None:  # ``dag.test()`` loses it: then the task begins again, and finds driver or outcome
             self._waiting = WaitingRefresh.from_dict(waiting)
-            self._until = self._waiting.until
+            self._resumed_plan, self._until = self._waiting.plan, self._waiting.until
         return self.execute(context)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from airflow_mv.application import FolderContent, JobAnswer, Pulse, is_answered
-from airflow_mv.errors import JobError
+from airflow_mv.errors import JobError, StoppedError
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.submission_files import script_location, write_script
 
@@ -98,10 +98,19 @@ class SharedApplication:
 
         Returns:
             The id of the Spark application that ran the script, if one did.
+
+        Raises:
+            StoppedError: The task's time has ended. The script was cancelled.
         """
         from airflow_mv.refresh.application import ApplicationFolder
 
         folder, key = ApplicationFolder(catalog, str(event["folder"])), str(event["key"])
+        if event.get("late"):
+            folder.cancel(key)
+            raise StoppedError(
+                f"the script in the shared Spark application (task {self._task_id}) was cancelled: it ran for longer "
+                "than the task's execution_timeout. Nothing was published"
+            )
         answered = event["answered"]
         if answered is None:
             self._log.warning("The triggerer cannot read the folder %s: waiting in this worker slot", folder.folder)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -265,6 +266,8 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         self._event: Mapping[str, Any] | None = None
         #: The plan of the refresh that is carried out, if the task may be deferred while its driver runs.
         self._deferrable_plan: RefreshPlan | None = None
+        #: The plan with which the task was deferred, which is carried out to its end: base tables change meanwhile.
+        self._resumed_plan: RefreshPlan | None = None
         #: The refresh for whose driver the task was deferred, until its outcome is taken.
         self._waiting: WaitingRefresh | None = None
         #: When the time of a task that was deferred ends, in seconds since the epoch: Airflow counts it anew.
@@ -331,7 +334,8 @@ class MaterializedViewSparkOperator(SparkJobOperator):
     ) -> Outcome | None:
         if self._shared is None:
             return None
-        defer = functools.partial(self._wait_deferred, catalog.name) if self._may_defer(script) else None
+        plan = self._deferrable_plan if self._may_defer(script) else None
+        defer = functools.partial(self._wait_deferred, catalog.name, plan) if plan is not None else None
         return self._shared.stage(catalog, context, answered, defer)
 
     def _may_defer(self, script: Script) -> bool:
@@ -380,13 +384,24 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         self.defer(trigger=trigger, method_name="continue_refresh", kwargs=kwargs, timeout=limit)
         raise AssertionError  # defer() raises
 
-    def _wait_deferred(self, catalog: str, folder: str, key: str) -> None:
+    def _wait_deferred(self, catalog: str, plan: RefreshPlan, folder: str, key: str) -> None:
+        """Defer the task until the shared application has answered, or the task's time has ended."""
         from airflow_mv.triggers import SharedApplicationTrigger
 
+        until = self._ends()
         trigger = SharedApplicationTrigger(
-            catalog=catalog, folder=folder, key=key, iceberg_conn_id=self.iceberg_conn_id
+            catalog=catalog, folder=folder, key=key, iceberg_conn_id=self.iceberg_conn_id, until=until
         )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
+        # The trigger ends by itself; the timeout is for a task that no triggerer takes.
+        limit = None if until is None else timedelta(seconds=max(0.0, until - time.time())) + _UNTRIGGERED
+        kwargs = {"plan": json.dumps(plan.to_dict()), "until": until}
+        self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs, timeout=limit)
+
+    def _ends(self) -> float | None:
+        """Return when the time of a deferred task ends: its ``execution_timeout`` counts from the first wait."""
+        if self._until is None and self.execution_timeout is not None:
+            self._until = time.time() + self.execution_timeout.total_seconds()
+        return self._until
 
     def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
         from airflow_mv.refresh.stagers import InProcessStager
@@ -419,9 +434,7 @@ class MaterializedViewSparkOperator(SparkJobOperator):
                 return outcome
             raise
         if driver is not None and self._deferrable_plan is not None:
-            if self._until is None and self.execution_timeout is not None:
-                self._until = time.time() + self.execution_timeout.total_seconds()
-            self._wait_for_driver(catalog.name, script, WaitingRefresh(self._deferrable_plan, driver, self._until))
+            self._wait_for_driver(catalog.name, script, WaitingRefresh(self._deferrable_plan, driver, self._ends()))
         outcome = read_outcome(catalog, script)
         if outcome is None:
             # A job id that Airflow kept for a reattach would be reported as "already succeeded" again.

@@ -26,6 +26,9 @@ _OWN_JARS = "spark.jars"
 #: By a part of the master.
 _DRIVER_ENVIRONMENT = {"yarn": "spark.yarn.appMasterEnv.", "k8s": "spark.kubernetes.driverEnv."}
 
+#: Settings that are environment variables.
+_VARIABLES = (*_DRIVER_ENVIRONMENT.values(), "spark.executorEnv.")
+
 
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
@@ -70,7 +73,8 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
 
     binary = spark_submit(given, target)
     settings = settings.on(spark_version(_spark_home(given, binary)))
-    secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
+    # A variable's name often does not show that its value is a secret.
+    secret = {key: value for key, value in given.conf.items() if key.startswith(_VARIABLES) or is_secret(key, value)}
     plain = {key: value for key, value in given.conf.items() if key not in (*secret, _PACKAGES, _OWN_JARS)}
     users = _users_settings(given, binary)
     local = (target.master or "").startswith("local") and not given.cluster

@@ -26,11 +26,17 @@ from airflow_mv.spec.times import duration, is_start_of_day, shift
 
 #: The most runs that one backfill from the page creates.
 MOST_RUNS = 1000
+#: The most dates of a schedule that are looked at for it. A month has 8,928 of every five minutes.
+MOST_DATES = 20_000
 #: How far before the wanted rows the search for runs begins: the least with which its first run is before them. A run's
 #: date lies up to the last one from its rows: a tick, and a zone's offset.
 _MARGINS = (timedelta(hours=3), timedelta(days=1), timedelta(days=32))
 #: By how much the rows of a later run may begin earlier, where clocks are put back.
 _BACK = timedelta(hours=1)
+
+
+class _TooManyDatesError(Exception):
+    """A schedule has more than :data:`MOST_DATES` dates near the wanted rows."""
 
 
 @dataclass
@@ -74,8 +80,13 @@ class Runs:
         stored = self._dag(dag_id)
         if stored is None or not getattr(stored.dag.timetable, "periodic", False):
             return {"problem": "This DAG has no schedule with dates, so Airflow makes no backfill of it."}
+        if {scope for scope, _ in scopes_in(stored.data).values()} <= {"whole", "as_of"}:
+            return {"problem": "No task of this DAG refreshes an interval: set its scope to interval."}
         overlapping = ((date, span) for date, span in self._near(stored, wanted, kind) if span.overlaps(wanted))
-        found = list(islice(overlapping, MOST_RUNS + 1))
+        try:
+            found = list(islice(overlapping, MOST_RUNS + 1))
+        except _TooManyDatesError:
+            return {"problem": f"Of {MOST_DATES:,} dates of this DAG's schedule too few have these rows: choose fewer."}
         if not found:
             return {"problem": "This DAG's schedule has no run for these rows: see its start and end date."}
         if len(found) > MOST_RUNS:
@@ -92,6 +103,9 @@ class Runs:
         """Return the dates of the possible runs whose rows are near the wanted ones, with the rows of each.
 
         A schedule of minutes has many dates: the search begins shortly before the wanted rows, and ends after them.
+
+        Raises:
+            _TooManyDatesError: There are too many dates before the wanted rows, or none of them has rows.
         """
         for margin in _MARGINS:
             dates = self._dates(stored, Interval(wanted.column, shift(wanted.start, -margin), wanted.end), kind)
@@ -110,7 +124,9 @@ class Runs:
         now = datetime.now(UTC)
         latest = shift(among.end, _MARGINS[-1])
         infos = dag.iter_dagrun_infos_between(among.start, latest if partitioned else min(latest, now))
-        for info in infos:
+        for number, info in enumerate(infos):
+            if number == MOST_DATES:
+                raise _TooManyDatesError
             if not partitioned and (info.data_interval is None or info.data_interval.end >= now):
                 continue  # Airflow leaves these out of a backfill
             interval = {} if info.data_interval is None else {"data_interval": tuple(info.data_interval)}

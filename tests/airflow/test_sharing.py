@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import defaultdict
@@ -243,6 +244,52 @@ def test_a_deferred_refresh_is_published_when_the_application_has_answered(
     assert result["outcome"] == "refreshed"
     assert len(folder.content().requested) == 1
     assert again.application_id == "app-1"
+
+
+def test_a_deferred_refresh_publishes_what_it_has_planned(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base table may get a commit during each wait: a new plan would never be carried out to its end."""
+    with pytest.raises(TaskDeferred) as deferred:
+        refreshing(monkeypatch, deferrable=True).execute(context(Instance(folder.folder)))
+    planned = sales.head()
+    with driver(sales, folder):
+        payload = event(deferred.value.trigger)
+    sales.append((9, "west", 9))
+
+    kwargs = json.loads(json.dumps(deferred.value.kwargs))
+    again = refreshing(monkeypatch, deferrable=True)
+    result = again.execute_complete(context(Instance(folder.folder)), payload, **kwargs)
+    assert result["outcome"] == "refreshed"
+    assert str(planned) in json.dumps(result)
+    assert len(folder.content().requested) == 1
+
+
+def test_the_execution_timeout_of_a_deferred_refresh_cancels_its_script(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts from the first wait. Else another try would run beside the script."""
+    limit = timedelta(seconds=0.5)
+    task = refreshing(monkeypatch, deferrable=True, execution_timeout=limit)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context(Instance(folder.folder)))
+    assert deferred.value.timeout is not None
+    assert deferred.value.timeout > limit, "the trigger ends before Airflow would fail the task"
+    payload = event(deferred.value.trigger)
+    again = refreshing(monkeypatch, deferrable=True, execution_timeout=limit)
+    with pytest.raises(StoppedError, match="cancelled: it ran for longer than the task's execution_timeout"):
+        again.execute_complete(context(Instance(folder.folder)), payload, **deferred.value.kwargs)
+    assert folder.content().cancelled == folder.content().requested
+
+
+def test_a_user_who_marks_a_deferred_refresh_cancels_its_script(
+    sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        refreshing(monkeypatch, deferrable=True).execute(context(Instance(folder.folder)))
+    trigger: Any = deferred.value.trigger
+    asyncio.run(trigger.on_kill())
+    assert folder.content().cancelled == folder.content().requested != frozenset()
 
 
 @pytest.mark.parametrize("lacks", ["access to the store", "the connection"])

@@ -37,7 +37,7 @@ with DAG("report", schedule=None, is_paused_upon_creation=False):
 """
 #: DAGs whose tasks refresh the interval of a run, or what its conf says.
 BY_DAY = """
-from datetime import datetime
+from datetime import datetime, timedelta
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 from airflow_mv.dags import materialized_views_dag
 from airflow_mv.operators import (
@@ -63,6 +63,12 @@ with DAG("three_days", schedule="@daily", start_date=START):
 
 with DAG("by_five_minutes", schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"), start_date=START):
     Refresh(task_id="refresh", view=VIEW, scope="interval")
+
+with DAG("by_seconds", schedule=timedelta(seconds=5), start_date=START):
+    Refresh(task_id="refresh", view=VIEW, scope="interval")
+
+with DAG("whole", schedule=timedelta(seconds=5), start_date=START):
+    Refresh(task_id="refresh", view=VIEW)
 
 with DAG("by_day_mapped", schedule=None):
     Refresh.partial(task_id="refresh", scope="interval").expand(view=[VIEW])

@@ -102,6 +102,13 @@ def test_a_backfill_of_too_many_runs_is_refused(server: Server) -> None:
     assert found == {"problem": "These are more than 1,000 runs: choose fewer."}
 
 
+@pytest.mark.parametrize(("dag_id", "problem"), [("by_seconds", "Of 20,000 dates"), ("whole", "No task of this DAG")])
+def test_a_schedule_of_seconds_is_not_walked_to_its_end(server: Server, dag_id: str, problem: str) -> None:
+    """It has millions of dates since 2024, and its runs have no interval."""
+    wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-06-03T00:00:00+00:00", "type": "timestamptz"}
+    assert problem in server.get("api/backfill", "user", dag_id=dag_id, **wanted)["problem"]
+
+
 def test_a_dag_without_dates_has_no_backfill(server: Server) -> None:
     """And a DAG that the reader may not see is not read."""
     wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-06-04T00:00:00+00:00", "type": "date"}

@@ -169,6 +169,12 @@ SCALARS: dict[str, tuple[str, ...]] = {
         ),
         *("{d} > DATE '2000-01-01'", "array_contains({l}, 1)", "exists({l}, x -> x > 1)", "forall({l}, x -> x < 4)"),
         *(
+            "exists({l}, a -> a > {i})",
+            "exists({l}, b -> b < {i})",
+            "forall({l}, r -> r < {i})",
+            "exists({l}, s -> s = {w})",
+        ),
+        *(
             "{i} IS DISTINCT FROM 2",
             "{t} ILIKE 'A%'",
             "isnan({f})",
@@ -194,6 +200,7 @@ SCALARS: dict[str, tuple[str, ...]] = {
     ),
     "l": (
         *("sort_array({l})", "array_distinct({l})", "reverse({l})", "slice({l}, 1, 1)", "transform({l}, x -> x + 1)"),
+        *("transform({l}, (a, b) -> a + b)", "transform({l}, y -> coalesce(y, {w}))", "filter({l}, u -> u <> {w})"),
         *("filter({l}, x -> x IS NOT NULL)", "concat({l}, {l})", "array_union({l}, {l})", "array_remove({l}, 1)"),
         *("array_repeat(1, 2)", "flatten(array({l}, {l}))", "array_except({l}, array(1))", "array_compact({l})"),
         *(

@@ -50,6 +50,8 @@ _DRAWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "raw": ("binary",),
     },
 }
+#: Names of tables and aliases, which are also names of struct columns with fields that are named as columns.
+_NAMES = (*TABLES, "x", "y")
 _TEXTS = ("it's", "ü", "", "a\\b", "line\nbreak", "`q`", "%_", "NULL", "\U0001f600", "--", "{x}", "A", "a", " a")
 _MOMENTS = ("2024-02-29 23:59:59.123456", "2024-03-01 00:00:00", "1969-12-31 23:59:59.999999", "1582-10-04 12:00:00")
 _DOUBLES = ("0.1", "0.2", "-0.0", "0.0", "-0.0", "'NaN'", "1e30")
@@ -61,6 +63,8 @@ def draw(random: Random) -> dict[str, dict[str, str]]:
     for table in TABLES:
         schema[table] = {column: random.choice(kinds) for column, kinds in _DRAWN[table].items()}
         schema[table] |= {f"v{number}": kind(random) for number in range(random.randint(0, 3))}
+        if random.random() < 0.2:
+            schema[table][random.choice(_NAMES)] = "struct<a: int, b: bigint>"
     return schema
 
 

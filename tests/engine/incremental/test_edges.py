@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.job.context import JobContext
 from airflow_mv.refresh.plan import RefreshPlan
 from tests.engine.incremental.checking import check, stored
 from tests.engine.incremental.histories import VARIANTS
@@ -275,3 +276,81 @@ def test_files_of_a_large_table_that_no_changed_row_can_match_are_not_read(
     assert lake.refresh("v", on_fallback="fail").mode == "merge"
     file.with_suffix(".away").rename(file)
     check(lake, "v", sql, in_duckdb=True)
+
+
+#: Names that stand for one thing in the owner's text, and for another in a condition or statement without its aliases.
+_CAPTURES = {
+    "a variable has a column's name": (
+        {"r": ("id int, price int, prices array<int>", "(10, 1, array(2)), (1, 1, array(3)), (2, 9, array(4))")},
+        "SELECT id, max(price) AS m FROM r WHERE exists(prices, price -> price > r.price) GROUP BY id",
+        "DELETE FROM {ns}.r WHERE id = 1",
+    ),
+    "a variable has its table's name": (
+        {"r": ("id int, arr array<struct<id: int>>", "(1, array(named_struct('id', 5)))")},
+        "SELECT id, size(filter(arr, r -> r.id > id)) AS n FROM r ",
+        "INSERT INTO {ns}.r VALUES (2, array(named_struct('id', 7)))",
+    ),
+    "a struct has its table's name": (
+        {"r": ("id int, r struct<id: int>", "(10, named_struct('id', 10))")},
+        "SELECT a.id AS id, count(*) AS c FROM r a WHERE a.r.id > 3 GROUP BY a.id",
+        "INSERT INTO {ns}.r VALUES (1, named_struct('id', 9))",
+    ),
+    "a struct has the name of an outer table": (
+        {
+            "r": ("id int, n int", "(1, 1)"),
+            "s": ("k int, r struct<id: int>", "(1, named_struct('id', 1)), (2, named_struct('id', 5))"),
+        },
+        "SELECT id, (SELECT max(s.r.id) FROM s WHERE k = id) AS m FROM r ",
+        "INSERT INTO {ns}.r VALUES (2, 2), (5, 7)",
+    ),
+}
+
+
+@pytest.mark.parametrize("lists_tasks", [True, False])
+@pytest.mark.parametrize("name", _CAPTURES)
+def test_a_name_is_not_captured_by_another(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, name: str, lists_tasks: bool
+) -> None:
+    """The refresh refuses such a query, or its rows are those of the owner's text."""
+    monkeypatch.setattr(JobContext, "lists_tasks", lists_tasks)
+    tables, sql, change = _CAPTURES[name]
+    for one, (columns, rows) in tables.items():
+        table(lake, one, columns, rows)
+    view(lake, sql)
+    lake.run(change)
+
+    lake.refresh("v", on_fallback="full")
+    check(lake, "v", sql, in_duckdb=False)
+
+
+@pytest.mark.parametrize("most", [None, -1])
+def test_a_data_file_twice_in_a_snapshot_counts_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
+    """Other writers have added a file again. Without scan tasks, files are named, and each name reads both entries."""
+    monkeypatch.setattr(JobContext, "lists_tasks", False)
+    if most is not None:
+        monkeypatch.setattr("airflow_mv.job.changed_files._MOST_VALUES", most)  # as for many files
+    table(lake, "r", "k int, n int", "(1, 1)")
+    sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
+    view(lake, sql)
+    jvm: Any = lake.spark._jvm
+    java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(lake.spark._jsparkSession, lake("r"))
+    java.newFastAppend().appendFile(java.newScan().planFiles().iterator().next().file()).commit()
+    lake.run("REFRESH TABLE {ns}.r", "INSERT INTO {ns}.r VALUES (9, 9), (9, 10)", "DELETE FROM {ns}.r WHERE n = 9")
+
+    lake.refresh("v")
+    check(lake, "v", sql, in_duckdb=False)
+    assert lake.rows("v") == [(1, 2, 2, 2), (9, 1, 10, 1)]
+
+
+def test_an_average_of_bigints_is_that_of_a_recompute(lake: Lake) -> None:
+    """Spark adds doubles, which round: the exact average of the stored sum differs from theirs."""
+    table(lake, "r", "k int, n bigint, i int", "(1, 9007199254740993, 1)")
+    counted = "SELECT k, count(*) AS c, sum({0}) AS t, count({0}) AS cn, avg({0}) AS a FROM r GROUP BY k"
+    view(lake, counted.format("n"))
+    view(lake, counted.format("i"), "ints")
+    change = "INSERT INTO {ns}.r VALUES (1, -9007199254740992, 2)"
+
+    assert mode_after(lake, counted.format("n"), change) == "replace-keys"
+    assert mode_after(lake, counted.format("i"), name="ints") == "merge"
