@@ -20,7 +20,8 @@ from sqlalchemy import Engine, event
 
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.triggers import MaterializedViewFreshTrigger, judge, read_view
+from airflow_mv.triggers.freshness import MaterializedViewFreshTrigger, judge
+from airflow_mv.triggers.views import read_view
 from benchmarks import report
 from benchmarks.many_views import Many
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 
 from airflow_mv.dags import freshness_alerts_dag
-from airflow_mv.freshness.alerts import FreshnessAlert
+from airflow_mv.operators import FreshnessAlert
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from requests import JSONDecodeError, RequestException
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -62,6 +62,8 @@ _BUSY = re.compile(r"(?i)throttl|too.?many|request.?limit|timeout|concurrent|not
 _NO_CREDENTIALS = re.compile(r"Credential|Profile|Region|Token|SSO|InvalidConfig|ConfigParse|ConfigNotFound")
 #: Errors of a Hive Metastore that the same request would get again; a value may be too long for its database.
 _REFUSED_BY_HIVE = re.compile(r"^(Invalid|NoSuch|AlreadyExists)|Put request failed|(?i:denied|not allowed|truncat)")
+#: What SQLite and PostgreSQL say of a statement that the catalog's user may not run.
+_FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|read-only transaction|permission denied|must be owner of")
 _STATUS_OF_SERVER = 500
 _CREDENTIALS_ADVICE = "check the AWS credentials and region, in the catalog's properties or of this machine"
 
@@ -95,7 +97,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
     try:
         yield
     except NO_ANSWER as error:
-        raise CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}") from None
+        raise forbidden_by_database(catalog, what, error) or _no_answer(catalog, what, error) from None
     except REFUSED_CREDENTIALS as error:
         raise ConfigurationError(
             f"catalog {catalog!r} refused the credentials ({type(error).__name__}) for {what}; check its properties"
@@ -104,7 +106,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         raise ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}") from None
     except (NotImplementedError, RESTError) as error:
         if _status(error) in UNPROVEN:
-            raise CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}") from None
+            raise _no_answer(catalog, what, error) from None
         raise UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}") from None
     except (ValidationError, JSONDecodeError) as error:
         raise InvalidMetadataError(
@@ -112,6 +114,26 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         ) from None
     except client_errors() as error:
         raise _of_client(catalog, what, error) from None
+
+
+def _no_answer(catalog: str, what: str, error: Exception) -> CatalogUnavailableError:
+    return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
+
+
+def forbidden_by_database(catalog: str, what: str, error: Exception) -> ConfigurationError | None:
+    """Translate the refusal of a statement for which the catalog's user has no permission; ``None`` for other errors.
+
+    Args:
+        catalog: The catalog's name.
+        what: The request, for the message.
+        error: The error. Its text may contain the statement's parameters, and is not quoted.
+    """
+    if not isinstance(error, DBAPIError) or not _FORBIDDEN_BY_DATABASE.search(str(error.orig)):
+        return None
+    return ConfigurationError(
+        f"catalog {catalog!r} forbids {what}: its database is read-only for the user in its uri, or for this account; "
+        "give the user the permission to write"
+    )
 
 
 def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewError:
@@ -123,7 +145,7 @@ def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewErr
         return _of_aws(catalog, what, error, response)
     if _NO_CREDENTIALS.search(type(error).__name__):
         return ConfigurationError(f"catalog {catalog!r}, {what}: {brief(error)}; {_CREDENTIALS_ADVICE}")
-    return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
+    return _no_answer(catalog, what, error)
 
 
 def _of_aws(catalog: str, what: str, error: Exception, response: Mapping[str, Any]) -> MaterializedViewError:
@@ -131,7 +153,7 @@ def _of_aws(catalog: str, what: str, error: Exception, response: Mapping[str, An
     code = str(response.get("Error", {}).get("Code", ""))
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= _STATUS_OF_SERVER or status in UNPROVEN or _BUSY.search(code):
-        return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
+        return _no_answer(catalog, what, error)
     if _FORBIDDEN.search(code):
         return ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}")
     if _BAD_CREDENTIALS.search(code):
@@ -157,7 +179,7 @@ def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError
         )
     if _REFUSED_BY_HIVE.search(name) or _REFUSED_BY_HIVE.search(text):
         return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
-    return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
+    return _no_answer(catalog, what, error)
 
 
 def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Table, and_, delete, insert, inspect, or_,
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from airflow_mv.catalog.answers import brief
+from airflow_mv.catalog.answers import brief, forbidden_by_database
 from airflow_mv.catalog.database_limits import guard, require_locks, response_timeout
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -188,6 +188,7 @@ class SqlPointers:
 
         Raises:
             AlreadyExistsError: The name is taken, by a view or a table.
+            ConfigurationError: The catalog's user may not write.
             CommitStateUnknownError: The database gave no answer. The row may be added, even later.
         """
         row = {
@@ -211,6 +212,8 @@ class SqlPointers:
         except SQLAlchemyError as error:
             if self._names(view, location):
                 return
+            if (forbidden := self._forbidden(f"the creation of {view}", error)) is not None:
+                raise forbidden from None
             raise CommitStateUnknownError(
                 f"view {view}: no response to its creation: {brief(error)}. It may or may not have been created; "
                 f"nothing was deleted. Look with `airflow-mv show {view}`, and create it again if it does not "
@@ -242,9 +245,8 @@ class SqlPointers:
                 matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
                 session.commit()
         except SQLAlchemyError as error:
-            raise CommitStateUnknownError(
-                f"view {view}: no response to the swap {base} -> {new}: {brief(error)}"
-            ) from None
+            text = f"view {view}: no response to the swap {base} -> {new}: {brief(error)}"
+            raise CommitStateUnknownError(text, self._forbidden(f"the change of {view}", error)) from None
         return matched == 1
 
     def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
@@ -266,7 +268,8 @@ class SqlPointers:
                 f"one of the names {names} is taken; nothing was changed. Rename or drop what has it"
             ) from None
         except SQLAlchemyError as error:
-            raise CommitStateUnknownError(f"no response to the swap of {names}: {brief(error)}") from None
+            text = f"no response to the swap of {names}: {brief(error)}"
+            raise CommitStateUnknownError(text, self._forbidden(f"the change of {names}", error)) from None
         return matched
 
     def _swapped(self, session: Session, swap: RowSwap) -> bool:
@@ -294,6 +297,7 @@ class SqlPointers:
             kind: The kind that the row must have.
 
         Raises:
+            ConfigurationError: The catalog's user may not write.
             CommitStateUnknownError: The database gave no answer. The row may be removed, even later.
         """
         statement = delete(_ROWS).where(self._is(view), _is_of(kind))
@@ -306,11 +310,16 @@ class SqlPointers:
         except SQLAlchemyError as error:
             if self._names(view, None):
                 return True
+            if (forbidden := self._forbidden(f"the removal of {view}", error)) is not None:
+                raise forbidden from None
             raise CommitStateUnknownError(
                 f"view {view}: no response to its removal: {brief(error)}. It may or may not have been dropped: drop "
                 "it again; if it does not exist, it was dropped"
             ) from None
         return matched == 1
+
+    def _forbidden(self, what: str, error: SQLAlchemyError) -> ConfigurationError | None:
+        return forbidden_by_database(self._catalog, what, error)
 
     def _names(self, view: Identifier, location: str | None) -> bool:
         """Whether a view's row names a metadata file or, for ``None``, does not exist; ``False`` without an answer."""

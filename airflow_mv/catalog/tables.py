@@ -250,7 +250,10 @@ class StorageTables:
                 log.warning("A commit to table %s was refused: %s", name, brief(error))
                 return None
             except NO_ANSWER as error:
-                raise CommitStateUnknownError(f"table {name}: no response to a commit: {brief(error)}") from None
+                refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
+                raise CommitStateUnknownError(
+                    f"table {name}: no response to a commit: {brief(error)}", refusal
+                ) from None
             except refusals() as error:
                 refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
                 raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
@@ -371,7 +374,9 @@ class StorageTables:
         try:
             creation.commit_transaction()
         except NO_ANSWER as error:
-            raise CommitStateUnknownError(f"table {name}: no response to its creation: {brief(error)}") from None
+            refusal = refusal_of(self._catalog.name, f"creating table {name}", error)
+            text = f"table {name}: no response to its creation: {brief(error)}"
+            raise CommitStateUnknownError(text, refusal) from None
         except refusals() as error:
             refusal = refusal_of(self._catalog.name, f"creating table {name}", error)
             raise CommitStateUnknownError(f"table {name}: its creation was refused: {brief(error)}", refusal) from None

@@ -63,10 +63,14 @@ log = logging.getLogger(__name__)
 _SNAPSHOT_IDS = frozenset(
     """
     recorded snapshot snapshot_id snapshot-id snapshot_reference snapshot-reference parent-snapshot-id
-    current-snapshot-id snapshots expired_snapshots restored_snapshots lost_snapshots
+    current-snapshot-id
     """.split()  # noqa: SIM905
 )
+#: Keys of lists of snapshot ids. A number there is their count.
+_LISTS_OF_IDS = frozenset({"snapshots", "expired_snapshots", "restored_snapshots", "lost_snapshots"})
 
+#: The layouts of a storage table, as options take them.
+LAYOUTS = ("pointed", "registered", "table")
 #: Unicode categories: control characters and halves of surrogate pairs.
 _CONTROL = ("Cc", "Cs")
 
@@ -499,8 +503,7 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        ids = _SNAPSHOT_IDS | ({"current"} if "recorded" in value else set())
-        return {str(key): _strict(_as_text(item) if key in ids else item) for key, item in value.items()}
+        return {str(key): _strict(_as_text(item) if _is_id(key, value) else item) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, date | clock_time):
@@ -516,6 +519,12 @@ def with_text_ids(statuses: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
         texts = [{**table, **{key: _as_text(table[key]) for key in ("recorded", "current")}} for table in tables]
         found.append({**item, "base_tables": texts})
     return found
+
+
+def _is_id(key: Any, within: Mapping[Any, Any]) -> bool:
+    if key in _LISTS_OF_IDS:
+        return isinstance(within[key], list | tuple)
+    return key in _SNAPSHOT_IDS or (key == "current" and "recorded" in within)
 
 
 def _as_text(value: Any) -> Any:

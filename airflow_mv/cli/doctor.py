@@ -22,7 +22,7 @@ from airflow_mv.catalog.files import join
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.observe import observe
-from airflow_mv.job.submit import OLDEST_JAVA
+from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA
 from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.quoting import quote
 from airflow_mv.refresh.stagers import InProcessStager, settings_of, spark_errors
@@ -227,7 +227,8 @@ def _jars(catalog: MaterializedViewCatalog) -> Inspection:
     home = os.environ.get("SPARK_HOME")
     own = [Path(home)] if home else [Path(place) for place in _places_of("pyspark")]
     user = Path("~").expanduser()
-    caches = (*(place / "jars" for place in own), *user.glob(".ivy2*/jars"))
+    folder = os.environ.get(JARS_VARIABLE)
+    caches = (*(place / "jars" for place in own), *user.glob(".ivy2*/jars"), *([Path(folder)] if folder else []))
     missing = [
         package
         for package in packages

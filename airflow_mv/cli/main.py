@@ -14,6 +14,7 @@ from airflow_mv.cli import show as render
 from airflow_mv.cli.changes import changes
 from airflow_mv.cli.context import (
     DIFFERENT,
+    LAYOUTS,
     JsonErrors,
     catalog_names,
     chosen_views,
@@ -99,7 +100,7 @@ def main() -> None:
 )
 @click.option(
     "--layout",
-    metavar="NAME",
+    type=click.Choice(LAYOUTS),
     help="Where the storage table is: pointed (named by the view only), registered (a table beside the view), or table "
     "(the view itself is a table, which any engine reads by the view's name). By default pointed in a SQL catalog, "
     "and table elsewhere.",

@@ -13,6 +13,7 @@ import click
 
 from airflow_mv.cli.context import (
     DIFFERENT,
+    LAYOUTS,
     chosen_views,
     common,
     open_catalog,
@@ -183,7 +184,7 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
 
 @click.command()
 @click.argument("view")
-@click.option("--layout", metavar="NAME", required=True, help="pointed, registered or table.")
+@click.option("--layout", type=click.Choice(LAYOUTS), required=True, help="The layout that the view gets.")
 @common
 def convert(*, view: str, layout: str, as_json: bool, conn_id: str | None) -> None:
     """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only."""

@@ -135,6 +135,8 @@ def _estimate(estimate: Mapping[str, Any]) -> str:
 
 def _change(change: Mapping[str, Any]) -> str:
     """Return the change of a base table: kind, rows, files, bytes and partitions."""
+    if change["change"] == "unknown" and change["recorded"] is None:
+        return "not read before"
     pairs = (("rows", "deleted", _grouped), ("files", "removed", _grouped), ("bytes", "removed", human))
     rows, files, size = (
         f"+{_number(change[f'{what}_added'], write)} -{_number(change[f'{what}_{gone}'], write)}"

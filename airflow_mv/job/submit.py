@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import zipfile
@@ -10,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_mv.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).parents[1]
 #: The oldest Java that Spark 4 runs on.
@@ -149,6 +152,9 @@ def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
     needed = [name for item in wanted for name in (item, *_companions(item))]
     found = [path for item in needed if (path := _jar(item, folders)) is not None]
     if len(found) < len(needed):
+        if os.environ.get(JARS_VARIABLE):
+            missing = ", ".join(item for item in needed if _jar(item, folders) is None)
+            log.warning("%s=%s has no jar of %s: Spark asks Maven", JARS_VARIABLE, folders[0], missing)
         return {"spark.jars.packages": ",".join(wanted)}
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []
     return {"spark.jars.packages": "", "spark.jars": ",".join([*given, *map(str, found)])}

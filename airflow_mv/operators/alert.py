@@ -49,7 +49,7 @@ class FreshnessAlertOperator(BaseOperator):
         max_staleness: The freshness SLO: seconds, a ``timedelta`` or a text like ``2 h`` (templated). By default each
             view's property ``airflow-mv.max-staleness``.
         on_breach: Receivers of an alert: notifiers, which find the alert as ``freshness_alert`` in their context, or
-            callables that take a :class:`airflow_mv.freshness.alerts.FreshnessAlert`.
+            callables that take a :class:`airflow_mv.operators.FreshnessAlert`.
         on_recovery: The same, for the recovery.
         **kwargs: All that ``BaseOperator`` takes.
     """

@@ -22,6 +22,7 @@ from airflow_mv.errors import (
     RefreshNotFoundError,
     SnapshotNotFoundError,
     UnsupportedError,
+    ViewNotFoundError,
 )
 from airflow_mv.freshness.observe import observe_tables
 from airflow_mv.refresh.incremental import kept_columns
@@ -143,7 +144,14 @@ def _of_view(
     catalog: MaterializedViewCatalog, name: Identifier, start: int | str, end: int | str | None
 ) -> tuple[TableMetadata, StoragePlace, int, int | None]:
     """Return the storage table of a view, and the snapshots with the rows of two refreshes."""
-    view = catalog.load(name)
+    try:
+        view = catalog.load(name)
+    except ViewNotFoundError as error:
+        refresh = next(item for item in (start, end) if isinstance(item, str))
+        raise SnapshotNotFoundError(
+            f"table {name} has no snapshot {refresh!r}: a snapshot's id is a number, and only a materialized view has "
+            "refreshes"
+        ) from error
     storage = catalog.load_storage(view)
     state = storage.state
     if state is None:

@@ -21,7 +21,8 @@ from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import duration
-from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger, judge, read_view, span_of
+from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger, judge, span_of
+from airflow_mv.triggers.views import read_view
 
 
 class MaterializedViewFreshSensor(WaitingSensor):

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
-from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger
 from airflow_mv.triggers.connected import forget
+from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger
 from examples.demo.home import DemoHome
 from tests.airflow.deployment import Shared
 from tests.airflow.runner import ANSWER

@@ -31,7 +31,7 @@ from airflow.sdk.exceptions import (
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, ViewNotFoundError
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
-from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger
+from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger
 from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake
 from tests.intervals.support import days_lake

@@ -28,8 +28,8 @@ from airflow_mv.triggers import (
     BaseTablesChangedTrigger,
     MaterializedViewFreshTrigger,
     base_tables,
-    find_pending,
 )
+from airflow_mv.triggers.base_tables import find_pending
 from airflow_mv.triggers.connected import connected, forget
 from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake

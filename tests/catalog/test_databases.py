@@ -6,11 +6,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
-from airflow_mv.catalog import MaterializedViewCatalog, database_limits
+from airflow_mv.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.maintenance.drop import drop
 from tests.builders import lake, open_catalog
 
 MOUNTS = """\
@@ -79,3 +82,29 @@ print(*catalog.list(), status(catalog, "sales.daily").state)
     command = [sys.executable, "-c", code, sqlite_uri, str(warehouse)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "lake.sales.daily fresh\n"
+
+
+@pytest.mark.parametrize("layout", sorted(STORED_LAYOUTS))
+@pytest.mark.parametrize("database", ["sqlite_uri", pytest.param("postgres_uri", marks=pytest.mark.postgres)])
+def test_a_database_that_the_user_may_only_read_is_no_unknown_outcome(
+    request: pytest.FixtureRequest, warehouse: Path, database: str, layout: Layout
+) -> None:
+    """The first answer says what is wrong: no further try, and nothing to look after."""
+    with lake(request.getfixturevalue(database), warehouse, layout=layout) as home:
+        home.table()
+        home.view()
+        engine = home.iceberg.engine  # type: ignore[attr-defined]
+        read_only = "PRAGMA query_only = 1" if database == "sqlite_uri" else "SET default_transaction_read_only = on"
+
+        def restrict(connection: Any, _: object) -> None:
+            connection.cursor().execute(read_only)
+            connection.commit()
+
+        event.listen(engine, "connect", restrict)
+        engine.dispose()
+        # In the other layouts Spark writes the rows into a table of the catalog, and Spark's error ends a refresh.
+        refresh = [home.refresh] if layout == "pointed" else []
+        for change in (*refresh, lambda: drop(home.catalog, "sales.daily"), lambda: home.view("other")):
+            with pytest.raises(ConfigurationError, match=r"catalog 'lake' forbids .* read-only"):
+                change()
+        assert [str(view) for view in home.catalog.list()] == ["lake.sales.daily"]

@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import zipfile
+from pathlib import Path
 
 import pytest
 
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.redaction import shortened, without_secrets
+from airflow_mv.job.submit import jar_confs
+from airflow_mv.redaction import is_secret, shortened, without_secrets
 from tests.rest.java import cache_folder
 
 SECRET = "canary-pässword"
@@ -217,6 +220,32 @@ def test_settings_of_two_catalogs_go_into_one_session() -> None:
     assert catalog(both, "one")["uri"] == "jdbc:sqlite:/x.db"
     assert both.secrets == two.secrets
     assert len(set(both.packages)) == len(both.packages) == 2
+
+
+@pytest.mark.parametrize("has_jar", [True, False])
+def test_spark_takes_the_jars_in_the_named_folder_and_a_missing_one_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_jar: bool
+) -> None:
+    """Without access to Maven, Spark's own error would only name the repositories that it asked."""
+    monkeypatch.setenv("AIRFLOW_MV_JARS", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    package, jar = "org.xerial:sqlite-jdbc:3.50.3.0", tmp_path / "sqlite-jdbc-3.50.3.0.jar"
+    if has_jar:
+        with zipfile.ZipFile(jar, "w") as archive:
+            archive.writestr("driver", "")
+    confs = jar_confs({"spark.jars.packages": package})
+    assert confs == (
+        {"spark.jars.packages": "", "spark.jars": str(jar)} if has_jar else {"spark.jars.packages": package}
+    )
+    warning = f"AIRFLOW_MV_JARS={tmp_path} has no jar of {package}: Spark asks Maven"
+    assert caplog.messages == ([] if has_jar else [warning])
+
+
+@pytest.mark.parametrize(
+    "name", ["WAREHOUSE_API_KEY", "SNOWFLAKE_PRIVATE_KEY", "AZURE_STORAGE_KEY", "SSH_PASSPHRASE", "AZURE_STORAGE_SAS"]
+)
+def test_the_name_of_an_environment_variable_shows_a_secret(name: str) -> None:
+    assert is_secret(f"spark.executorEnv.{name}")
 
 
 def test_the_packages_follow_the_version_of_spark() -> None:

@@ -18,7 +18,7 @@ from airflow_mv import errors
 ROOT = Path(__file__).parents[2]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 BROKEN = ("[x](missing.md)", "[x](layouts.md#missing)", "[x](../tests/missing.py)")
-PUBLIC = ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.dags")
+PUBLIC = ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.triggers", "airflow_mv.dags")
 
 
 def build(target: Path, config: Path = ROOT / ".ci" / "mkdocs.yml") -> subprocess.CompletedProcess[str]:

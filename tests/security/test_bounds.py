@@ -31,7 +31,8 @@ from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.view import new_view, replace_version, with_view_properties
-from airflow_mv.triggers import MaterializedViewFreshTrigger, read_view
+from airflow_mv.triggers import MaterializedViewFreshTrigger
+from airflow_mv.triggers.views import read_view
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind, seen_by
 from tests.builders import LAYOUTS, Lake, lake
 from tests.services import Quiet
