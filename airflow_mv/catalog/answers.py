@@ -62,8 +62,9 @@ _BUSY = re.compile(r"(?i)throttl|too.?many|request.?limit|timeout|concurrent|not
 _NO_CREDENTIALS = re.compile(r"Credential|Profile|Region|Token|SSO|InvalidConfig|ConfigParse|ConfigNotFound")
 #: Errors of a Hive Metastore that the same request would get again; a value may be too long for its database.
 _REFUSED_BY_HIVE = re.compile(r"^(Invalid|NoSuch|AlreadyExists)|Put request failed|(?i:denied|not allowed|truncat)")
-#: What SQLite and PostgreSQL say of a statement that the catalog's user may not run.
-_FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|read-only transaction|permission denied|must be owner of")
+#: What SQLite and PostgreSQL say of a statement that the catalog's user may not run. A standby of PostgreSQL says
+#: something else, which may end with a failover.
+_FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|permission denied")
 _STATUS_OF_SERVER = 500
 _CREDENTIALS_ADVICE = "check the AWS credentials and region, in the catalog's properties or of this machine"
 
@@ -131,8 +132,7 @@ def forbidden_by_database(catalog: str, what: str, error: Exception) -> Configur
     if not isinstance(error, DBAPIError) or not _FORBIDDEN_BY_DATABASE.search(str(error.orig)):
         return None
     return ConfigurationError(
-        f"catalog {catalog!r} forbids {what}: its database is read-only for the user in its uri, or for this account; "
-        "give the user the permission to write"
+        f"catalog {catalog!r} forbids {what}: this account, or the user in the catalog's uri, may only read its database"
     )
 
 

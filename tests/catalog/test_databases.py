@@ -94,7 +94,10 @@ def test_a_database_that_the_user_may_only_read_is_no_unknown_outcome(
         home.table()
         home.view()
         engine = home.iceberg.engine  # type: ignore[attr-defined]
-        read_only = "PRAGMA query_only = 1" if database == "sqlite_uri" else "SET default_transaction_read_only = on"
+        if database == "postgres_uri":
+            with engine.begin() as connection:
+                connection.exec_driver_sql("GRANT pg_read_all_data TO CURRENT_USER")
+        read_only = "PRAGMA query_only = 1" if database == "sqlite_uri" else "SET ROLE pg_read_all_data"
 
         def restrict(connection: Any, _: object) -> None:
             connection.cursor().execute(read_only)
@@ -105,6 +108,6 @@ def test_a_database_that_the_user_may_only_read_is_no_unknown_outcome(
         # In the other layouts Spark writes the rows into a table of the catalog, and Spark's error ends a refresh.
         refresh = [home.refresh] if layout == "pointed" else []
         for change in (*refresh, lambda: drop(home.catalog, "sales.daily"), lambda: home.view("other")):
-            with pytest.raises(ConfigurationError, match=r"catalog 'lake' forbids .* read-only"):
+            with pytest.raises(ConfigurationError, match=r"catalog 'lake' forbids .* may only read its database"):
                 change()
         assert [str(view) for view in home.catalog.list()] == ["lake.sales.daily"]
