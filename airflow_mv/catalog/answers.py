@@ -132,7 +132,7 @@ def forbidden_by_database(catalog: str, what: str, error: Exception) -> Configur
     if not isinstance(error, DBAPIError) or not _FORBIDDEN_BY_DATABASE.search(str(error.orig)):
         return None
     return ConfigurationError(
-        f"catalog {catalog!r} forbids {what}: this account, or the user in the catalog's uri, may only read its database"
+        f"catalog {catalog!r} forbids {what}: this account, or the user in its uri, may only read its database"
     )
 
 

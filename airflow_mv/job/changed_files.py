@@ -109,7 +109,11 @@ def changed_files(context: JobContext, entries: Entries) -> list[ChangedRows] | 
     touched = _touch(context, entries.table, own)
     if any(len(item.data) + len(touched) > MOST_FILES for item in own):
         return None
-    files = _Files(context, own, entries)
+    # The entries of files of both snapshots are read on the first side.
+    statistics = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
+    if statistics is None:
+        return None
+    files = _Files(context, own, entries, statistics)
     if touched and not files.tell_deleted_rows():
         for item in own:
             item.data, item.partly = item.data | touched, set()
@@ -154,14 +158,11 @@ class Entries:
     def own(self) -> tuple[_Own, _Own] | None:
         """Return the files that only one snapshot has, or has with another sequence number, on which deletes depend.
 
-        Several deletion vectors may be in one file. ``None``: files are too many, there are equality deletes, or a
-        snapshot has a data file twice, which is read twice by its name.
+        Several deletion vectors may be in one file. ``None``: files are too many, or there are equality deletes.
         """
         rows = self._compared() if self._all is None else _of_one_side(self._all)
         if len(rows) > 4 * MOST_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
             return None  # equality deletes may hide rows of any file
-        if self._has_data_file_twice():
-            return None
         own = _Own(self._snapshots[0]), _Own(self._snapshots[1])
         for row in rows:
             if row.content == _DATA:
@@ -170,16 +171,6 @@ class Entries:
                 own[row.side].deletes.append(row)
         return own
 
-    def _has_data_file_twice(self) -> bool:
-        if self._all is not None:
-            paths = [(row.side, row.file_path) for row in self._all if row.content == _DATA]
-            return len(set(paths)) < len(paths)
-        items, of_data = "data_file.file_path", f" AND data_file.content = {_DATA}"
-        both = " UNION ALL ".join(self._select(items, side, of_data) for side in (0, 1))
-        twice = f"SELECT 1 FROM ({both}) GROUP BY side, file_path HAVING count(*) > 1 LIMIT 1"
-        with self._context.sized_for(0):  # a few rows of manifests
-            return bool(self._context.query(twice).collect())
-
     def has_no_deletes(self, side: int, paths: Collection[str]) -> bool:
         """Whether it is known that a snapshot has no deletes that may be about some data files."""
         if self._all is None:
@@ -187,8 +178,10 @@ class Entries:
         deletes = [row for row in self._all if row.side == side and row.content != _DATA]
         return all(row.content == _POSITIONS and _about(row) not in {None, *paths} for row in deletes)
 
-    def statistics(self, wanted: Sequence[Collection[str]]) -> dict[tuple[int, str], Row]:
+    def statistics(self, wanted: Sequence[Collection[str]]) -> dict[tuple[int, str], Row] | None:
         """Return the entries of data files with their statistics, by the side and the path.
+
+        ``None``: a snapshot has one of the files twice. By its name both are read, also if only one of them is wanted.
 
         Args:
             wanted: The paths of each side.
@@ -197,9 +190,9 @@ class Entries:
         if rows is None:
             of_data = f"data_file.content = {_DATA} AND data_file.file_path IN"
             rows = self._read([(side, f" AND {of_data} {_list(paths)}") for side, paths in enumerate(wanted) if paths])
-        return {
-            (row.side, row.file_path): row for row in rows if row.content == _DATA and row.file_path in wanted[row.side]
-        }
+        found = [row for row in rows if row.content == _DATA and row.file_path in wanted[row.side]]
+        by_path = {(row.side, row.file_path): row for row in found}
+        return by_path if len(by_path) == len(found) else None
 
     def _read(self, parts: Sequence[tuple[int, str]]) -> list[Row]:
         """Return entries with their statistics, of each part those of a side that fulfil a condition."""
@@ -300,10 +293,10 @@ def _schemas(log: Iterable[LoggedFile]) -> set[int | None]:
 class _Files:
     """The changed files with their statistics, and their rows."""
 
-    def __init__(self, context: JobContext, own: tuple[_Own, _Own], entries: Entries) -> None:
-        self.context, self.table, self.own, self._entries = context, entries.table, own, entries
-        #: The entries of files of both snapshots are on the first side.
-        self._rows = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
+    def __init__(
+        self, context: JobContext, own: tuple[_Own, _Own], entries: Entries, statistics: Mapping[tuple[int, str], Row]
+    ) -> None:
+        self.context, self.table, self.own, self._entries, self._rows = context, entries.table, own, entries, statistics
         #: Whether a snapshot has all rows of its ``partly``. Then they are those that the other one has as deleted.
         self._has_all = [
             DELETED not in entries.taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
