@@ -64,7 +64,7 @@ _NO_CREDENTIALS = re.compile(r"Credential|Profile|Region|Token|SSO|InvalidConfig
 _REFUSED_BY_HIVE = re.compile(r"^(Invalid|NoSuch|AlreadyExists)|Put request failed|(?i:denied|not allowed|truncat)")
 #: What SQLite and PostgreSQL say of a statement that the catalog's user may not run. A standby of PostgreSQL says
 #: something else, which may end with a failover.
-_FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|permission denied")
+_FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|permission denied for ")
 _STATUS_OF_SERVER = 500
 _CREDENTIALS_ADVICE = "check the AWS credentials and region, in the catalog's properties or of this machine"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_mv.catalog import STORED_LAYOUTS
+from airflow_mv.cli.context import LAYOUTS
 from airflow_mv.spec.materialized_view import PROPERTY
 from tests.cli.support import call, execute
 from tests.engine.fixtures import new_lake
@@ -188,6 +190,13 @@ def test_the_plan_lists_the_statements_that_the_refresh_runs(shop: Lake) -> None
     assert "no Spark job" in call("plan", shop("daily")).stdout
 
 
+def test_the_plan_of_a_first_refresh_knows_no_change(lake: Lake) -> None:
+    """Also no unknown one."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    lake.create("daily", DAILY)
+    assert f"{lake('orders')}  not read before" in call("plan", lake("daily")).stdout
+
+
 def test_refresh_prints_a_document_for_each_view(lake: Lake) -> None:
     """In the order in which they ran; the text form has the same content."""
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
@@ -312,6 +321,8 @@ def test_changes_prints_what_was_added_and_removed(lake: Lake) -> None:
         1,
         True,
     )
+    other = call("changes", lake("orders"), "--from", "abc")
+    assert (other.code, "no snapshot 'abc': a snapshot's id is a number" in other.stderr) == (1, True)
 
 
 def test_json_and_text_output_are_valid_whatever_the_rows_contain(lake: Lake) -> None:
@@ -345,6 +356,8 @@ def test_a_view_is_converted_and_spark_reads_and_refreshes_it_in_each_layout(lak
         rows.append((number, 1))
         assert lake.rows("daily") == rows
     assert call("convert", lake("daily"), "--layout", "pointed", "--json").json["before"] == "pointed"
+    assert call("convert", lake("daily"), "--layout", "tables").code == 2
+    assert set(LAYOUTS) == set(STORED_LAYOUTS)
 
 
 def test_a_table_that_spark_made_is_adopted_refreshed_and_left(lake: Lake) -> None:
