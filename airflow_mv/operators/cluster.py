@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -63,14 +62,12 @@ class WaitingRefresh:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what Airflow stores with the deferred task."""
-        # A text: Airflow's own serialization does not have to know what a plan consists of.
-        plan = json.dumps(self.plan.to_dict())
         fields = ("driver", "until", "asked", "unanswered")
-        return {"plan": plan, **{name: getattr(self, name) for name in fields}}
+        return {"plan": self.plan.to_json(), **{name: getattr(self, name) for name in fields}}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> WaitingRefresh:
         """Read what :meth:`to_dict` wrote."""
         from airflow_mv.refresh.plan import RefreshPlan
 
-        return cls(**{**document, "plan": RefreshPlan.from_dict(json.loads(document["plan"]))})
+        return cls(**{**document, "plan": RefreshPlan.from_json(document["plan"])})

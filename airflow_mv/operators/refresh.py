@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -162,7 +161,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
 
         self._event, self._until = event, until
         if plan is not None:  # ``dag.test()`` loses it: then the task plans again
-            self._resumed_plan = RefreshPlan.from_dict(json.loads(plan))
+            self._resumed_plan = RefreshPlan.from_json(plan)
         return self.execute(context)
 
     def continue_refresh(

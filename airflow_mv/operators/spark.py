@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import shutil
@@ -394,7 +393,7 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         )
         # The trigger ends by itself; the timeout is for a task that no triggerer takes.
         limit = None if until is None else timedelta(seconds=max(0.0, until - time.time())) + _UNTRIGGERED
-        kwargs = {"plan": json.dumps(plan.to_dict()), "until": until}
+        kwargs = {"plan": plan.to_json(), "until": until}
         self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs, timeout=limit)
 
     def _ends(self) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.documents import check_fields, json_objects, read
+from airflow_mv.documents import check_fields, json_object, json_objects, read
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.refresh.cost import Estimate
@@ -111,6 +111,19 @@ class RefreshPlan:
             "renamed": {name: list(columns) for name, columns in self.renamed},
             "repeats": self.repeats,
         }
+
+    def to_json(self) -> str:
+        """Serialise, as a text that Airflow keeps unchanged with a deferred task; :meth:`from_json` reads it back."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> RefreshPlan:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            InvalidMetadataError: It is not such a document; the message names the field.
+        """
+        return cls.from_dict(json_object(text, "plan"))
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> RefreshPlan:
