@@ -175,11 +175,6 @@ class PointedStorage(LoadedStorage):
         return Target(table, table, registers=self.location)
 
     @property
-    def accepts_snapshots(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
     def view_properties(self) -> dict[str, str]:
         """None."""
         return {}
@@ -329,11 +324,6 @@ class RegisteredStorage(LoadedStorage):
         """Registered in the staging catalog: a branch has the table's columns, so it cannot hold others."""
         table = staged(STORAGE)
         return Target(table, table, registers=self.location)
-
-    @property
-    def accepts_snapshots(self) -> bool:
-        """No."""
-        return False
 
     @property
     def view_properties(self) -> dict[str, str]:

@@ -131,11 +131,6 @@ class LoadedStorage(ABC):
 
     @property
     @abstractmethod
-    def accepts_snapshots(self) -> bool:
-        """Whether expired snapshots can be put back. A catalog accepts no snapshot older than the table's newest."""
-
-    @property
-    @abstractmethod
     def view_properties(self) -> dict[str, str]:
         """The properties by which a view names the table, beside ``storage-table-location``."""
 

@@ -99,19 +99,6 @@ def past_files(catalog: MaterializedViewCatalog, folders: tuple[str, ...]) -> Ca
     return files
 
 
-def readable_files(catalog: MaterializedViewCatalog, snapshot: Snapshot) -> list[str] | None:
-    """Return every file that one snapshot reaches; ``None`` if they cannot all be read."""
-    if snapshot.manifest_list is None:
-        return None
-    try:
-        manifests = _manifests(catalog, snapshot.manifest_list)
-        files = [location for manifest in manifests for location in _files_of(catalog, manifest)]
-    except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
-        log.info("Not whole: %s", error)
-        return None
-    return [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests), *files]
-
-
 def files_of_lists(catalog: MaterializedViewCatalog, lists: Iterable[str]) -> set[str]:
     """Return every file that manifest lists reach: themselves, their manifests and the files in these.
 

@@ -67,7 +67,7 @@ _SNAPSHOT_IDS = frozenset(
     """.split()  # noqa: SIM905
 )
 #: Keys of lists of snapshot ids. A number there is their count.
-_LISTS_OF_IDS = frozenset({"snapshots", "expired_snapshots", "restored_snapshots", "lost_snapshots"})
+_LISTS_OF_IDS = frozenset({"snapshots", "expired_snapshots"})
 
 #: The layouts of a storage table, as options take them.
 LAYOUTS = ("pointed", "registered", "table")

@@ -70,11 +70,6 @@ class Age(click.ParamType[timedelta]):
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be expired and deleted, with proofs; change nothing.")
 @click.option(
-    "--undo",
-    is_flag=True,
-    help="Restore expired snapshots whose files still exist, and forget which files were found unreachable.",
-)
-@click.option(
     "--compact",
     is_flag=True,
     help="First rewrite small files, and files with deleted rows. Starts Spark if there are many.",
@@ -87,7 +82,6 @@ def maintain(
     namespace: str | None,
     older_than: timedelta,
     dry_run: bool,
-    undo: bool,
     compact: bool,
     master: str | None,
     remote: str | None,
@@ -101,14 +95,8 @@ def maintain(
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
     from airflow_mv.maintenance.run import maintain_view
-    from airflow_mv.maintenance.undo import undo as undo_view
 
-    if undo and (dry_run or compact):
-        raise click.UsageError(f"--undo and {'--dry-run' if dry_run else '--compact'} exclude each other")
     catalog, identifiers = chosen_views(views, namespace, conn_id)
-    if undo:
-        _each(identifiers, lambda view: undo_view(catalog, view).to_dict(), _show_undone, as_json=as_json)
-        return
     stager = stager_for(catalog, master, remote) if compact else None
     _each(
         identifiers,
@@ -143,14 +131,6 @@ def _each(
         progress(str(error))
     if errors:
         raise errors[0]
-
-
-def _show_undone(document: dict[str, Any]) -> None:
-    out.print(visible(document["view"]), style="bold", markup=False)
-    lost = len(document["lost_snapshots"])
-    why = f" ({document['why_lost']})" if lost else ""
-    out.print(f"  snapshots restored: {len(document['restored_snapshots'])}; not to be restored: {lost}{why}")
-    out.print(f"  files no longer marked: {document['unmarked_files']}")
 
 
 @click.command()

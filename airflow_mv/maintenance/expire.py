@@ -31,7 +31,6 @@ class Expired:
         kept: Why each other snapshot stays, by its id: ``current``, ``named`` (by a tag or branch) or ``young``.
         dry_run: Whether nothing was changed.
         branches: The branches that refreshes were staged on, by drivers that died (registered layout).
-        metadata_file: The storage table's metadata file before.
     """
 
     view: Identifier
@@ -39,7 +38,6 @@ class Expired:
     kept: dict[int, str]
     dry_run: bool
     branches: tuple[str, ...] = ()
-    metadata_file: str | None = None
 
     def __bool__(self) -> bool:
         """Whether there was anything to drop."""
@@ -156,4 +154,4 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: i
         )
     kept = kept_snapshots(table, not_current_since_ms=limit, adopted_at=adopted_at)
     dropped = tuple(item.snapshot_id for item in table.snapshots if item.snapshot_id not in kept)
-    return Expired(view, dropped, kept, dry_run, tuple(branches), storage.location)
+    return Expired(view, dropped, kept, dry_run, tuple(branches))

@@ -60,10 +60,10 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
         for place in (*shared, *((base,) if folder != base else ())):
             if compare.may_lie_in(place, folder):
                 raise not_alone(view.identifier, folder, place)
-    return accessible_folders(catalog, view, storage)
+    return _accessible_folders(catalog, view, storage)
 
 
-def accessible_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
+def _accessible_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
     """Return the folders of a view for which credentials are known. The maintenance ledger is in the first one.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maintenance ledger of a view: since when files are known to be unreachable, and what was deleted or expired.
+"""The maintenance ledger of a view: since when files are known to be unreachable, and what was deleted.
 
 It is one small JSON file in the view's own folder. It never proves that a file is the view's, or unreachable: it only
 says since when. A file without a mark waits for its age. A forged mark can end this wait early, but no mark counts from
@@ -40,28 +40,11 @@ class Deleted(msgspec.Struct, frozen=True, rename="kebab"):
     names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class ExpiredSnapshots(msgspec.Struct, frozen=True, rename="kebab"):
-    """What one expiry dropped.
-
-    Args:
-        at_ms: When, by the store's clock.
-        table_uuid: The storage table's.
-        metadata_file: Its metadata file before the expiry.
-        snapshot_ids: The snapshots that were dropped.
-    """
-
-    at_ms: int
-    table_uuid: str
-    metadata_file: str
-    snapshot_ids: list[int]
-
-
 class _Stored(msgspec.Struct, frozen=True, rename="kebab"):
     version: int
     view_uuid: str
     unreachable_since_ms: dict[str, int] = msgspec.field(default_factory=dict)
     deleted: list[Deleted] = msgspec.field(default_factory=list)
-    expired: list[ExpiredSnapshots] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +55,15 @@ class Ledger:
         view_uuid: The view's.
         marks: Since when a file is known to be unreachable, by its location.
         deleted: The last runs that deleted something.
-        expired: The last expiries.
     """
 
     view_uuid: str
     marks: Mapping[str, int] = field(default_factory=dict)
     deleted: Sequence[Deleted] = ()
-    expired: Sequence[ExpiredSnapshots] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to be kept."""
-        return bool(self.marks or self.deleted or self.expired)
+        return bool(self.marks or self.deleted)
 
     def since_ms(self, location: str, *, now_ms: int, not_before_ms: int) -> int:
         """Return since when a file is known to be unreachable.
@@ -107,10 +88,6 @@ class Ledger:
         names = dict(list(proofs.items())[:_MOST_NAMES])
         return replace(self, deleted=[*self.deleted, Deleted(at_ms, len(proofs), names)][-_MOST_RUNS:])
 
-    def with_expiry(self, expiry: ExpiredSnapshots | None) -> Ledger:
-        """Return the ledger after an expiry."""
-        return self if expiry is None else replace(self, expired=[*self.expired, expiry][-_MOST_RUNS:])
-
 
 def ledger_location(folder: str) -> str:
     """Return where a view's ledger is, in the first of its folders that are accessible."""
@@ -130,7 +107,7 @@ def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView, folder: str)
         return Ledger(uuid)
     if (found.version, found.view_uuid) != (_VERSION, uuid):
         return Ledger(uuid)
-    return Ledger(uuid, found.unreachable_since_ms, found.deleted, found.expired)
+    return Ledger(uuid, found.unreachable_since_ms, found.deleted)
 
 
 def write_ledger(
@@ -139,7 +116,7 @@ def write_ledger(
     """Write a view's ledger to a folder if it has changed."""
     if ledger == before:
         return
-    stored = _Stored(_VERSION, ledger.view_uuid, dict(ledger.marks), list(ledger.deleted), list(ledger.expired))
+    stored = _Stored(_VERSION, ledger.view_uuid, dict(ledger.marks), list(ledger.deleted))
     try:
         catalog.files.replace_text(ledger_location(folder), msgspec.json.encode(stored).decode())
     except (OSError, CatalogUnavailableError, ConfigurationError) as error:

@@ -25,7 +25,7 @@ from airflow_mv.maintenance.expire import Expired as Expired
 from airflow_mv.maintenance.expire import expire as expire
 from airflow_mv.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.maintenance.history import UNPROVEN, History, Proof, owner
-from airflow_mv.maintenance.ledger import ExpiredSnapshots, Ledger, ledger_location, read_ledger, write_ledger
+from airflow_mv.maintenance.ledger import Ledger, ledger_location, read_ledger, write_ledger
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.publish.removal import require_same
@@ -201,9 +201,7 @@ def maintain(
     expired = expire(catalog, view, older_than=older_than, dry_run=dry_run, effects=effects)
     without = expired.snapshot_ids if dry_run else ()
     files_of = partial(snapshot_files, without=without, report=report)
-    collected = collect_orphans(
-        catalog, view, older_than=older_than, dry_run=dry_run, files_of=files_of, expired=expired
-    )
+    collected = collect_orphans(catalog, view, older_than=older_than, dry_run=dry_run, files_of=files_of)
     return Maintained(expired, collected)
 
 
@@ -215,7 +213,6 @@ def collect_orphans(
     dry_run: bool = False,
     files_of: FilesOf = snapshot_files,
     past_files_of: PastFilesOf = past_files,
-    expired: Expired | None = None,
 ) -> Collected:
     """Delete the files below a view's own folders that are proven the view's and that no retained metadata reaches.
 
@@ -235,7 +232,6 @@ def collect_orphans(
         dry_run: Only report what would be deleted.
         files_of: Lists the files that the snapshots of a storage table reach.
         past_files_of: Lists the files that earlier snapshots reach, as far as they can be read.
-        expired: What was just expired, for the ledger.
 
     Raises:
         MetadataFileNotFoundError: A file that the view needs is gone. Nothing was deleted.
@@ -260,7 +256,7 @@ def collect_orphans(
         judged = _judge(folder, reached, history, before, grace_ms, others)
     if not dry_run:
         _delete(catalog, loaded.identifier, folder.bases, judged.doomed, judged.proofs)
-        after = _after(before, judged, folder.now_ms, storage, expired)
+        after = _after(before, judged, folder.now_ms)
         write_ledger(catalog, loaded, folder.bases[0], after, before)
     return _collected(loaded.identifier, judged, reached.count, dry_run=dry_run)
 
@@ -451,16 +447,12 @@ def _hold_proofs(folder: _Folder, judged: _Decision) -> None:
         held = {exact(by) for file in waits if (by := judged.proofs[file.location].by)}
 
 
-def _after(ledger: Ledger, judged: _Decision, now_ms: int, storage: LoadedStorage, expired: Expired | None) -> Ledger:
+def _after(ledger: Ledger, judged: _Decision, now_ms: int) -> Ledger:
     """Return the ledger after a collection. Reachable and deleted files have no mark any more."""
     gone = {file.location for file in judged.doomed}
     marks = {location: since for location, since in judged.marks.items() if location not in gone}
-    entry = None
-    if expired is not None and expired.snapshot_ids and expired.metadata_file is not None:
-        uuid, ids = storage.table.table_uuid or "", list(expired.snapshot_ids)
-        entry = ExpiredSnapshots(now_ms, uuid, expired.metadata_file, ids)
     proofs = {file.location: judged.proofs[file.location].text for file in judged.doomed}
-    return replace(ledger, marks=marks).with_run(now_ms, proofs).with_expiry(entry)
+    return replace(ledger, marks=marks).with_run(now_ms, proofs)
 
 
 def _collected(view: Identifier, judged: _Decision, reachable: int, *, dry_run: bool) -> Collected:

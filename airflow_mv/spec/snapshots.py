@@ -94,29 +94,6 @@ def without_snapshots(document: dict[str, Any], dropped: Collection[int]) -> dic
     return {**changed, "snapshot-log": history[gaps[-1] + 1 :] if gaps else history}
 
 
-def with_snapshots(document: dict[str, Any], earlier: dict[str, Any], restored: Collection[int]) -> dict[str, Any]:
-    """Return table metadata with earlier snapshots restored.
-
-    Args:
-        document: A decoded metadata file; not changed.
-        earlier: An earlier metadata file, which has the snapshots.
-        restored: Their ids, none of them in ``document``.
-    """
-    changed = dict(document)
-    for name in ("snapshots", "statistics", "partition-statistics"):
-        back = [item for item in earlier.get(name, []) if item["snapshot-id"] in restored]
-        if back or name in document:
-            changed[name] = [*back, *document.get(name, [])]
-    changed["snapshots"].sort(key=lambda item: (item.get("sequence-number", 0), item.get("timestamp-ms", 0)))
-    history, then = document.get("snapshot-log", []), earlier.get("snapshot-log", [])
-    # The log's removed beginning is restored as far as it has no gap.
-    cut = next((number for number, entry in enumerate(then) if history and entry == history[0]), 0)
-    known = {item["snapshot-id"] for item in changed["snapshots"]}
-    log = [*then[:cut], *history]
-    gaps = [number for number, entry in enumerate(log) if entry["snapshot-id"] not in known]
-    return {**changed, "snapshot-log": log[gaps[-1] + 1 :] if gaps else log}
-
-
 def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dict[str, Any]:
     """Return table metadata with another one of its snapshots as the current one.
 

@@ -16,7 +16,7 @@ from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
-from tests.protocol.maintenance import files, folder_of, local, make_older, orphans, read_all
+from tests.protocol.maintenance import files, folder_of, local, make_older, orphans
 
 VIEW = "lake.sales.daily"
 KEYS = {
@@ -213,45 +213,6 @@ def test_a_purge_lists_the_files_it_keeps(home: Lake) -> None:
     assert notes.read_text() == "mine"
 
 
-def test_an_expiry_can_be_undone_and_files_are_removed_from_the_ledger(home: Lake) -> None:
-    """This works as long as the files exist; the next maintenance expires and records them again."""
-    before = read_all(home)
-    grow_old_snapshots(home)
-    (document,) = call("maintain", VIEW, "--older-than", "1h", "--json").json
-    assert document["expired_snapshots"]
-    assert document["deleted_files"] == 0
-    assert set(read_all(home)) < set(before)
-    assert call("maintain", VIEW, "--undo", "--dry-run").code == 2
-    (undone,) = call("maintain", VIEW, "--undo", "--json").json
-    assert set(undone["restored_snapshots"]) == set(document["expired_snapshots"])
-    assert undone["unmarked_files"] > 0
-    assert read_all(home) == before
-    lines = call("maintain", VIEW, "--undo").stdout.splitlines()
-    assert lines == [VIEW, "  snapshots restored: 0; not to be restored: 0", "  files no longer marked: 0"]
-    assert home.refresh().outcome == "refreshed"
-
-
-def test_in_the_registered_layout_undo_reports_what_it_cannot_restore(home: Lake) -> None:
-    home.view("named", layout="registered")
-    for number in range(2):
-        home.append((20 + number, "west", number))
-        home.refresh("sales.named")
-    (document,) = call("maintain", "lake.sales.named", "--older-than", "0s", "--json").json
-    assert document["expired_snapshots"]
-    why = "the storage table is a table of the catalog, which does not accept expired snapshots"
-    lines = call("maintain", "lake.sales.named", "--undo").stdout.splitlines()
-    assert lines[1] == f"  snapshots restored: 0; not to be restored: {len(document['expired_snapshots'])} ({why})"
-
-
-def grow_old_snapshots(home: Lake) -> None:
-    """Backdate the snapshots as if they had been replaced two hours ago."""
-    location = home.storage().location
-    document = json.loads(home.catalog.files.read(location, what="file"))
-    for entry in (*document["snapshots"], *document["snapshot-log"]):
-        entry["timestamp-ms"] -= 7_200_000
-    home.catalog.files.replace_text(location, json.dumps(document))
-
-
 def test_a_drop_without_purge_leaves_the_files(home: Lake) -> None:
     folder = folder_of(home)
     own = files(folder)
@@ -266,4 +227,3 @@ def test_a_compaction_that_is_not_worth_a_job_says_why(home: Lake) -> None:
     (document,) = call("maintain", VIEW, "--compact", "--json").json
     assert set(document) == {*KEYS, "compaction"}
     assert (document["compaction"]["outcome"], document["compaction"]["after"]) == ("not-needed", None)
-    assert call("maintain", VIEW, "--compact", "--undo").code == 2
