@@ -197,6 +197,11 @@ STAGING_NAMESPACE = "staged"
 STORAGE = "storage"
 #: The :attr:`Outcome.error_class` of a driver whose clock is wrong.
 CLOCK = "AIRFLOW_MV.CLOCK"
+#: Columns that Iceberg adds to each table. Compaction, or an upgrade of the table, changes their values while its rows
+#: stay the same. Iceberg (1.12) reads no table that has a column of such a name itself.
+METADATA_COLUMNS = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
 #: The extra column of a delta view: how many copies of the row were added (positive) or removed (negative).
 WEIGHT = "__w"
 

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from airflow_mv.ivm.functions import VOLATILE
 from airflow_mv.ivm.model import RefusedError
+from airflow_mv.script import METADATA_COLUMNS
 from airflow_mv.spec.reasons import Code
 
 #: With what the aliases begin that an incremental refresh adds to a query.
@@ -62,6 +63,9 @@ class NameScope:
         """
         scope: NameScope | None = self
         found = self.own(parts)
+        if found is None and self.may_be_metadata(parts):
+            message = f"{'.'.join(parts)} may be a metadata column of Iceberg, before anything else of that name"
+            raise RefusedError(Code.UNRESOLVED_NAME, message)
         if found is None:
             found = self._window(parts) or self._earlier(parts)
         while found is None and scope is not None and scope.parent is not None:
@@ -87,6 +91,10 @@ class NameScope:
                 return _with_fields(found, parts[length + 1 :])
         found = _only(self.star, path[0], parts)
         return _with_fields(found, parts[1:]) if found is not None else None
+
+    def may_be_metadata(self, parts: Sequence[str]) -> bool:
+        """Whether a name that no relation has may be one of the columns that Iceberg adds to each table."""
+        return bool(self.relations) and not METADATA_COLUMNS.isdisjoint(map(fold, parts))
 
     def _window(self, parts: Sequence[str]) -> exp.Expr | None:
         if self.window is None or fold(parts[0]) != "window" or len(parts) > 2:

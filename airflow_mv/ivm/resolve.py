@@ -180,7 +180,7 @@ class Resolver:
             if isinstance(written, exp.Literal) and not written.is_string:
                 return _ordinal(written, fields)
             names = chain(written)
-            if names is not None and scope.own(names) is None:
+            if names is not None and scope.own(names) is None and not scope.may_be_metadata(names):
                 found = NameScope(None, star=fields).own(names)
                 if found is not None:
                     return found

@@ -12,7 +12,7 @@ everything that is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from itertools import zip_longest
 from typing import Any
@@ -24,7 +24,7 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta_lake import table_of
 from airflow_mv.quoting import quote
-from airflow_mv.script import Script
+from airflow_mv.script import METADATA_COLUMNS, Script
 
 #: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
@@ -34,10 +34,14 @@ _CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationR
 _TABLE = "DataSourceV2Relation"
 #: Delta's extension replaces its relation by one of the first version of Spark's API.
 _FILES = "LogicalRelation"
+#: The key of a column's metadata by which Spark marks a metadata column.
+_METADATA_COLUMN = "__metadata_col"
 #: What a SQL function that gives a table leaves in the analysed plan. It has no tree pattern.
 _FUNCTION_NODE = "SQLFunctionNode"
 _ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==")
-_TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[.*\] (.+)$")
+_TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[(.*)\] (.+)$")
+#: A metadata column among the columns of a table. Iceberg reads no table that has a column of such a name itself.
+_METADATA_IN_TEXT = re.compile(rf"(?:^|, )({'|'.join(sorted(METADATA_COLUMNS))})#\d+L?(?=,|$)")
 _OTHER_IN_TEXT = re.compile(r"(?m)^[ :+-]*(Relation(?!V2)|HiveTableRelation|LogicalRDD|InMemoryRelation)\b.*$")
 _VARIABLE = re.compile(r"variablereference\(([^=)]+)=")
 #: Text that may be a call of a function by its full name.
@@ -79,8 +83,8 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
         The query as a frame; it has not run.
 
     Raises:
-        InvalidQueryError: It calls a SQL function, or reads a session variable or anything else than these tables at
-            their snapshots.
+        InvalidQueryError: It calls a SQL function, or reads a session variable, a metadata column or anything else than
+            these tables at their snapshots.
     """
     frame = context.analysed(sql)
     if context.jvm is None:
@@ -96,6 +100,7 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
         with whole_text(context):
             _check_variables(str(plan.toString()))
     _check_leaves(context, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
+    _check_metadata_columns(sql, [node for node, kind in nodes if kind in (_TABLE, _FILES)])
     return frame
 
 
@@ -111,6 +116,24 @@ def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
                 raise _foreign(version[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
+
+
+def _check_metadata_columns(sql: str, tables: list[Any]) -> None:
+    """Refuse a query that reads a metadata column. Spark then adds all of them to the table's columns, at the end."""
+    for table in tables:
+        output = table.output()
+        if output.isEmpty() or not output.last().metadata().contains(_METADATA_COLUMN):
+            continue
+        added = (item for item in _each(output) if item.metadata().contains(_METADATA_COLUMN))
+        raise _metadata_column([str(item.name()) for item in added], sql)
+
+
+def _metadata_column(names: Iterable[str], sql: str) -> InvalidQueryError:
+    written = [name for name in names if re.search(rf"(?i)\b{re.escape(name)}\b", sql)]
+    return InvalidQueryError(
+        f"the query reads a metadata column of a table ({', '.join(written) or 'its name is not known'}), whose values "
+        "compaction changes while the rows stay the same: remove it"
+    )
 
 
 def whole_text(context: JobContext) -> AbstractContextManager[None]:
@@ -177,7 +200,9 @@ def _check_text(context: JobContext, sql: str, frame: DataFrame) -> None:
         raise _function("(its name is not known)")
     _check_variables(text)
     allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in context.reads}
-    for read in _TABLE_IN_TEXT.findall(text):
+    for columns, read in _TABLE_IN_TEXT.findall(text):
+        if added := _METADATA_IN_TEXT.findall(columns):
+            raise _metadata_column(added, sql)
         name, _, snapshot = str(read).partition(" VERSION AS OF ")
         if (name, snapshot.strip("'") or None) not in allowed:
             raise _foreign(name, {name for name, _ in allowed})

@@ -21,6 +21,7 @@ from airflow_mv.ivm.functions import is_aggregate
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import ROWS, StagedCheck, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.column_names import refuse_metadata_columns
 from airflow_mv.sql.query import NestedView, PinnedTable, parse_query, parse_tree, pin_query
 
 _SIGNS = {"geq_to": (">=",), "greater_than": (">",), "leq_to": ("<=",), "less_than": ("<",), "equal_to": (">=", "<=")}
@@ -69,7 +70,7 @@ class Subject:
             InvalidQueryError: It is not one query, or reads something else.
         """
         if self.tables is None:
-            parse_tree(text, view=label)
+            refuse_metadata_columns(parse_tree(text, view=label), text, label, self.columns)
             return text
         query = parse_query(
             text,
@@ -78,6 +79,7 @@ class Subject:
             default_namespace=self.default_namespace,
             given=(ROWS.strip("`"),),
         )
+        refuse_metadata_columns(query.tree, text, label, self.columns)
         for reference in query.references:
             if reference.identifier not in self.tables and reference.identifier not in self.views:
                 raise InvalidQueryError(

@@ -45,7 +45,7 @@ from airflow_mv.refresh.explain import require_modes
 from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
 from airflow_mv.refresh.view_properties import check_interval_column, check_properties
-from airflow_mv.script import MAX_AHEAD_MS, Stager
+from airflow_mv.script import MAX_AHEAD_MS, METADATA_COLUMNS, Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     CREATION_ID_PROPERTY,
@@ -538,6 +538,7 @@ def query_columns(
         if catalog.chooses_locations:
             catalog.flush_new(storage.location)
         names = columns or storage.columns
+        _require_readable(view, names)
         require_fitting(properties, view=str(view), columns=names)
         renamed = [{**field, "name": name} for field, name in zip(storage.fields, names, strict=True)]
         check_interval_column(renamed, properties, view=str(view))
@@ -579,6 +580,19 @@ def _made_by_spark(
         # The job's location is untrusted: it is read, and deleted if the view is refused.
         check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
     return outcome.metadata_location
+
+
+def _require_readable(view: Identifier, columns: Sequence[str]) -> None:
+    """Check that Iceberg can read a table with these columns.
+
+    Raises:
+        InvalidQueryError: One has the name of a metadata column.
+    """
+    if reserved := [name for name in columns if name.lower() in METADATA_COLUMNS]:
+        raise InvalidQueryError(
+            f"view {view}: Iceberg reads no table with a column {reserved[0]!r}, the name of a metadata column: give "
+            "it another name with AS"
+        )
 
 
 def _require_columns(view: Identifier, comments: Mapping[str, str], columns: Sequence[str]) -> None:

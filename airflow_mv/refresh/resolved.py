@@ -18,8 +18,9 @@ from airflow_mv.refresh.prospects import Setting
 from airflow_mv.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.column_names import refuse_metadata_columns
 from airflow_mv.sql.query import Dependencies, ParsedQuery, parse_query
-from airflow_mv.sql.star_expansion import expand_stars, present_columns
+from airflow_mv.sql.star_expansion import Schemas, expand_stars, present_columns
 from airflow_mv.sql.types import columns_of
 
 
@@ -110,10 +111,18 @@ def resolve_query(
     require_readable(context, tables)
     metadata = load_tables(catalog, tables)
     schemas = schemas_of(tables, metadata)
+    _refuse_metadata_columns(query, dependencies, schemas)
     dependencies = expanded_dependencies(dependencies, schemas)
     if columns is not None:
         query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
     return ResolvedQuery(query, dependencies, tables, metadata, places)
+
+
+def _refuse_metadata_columns(query: ParsedQuery, dependencies: Dependencies, schemas: Schemas) -> None:
+    columns = [name for table in schemas.values() for names in table.all for name in names]
+    columns += [name for view in dependencies.views for name in view.columns]
+    for item in (query, *(view.query for view in dependencies.views)):
+        refuse_metadata_columns(item.tree, item.text, item.view, columns)
 
 
 def columns_given_again(

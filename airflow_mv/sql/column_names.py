@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a query names a column of a table, or groups by it, as far as its text shows without any schema."""
+"""Which columns a query names, as far as its text shows it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 from sqlglot import exp
 
-from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
+from airflow_mv.script import METADATA_COLUMNS
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import ParsedQuery
+from airflow_mv.sql.query import ParsedQuery, chain_of, query_error, start_of
 
 
 def names_column(query: ParsedQuery, table: Identifier, column: str, output: Collection[str]) -> bool:
@@ -64,6 +65,57 @@ def _covers(star: exp.Star, own: Collection[str]) -> bool:
     if isinstance(star.parent, exp.Column):
         return star.parent.table.casefold() in own
     return isinstance(star.parent, exp.Select)
+
+
+def refuse_metadata_columns(tree: exp.Expr, text: str, view: str, columns: Collection[str]) -> None:
+    """Refuse a query that certainly names a metadata column of Iceberg, because nothing else has the name.
+
+    Where something else has the name, only Spark knows which one is meant
+    (:func:`airflow_mv.job.analysis.check_reads`).
+
+    Args:
+        tree: The query.
+        text: Its text.
+        view: For messages.
+        columns: All columns of the tables and views that it reads.
+
+    Raises:
+        InvalidQueryError: Quotes the place.
+    """
+    given = {name.casefold() for name in (*columns, *_given_names(tree))}
+    wanted = METADATA_COLUMNS - given
+    relations = {item.alias_or_name.casefold() for item in tree.find_all(exp.Table, exp.Subquery, exp.CTE)}
+    for column in tree.find_all(exp.Column):
+        chain = chain_of(column)
+        names = [part.name.casefold() for part in chain]
+        # After the name of anything but a relation it is the field of a struct.
+        own = (at for at, name in enumerate(names) if name in wanted and (at == 0 or names[at - 1] in relations))
+        if names[0] not in given and (at := next(own, None)) is not None:
+            raise _metadata_column(chain[at], text, view)
+    for join in tree.find_all(exp.Join):
+        for name in join.args.get("using") or ():
+            if name.name.casefold() in wanted:
+                raise _metadata_column(name, text, view)
+
+
+def _given_names(tree: exp.Expr) -> Iterator[str]:
+    """Yield the names that a query itself gives to columns and variables."""
+    for node in tree.find_all(exp.Alias, exp.Aliases, exp.TableAlias, exp.Lambda, exp.Pivot):
+        if isinstance(node, exp.Alias):
+            yield node.alias
+        elif isinstance(node, exp.Pivot):
+            yield from (item.name for item in node.find_all(exp.Identifier))
+        else:
+            named = node.args.get("columns") if isinstance(node, exp.TableAlias) else node.expressions
+            yield from (item.name for item in named or ())
+
+
+def _metadata_column(name: exp.Expr, text: str, view: str) -> InvalidQueryError:
+    message = (
+        f"{name.name} is a metadata column of Iceberg, whose values compaction changes while the rows stay the same: "
+        "remove it"
+    )
+    return query_error(text, start_of(name), message, view)
 
 
 def grouping_columns(query: ParsedQuery, columns: Sequence[str]) -> frozenset[str]:

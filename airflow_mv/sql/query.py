@@ -315,8 +315,6 @@ _TELL_PLACES = frozenset(
         "monotonically_increasing_id",
     }
 )
-#: Iceberg's columns of the place where a row is stored. Compaction changes their values without changing rows.
-_PLACES = frozenset({"_file", "_pos", "_spec_id", "_partition", "_deleted"})
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
 #: sqlglot raises these for some calls that Spark accepts, such as map() with one argument.
@@ -386,7 +384,6 @@ def _parsed(sql: str, view: str) -> tuple[str, list[Token], exp.Expr]:
         raise query_error(text, tokens[0].start, "this is not a query: write a SELECT that changes nothing", view)
     _check_relations(text, tree, view)
     _check_functions(text, tree, view)
-    _check_columns(text, tree, view)
     return text, tokens, tree
 
 
@@ -516,7 +513,7 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpa
     names = [_fold(part) for part in reference.relation.parts]
     edits: dict[TextSpan, str] = {}
     for column in scope.find_all(exp.Column) if scope else ():
-        chain = _chain(column)
+        chain = chain_of(column)
         for length in range(len(names), 1, -1):
             if len(chain) > length and [_fold(part.name) for part in chain[:length]] == names[-length:]:
                 edits[_span(query.text, chain[:length], query.view)] = quote(reference.relation.name)
@@ -643,13 +640,13 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
 def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
     if script := tree.find(exp.QueryTransform):
         message = "TRANSFORM … USING runs a program: its result belongs to no snapshot"
-        raise query_error(text, _start(script), message, view)
+        raise query_error(text, start_of(script), message, view)
     for node in tree.find_all(exp.Table, exp.Lateral):
         function = node.this
         if isinstance(node, exp.Lateral) and not isinstance(function, (exp.Func, exp.Subquery, exp.Values)):
             raise query_error(
                 text,
-                _start(node),
+                start_of(node),
                 "LATERAL is not followed by a subquery: remove it, or put the name in backticks",
                 view,
             )
@@ -659,7 +656,7 @@ def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
         if name.removesuffix("_outer") not in _TABLE_FUNCTIONS or node.args.get("db"):
             known = ", ".join(sorted(_TABLE_FUNCTIONS))
             message = f"the table function {name}() reads data without snapshots: only {known} are allowed"
-            raise query_error(text, _start(node), message, view)
+            raise query_error(text, start_of(node), message, view)
 
 
 def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
@@ -667,18 +664,10 @@ def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
         name = call.name.lower()
         if len(call.expressions) > _READS_FILES.get(name, len(call.expressions)):
             message = f"with these arguments {name}() may read a file by path, with the rights of Spark's driver"
-            raise query_error(text, _start(call), message, view)
+            raise query_error(text, start_of(call), message, view)
 
 
-def _check_columns(text: str, tree: exp.Expr, view: str) -> None:
-    places = _PLACES - {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
-    for column in tree.find_all(exp.Column):
-        if _fold(column.name) in places:
-            message = f"{column.name} depends on where Iceberg stores a row, which maintenance changes: remove it"
-            raise query_error(text, _start(column), message, view)
-
-
-def _start(node: exp.Expr) -> int:
+def start_of(node: exp.Expr) -> int:
     """Return the first known place at or below a node, or the text's start."""
     return min((int(item.meta["start"]) for item in node.walk() if "start" in item.meta), default=0)
 
@@ -729,7 +718,7 @@ def _span(text: str, parts: Sequence[exp.Expr], view: str) -> TextSpan:
     return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
 
 
-def _chain(column: exp.Column) -> list[exp.Expr]:
+def chain_of(column: exp.Column) -> list[exp.Expr]:
     """Return all parts of a column's name, including struct fields, which sqlglot keeps outside of the column."""
     chain, node = [*column.parts], column.parent
     while isinstance(node, exp.Dot):

@@ -209,6 +209,7 @@ def test_a_function_of_the_staged_rows_can_be_a_check(pointed: Lake) -> None:
         (sql("SELECT true FROM {rows}) UNION (SELECT false"), "sqlglot|not a query"),
         (sql("DELETE FROM {rows}"), "not a query"),
         (sql("SELECT true FROM {rows}, parquet.`/etc`"), "reads files by path"),
+        (sql("SELECT max(_pos) > 0 FROM {rows}"), "_pos is a metadata column of Iceberg"),
         (not_null("day", where="1 = 1) OR (2 = 2"), "this is not one condition"),
     ],
     ids=lambda value: value.text or value.name if isinstance(value, Check) else "",

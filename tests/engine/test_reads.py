@@ -28,6 +28,37 @@ HIDDEN = (
 )
 
 
+#: Queries that read a metadata column of r or p. Spark itself refuses one in USING, and one that is no key.
+METADATA_READ = (
+    "SELECT _file AS x, 1 AS y FROM {ns}.r",
+    "SELECT o._row_id FROM {ns}.p o CROSS JOIN (SELECT 1 AS _row_id)",
+    "SELECT k FROM {ns}.r WHERE k IN (SELECT _partition.k FROM {ns}.p)",
+    "SELECT max(_last_updated_sequence_number) AS m, count(*) AS c FROM {ns}.r",
+    "SELECT s.x FROM (SELECT 1 AS _file, _file AS x FROM {ns}.r) s",
+    "SELECT k, n AS m FROM (SELECT 1 AS _file) CROSS JOIN {ns}.r WHERE r._file > ''",
+    "SELECT r._partition.k FROM {ns}.p AS r",
+    "SELECT a.k FROM {ns}.r a JOIN {ns}.r b USING (_pos)",
+    "SELECT a.k FROM {ns}.r a JOIN (SELECT 1 AS _spec_id) b USING (_spec_id)",
+    "SELECT count(*) AS c, k AS _deleted FROM {ns}.r GROUP BY _deleted",
+    "SELECT count(*) AS c, 1 AS x FROM (SELECT n AS _deleted, _deleted AS d FROM {ns}.r) GROUP BY d",
+    "SELECT k, m FROM {ns}.r, LATERAL (SELECT _spec_id AS m)",
+    "SELECT a.k FROM (SELECT 7 AS _row_id, k FROM {ns}.r) a WHERE EXISTS (SELECT 1 FROM {ns}.p WHERE _row_id = 7)",
+    "SELECT transform(array(k), e -> e + _spec_id) AS x, 1 AS y FROM {ns}.r",
+    "SELECT k, row_number() OVER (PARTITION BY k ORDER BY _pos) AS x FROM {ns}.r",
+    "SELECT k, x FROM {ns}.nested",
+)
+#: Queries with such a name that means something else, and their rows.
+OF_THE_NAME = {
+    "SELECT x FROM (SELECT k AS x, n AS _file FROM {ns}.r) WHERE _file > 1": [(2,)],
+    "SELECT _pos AS x FROM {ns}.p": [(7,)],
+    "SELECT p._Pos + 1 AS x FROM {ns}.p": [(8,)],
+    "SELECT named_struct('_file', k)._file AS x FROM {ns}.r": [(1,), (2,)],
+    "SELECT transform(array(k), _row_id -> _row_id + 1) AS x FROM {ns}.p": [([2],)],
+    "SELECT _file AS x FROM {ns}.p LATERAL VIEW explode(array(k)) AS _file": [(1,)],
+    "SELECT b.k, a.k AS x FROM {ns}.r a JOIN {ns}.r b USING (k) WHERE a.k = 1": [(1, 1)],
+}
+
+
 @pytest.fixture
 def tables(lake: Lake) -> Iterator[Lake]:
     """Tables r and b; SQL functions are removed from the session afterwards."""
@@ -95,6 +126,39 @@ def test_functions_of_a_row_s_location_are_refused_before_spark_starts(tables: L
     with pytest.raises(InvalidQueryError, match="nested view"):
         tables.create("v", "SELECT k, x FROM {ns}.nested")
     assert not tables.scripts
+
+
+def test_no_metadata_column_is_read_in_any_way_of_naming_it(tables: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's analysis decides; over Connect its text does. After a compaction such a view would be fresh and wrong."""
+    tables.run(
+        "CREATE TABLE {ns}.p (k int, `_POS` int) USING iceberg PARTITIONED BY (k) "
+        "TBLPROPERTIES ('format-version' = '3')"
+    )
+    tables.run("INSERT INTO {ns}.p VALUES (1, 7)", "CREATE VIEW {ns}.nested AS SELECT k, _file AS x FROM {ns}.r")
+    for sql in METADATA_READ:
+        with pytest.raises(InvalidQueryError, match=r"metadata column|USING column|MISSING_AGG") as caught:
+            tables.create("v", sql)
+        assert not caught.value.retryable, sql
+    assert not tables.catalog.exists(tables("v"))
+    over_connect = JobContext(tables.spark, "none")
+    over_connect.jvm = None
+    monkeypatch.setattr(over_connect, "explained", _explained)
+    over_connect.reads = tuple(TableRead(_quoted(tables, name), None) for name in ("r", "p"))
+    for number, (sql, rows) in enumerate(OF_THE_NAME.items()):
+        tables.create(f"v{number}", sql)
+        tables.refresh(f"v{number}")
+        assert tables.rows(f"v{number}") == rows, sql
+        assert check_reads(over_connect, sql.replace("{ns}", f"{tables.catalog.name}.{tables.namespace}")).columns, sql
+    for sql in METADATA_READ[:3]:
+        with pytest.raises(InvalidQueryError, match="metadata column of a table"):
+            check_reads(over_connect, sql.replace("{ns}", f"{tables.catalog.name}.{tables.namespace}"))
+
+
+def test_a_view_has_no_column_that_iceberg_could_not_read(tables: Lake) -> None:
+    """Iceberg reads no table with a column of the name of a metadata column."""
+    for options in ({"sql": "SELECT k AS _file FROM {ns}.r"}, {"sql": "SELECT k FROM {ns}.r", "columns": ["_POS"]}):
+        with pytest.raises(InvalidQueryError, match="Iceberg reads no table with a column '_"):
+            tables.create("v", **options)
 
 
 def test_a_query_without_tables_is_accepted(tables: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.quoting import string_literal
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.partitioning import partition_transform
+from airflow_mv.sql.column_names import refuse_metadata_columns
 from airflow_mv.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,
@@ -194,8 +195,6 @@ def test_a_reference_has_its_position_and_whether_it_has_an_alias() -> None:
         ("SELECT 1 /* /*+ */ FROM t -- */ */", "holds a hint"),
         ("SELECT * FROM lake.2024.t", "put each part of the name in backticks"),
         ("SELECT * FROM ``.t", "empty part|line 1"),
-        ("SELECT x, `_FILE` FROM t", "line 1, column 11: _FILE depends on where Iceberg stores a row"),
-        ("SELECT x FROM t WHERE t._pos > 1", "_pos depends on where"),
         ("SELECT '\ud800'", "not Unicode text"),
         ("SELECT " + "1," * 600_000 + "1", "at most 1048576"),
     ],
@@ -205,6 +204,45 @@ def test_a_text_that_cannot_be_pinned_or_is_not_a_query_is_refused_with_the_posi
     with pytest.raises(InvalidQueryError, match=reason) as caught:
         names(sql)
     assert VIEW in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("SELECT x, `_FILE` FROM t", 11),
+        ("SELECT x FROM t WHERE t._pos > 1", 25),
+        ("SELECT lake.s.t._partition.x FROM t", 17),
+        ("SELECT max(_last_updated_sequence_number) AS m FROM t", 12),
+        ("SELECT a.x FROM t a JOIN t b USING (_row_id)", 37),
+        ("SELECT x FROM t a WHERE EXISTS (SELECT 1 FROM u WHERE a._spec_id = u.x)", 57),
+        ("SELECT v.x FROM t LATERAL VIEW explode(array(_deleted)) v AS x", 46),
+        ("SELECT transform(x, e -> e + _pos) AS y FROM t", 30),
+    ],
+)
+def test_a_metadata_column_is_refused_with_the_position_if_nothing_else_has_its_name(sql: str, column: int) -> None:
+    """A compaction changes its values while the rows stay the same."""
+    with pytest.raises(InvalidQueryError, match=f"line 1, column {column}: .* is a metadata column of Iceberg"):
+        refuse_metadata_columns(parsed(sql).tree, sql, VIEW, ["x"])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT s._file FROM t",
+        "SELECT transform(x, _pos -> _pos + 1) AS y FROM t",
+        "SELECT transform(x, e -> e._pos) AS y FROM t",
+        "SELECT _file FROM (SELECT x AS _file FROM t)",
+        "SELECT _file AS x, 1 AS _file FROM t",
+        "SELECT _pos FROM t LATERAL VIEW explode(x) AS _pos",
+        "SELECT _pos FROM t AS t(_pos)",
+        "WITH c(_pos) AS (SELECT x FROM t) SELECT _pos FROM c",
+        "SELECT * FROM t UNPIVOT (v FOR _pos IN (x, y))",
+        "SELECT _Row_Id, _change_type FROM t",
+    ],
+)
+def test_a_name_that_may_be_another_column_s_is_left_to_spark(sql: str) -> None:
+    """A subquery, a struct or a base table may have a column of the name."""
+    refuse_metadata_columns(parsed(sql).tree, sql, VIEW, ["x", "_ROW_ID", "_change_type"])
 
 
 @pytest.mark.parametrize(
