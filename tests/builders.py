@@ -43,11 +43,13 @@ from airflow_mv.script import (
     COMPLETE_KEY,
     REFRESH_ID_KEY,
     STAGING_CATALOG,
+    CheckResult,
     CreateStorageStep,
     Outcome,
     RewriteStep,
     Script,
     SqlStep,
+    StagedChecks,
 )
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import RefreshRecord
@@ -443,7 +445,20 @@ class DuckStager:
                 rows += self._run(scratch, script, step.sql)
         location = self._table(scratch, script.table).metadata_location
         refused = {"fallback": "no-spark", "fallback_reason": _NO_STEPS} if script.incremental else {}
-        return Outcome(script.refresh_id, location, rows, executor_seconds=0.5, branch=script.branch, **refused)
+        checked = self._checked(scratch, script.checks) if script.checks else {}
+        return Outcome(
+            script.refresh_id, location, rows, executor_seconds=0.5, branch=script.branch, **refused, **checked
+        )
+
+    def _checked(self, scratch: SqlCatalog, checks: StagedChecks) -> dict[str, Any]:
+        """Compute the checks as the job does, in one aggregation over the staged rows; functions are not supported."""
+        (row,) = self._query(scratch, checks.statement(checks.checks)).to_pylist()
+        values = list(row.values())
+        results = [
+            CheckResult(check.name, check.severity, values[2 * number + 1] is True, check.expected, values[2 * number])
+            for number, check in enumerate(checks.checks)
+        ]
+        return {"checks": tuple(results), "checks_digest": checks.digest}
 
     def _create(self, scratch: SqlCatalog, step: CreateStorageStep) -> None:
         schema, comments = self._query(scratch, step.query).schema, dict(step.comments)
@@ -510,7 +525,10 @@ class DuckStager:
 
             access = storage_options(self.catalog.properties)
             return DeltaTable(split(name)[1], int(snapshot_id or 0), storage_options=access).to_pyarrow_table()
-        table = self._table(scratch, name)
+        own, _, branch = name.partition(".`branch_")
+        table = self._table(scratch, own)
+        if branch:
+            return table.scan().use_ref(branch.strip("`")).to_arrow()
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
 
 

@@ -489,11 +489,9 @@ class MaterializedViewSparkOperator(SparkJobOperator):
 def _identity(context: Context, script: Script) -> str:
     """Return the key by which another try of this task finds the submitted driver.
 
-    Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded". A job that
-    succeeded with other checks has not run these.
+    Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded".
     """
-    checks = f":{script.checks.digest[:8]}" if script.checks else ""
-    return f"{context['dag_run'].clear_number}:{script.refresh_id}{checks}"
+    return f"{context['dag_run'].clear_number}:{script.refresh_id}"
 
 
 @contextmanager

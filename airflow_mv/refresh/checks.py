@@ -92,11 +92,10 @@ def reads_staged_views(observation: Observation, checks: Sequence[Check]) -> boo
     return bool(staged_views) and any(check.kind == "sql" for check in checks)
 
 
-def has_passed(script: Script | None, outcome: Outcome) -> bool:
-    """Whether the staged rows have passed exactly the checks of this script."""
-    if script is None or script.checks is None:
-        return True
-    return outcome.checks_digest == script.checks.digest and not any(result.stops for result in outcome.checks)
+def has_passed(script: Script, outcome: Outcome) -> bool:
+    """Whether the staged rows have passed exactly the checks of this script; for a script without checks, had none."""
+    wanted = script.checks.digest if script.checks else ""
+    return outcome.checks_digest == wanted and not any(result.stops for result in outcome.checks)
 
 
 def judge(plan: RefreshPlan, outcome: Outcome) -> None:
@@ -120,12 +119,12 @@ def require_passed(plan: RefreshPlan, outcome: Outcome) -> None:
     """
     if plan.script is None or has_passed(plan.script, outcome):
         return
-    if plan.script.checks is None or outcome.checks_digest != plan.script.checks.digest:
+    failed = [result for result in outcome.checks if result.stops]
+    if not failed:
         raise JobError(
             f"view {plan.view}: the Spark job has not run the plan's checks, so nothing was published. Does its driver "
             "run this version of airflow-mv, with the script of this plan?"
         )
-    failed = [result for result in outcome.checks if result.stops]
     lines = [_shown(result) for result in failed[:_CHECKS_IN_MESSAGE]]
     if len(failed) > _CHECKS_IN_MESSAGE:
         lines.append(f"and {len(failed) - _CHECKS_IN_MESSAGE} more checks, which the log shows")

@@ -196,7 +196,7 @@ def refresh_id(
         version_id: Its version.
         records: Every base table with the snapshot that is read.
         nested_views: Every nested view with its version.
-        scope: What the refresh covers, such as ``full``.
+        scope: What the refresh covers, such as ``full``, and the checks that its rows have to pass.
         storage_base: The storage state that the refresh starts from.
     """
     tables = sorted((item.identifier, item.snapshot_reference, item.properties.get("table-uuid")) for item in records)

@@ -17,7 +17,7 @@ from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
 from airflow_mv.refresh.intervals import ANY_SIZE, EarlierRound, interval_work, rows_of_earlier_round
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
 from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_script, wanted_partitioning
-from airflow_mv.script import Script
+from airflow_mv.script import Script, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import RefreshRecord
@@ -32,6 +32,9 @@ from airflow_mv.spec.refresh_state import (
 from airflow_mv.spec.storage_settings import sort_order, storage_properties
 from airflow_mv.spec.times import to_ms
 from airflow_mv.sql.types import columns_of
+
+#: Modes that stage no rows.
+_WITHOUT_ROWS = (Mode.NOOP, Mode.FAST_FORWARD)
 
 
 def plan_refresh(
@@ -69,10 +72,10 @@ def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> 
     """
     policy = _policy(inputs)
     choice, inputs = choose(inputs, policy)
-    plan = _plan(inputs, choice, policy)
     checks = all_checks(inputs.observation, inputs.options.checks)
     staged_checks = checks_to_run(inputs, checks)
-    if plan.mode in (Mode.NOOP, Mode.FAST_FORWARD):
+    plan = _plan(inputs, choice, policy, staged_checks)
+    if plan.mode in _WITHOUT_ROWS:
         return plan
     if plan.interval is not None:
         earlier = None if reads_staged_views(inputs.observation, checks) else earlier
@@ -114,23 +117,32 @@ def _work(choice: Choice, policy: Policy) -> PartialRefresh | None:
     return PartialRefresh(choice.candidate.steps, may_recompute, max(sizes))
 
 
-def _identity(observation: Observation, mode: Mode, renamed: Mapping[str, tuple[str, ...]]) -> str:
+def _scope(
+    observation: Observation, mode: Mode, renamed: Mapping[str, tuple[str, ...]], checks: StagedChecks | None
+) -> str:
+    """Return what a refresh covers. Rows that were staged for another scope are never reused."""
     scope = f"{mode} {observation.interval}" if observation.interval else str(mode)
+    if renamed:
+        scope += f" renamed {sorted(renamed.items())}"
+    # Rows that failed a check must not be found by a refresh that does not have this check.
+    return f"{scope} checks {checks.digest}" if checks is not None and mode not in _WITHOUT_ROWS else scope
+
+
+def _identity(observation: Observation, scope: str) -> str:
     return refresh_id(
         view_uuid=observation.view.metadata.view_uuid,
         version_id=observation.view.metadata.current_version_id,
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
-        # Rows that were staged before a column was renamed must not be reused.
-        scope=f"{scope} renamed {sorted(renamed.items())}" if renamed else scope,
+        scope=scope,
         storage_base=observation.storage.base,
     )
 
 
-def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
+def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedChecks | None) -> RefreshPlan:
     observation = inputs.observation
     loaded, since = observation.view, lag(observation).since
-    renamed = {} if choice.mode in (Mode.NOOP, Mode.FAST_FORWARD) else inputs.renamed_columns
+    renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
@@ -142,7 +154,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
         layout=stored_layout(loaded).name,
         mode=choice.mode,
         reasons=choice.reasons,
-        refresh_id=_identity(observation, choice.mode, renamed),
+        refresh_id=_identity(observation, _scope(observation, choice.mode, renamed, checks)),
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
         changes=observation.freshness.base_tables,

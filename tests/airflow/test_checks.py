@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import find_staged
 from airflow_mv.script import CheckResult
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
@@ -69,6 +70,14 @@ def test_a_commit_rejects_rows_that_another_operator_s_job_found_invalid(airflow
     assert "1 of 2 checks failed, so nothing was published" in run.task_log("commit")
     assert "row region=west, amount=-3" in run.task_log("commit")
     assert bad.read() == before
+
+    # A task without the checks does not find what this one has refused.
+    good = airflow.run(f"""PlanRefreshOperator(task_id="plan", view="{VIEW}")""")
+    unchecked = RefreshPlan.from_dict(good.values["plan"])
+    assert unchecked.script is not None
+    assert unchecked.records == plan.records
+    assert unchecked.script.outcome_location != plan.script.outcome_location
+    assert find_staged(bad.catalog, unchecked) is None
 
 
 def test_a_function_of_the_dag_file_is_refused_if_a_remote_driver_would_need_it(airflow: Airflow, bad: Lake) -> None:

@@ -28,6 +28,11 @@ def test_a_failed_check_ends_with_4_and_prints_the_rows_on_stderr(lake: Lake) ->
     assert held.code == 4
     assert held.error.startswith(f"view {view}: 1 of 2 checks failed, so nothing was published")
     assert "row day=2, amount=-5" in held.stderr
+    without = call("refresh", view, "--json")
+    assert without.code == 0
+    (document,) = json.loads(without.stdout)
+    assert (document["outcome"], document["checks"]) == ("refreshed", [])
+    lake.insert("orders", "(3, 5)")
     wrong = call("plan", view, "--check", "price > 0")
     assert (wrong.code, wrong.stdout) == (1, "")
     assert wrong.error.endswith("the view has no column 'price'; it has day, amount")

@@ -55,10 +55,11 @@ def test_links_inside_the_repository_are_valid(page: Path) -> None:
 
 
 def test_every_invariant_names_an_existing_test_with_its_number() -> None:
-    """All 26 occur once, and no test has another number."""
+    """They are numbered without gaps, and no test has another number."""
     page = ROOT / "docs" / "invariants.md"
     named = re.findall(r"(?m)^\| (\d+) \|.*\[`test_i(\d\d)(\w+)`\]\((\S+)\)", page.read_text(encoding="utf-8"))
-    assert [int(number) for number, *_ in named] == list(range(1, 27))
+    assert [int(number) for number, *_ in named] == list(range(1, len(named) + 1))
+    assert len(named) >= 27
     for number, numbered, rest, file in named:
         assert int(number) == int(numbered)
         assert f"def test_i{numbered}{rest}(" in (page.parent / file).read_text(encoding="utf-8")
