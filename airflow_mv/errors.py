@@ -63,6 +63,10 @@ class UnsupportedError(MaterializedViewError):
     """This catalog, session or format version does not support the operation."""
 
 
+class NewerFormatError(UnsupportedError):
+    """Stored metadata is complete, but a newer program wrote it. Nothing is damaged: upgrade airflow-mv."""
+
+
 class NotFoundError(MaterializedViewError):
     """Something named does not exist."""
 

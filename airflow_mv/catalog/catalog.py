@@ -60,6 +60,7 @@ from airflow_mv.errors import (
     InvalidQueryError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    NewerFormatError,
     NotFoundError,
     RefusedLocationError,
     UnsupportedError,
@@ -379,7 +380,7 @@ class MaterializedViewCatalog:
             self.load(identifier)
         except ViewNotFoundError:
             return False
-        except (InvalidMetadataError, MetadataFileNotFoundError):
+        except (InvalidMetadataError, MetadataFileNotFoundError, NewerFormatError):
             return True
         return True
 

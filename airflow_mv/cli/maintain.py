@@ -26,6 +26,7 @@ from airflow_mv.cli.context import (
 )
 from airflow_mv.errors import (
     InvalidMetadataError,
+    NewerFormatError,
     NotFoundError,
     NotMaterializedError,
     UnsupportedError,
@@ -224,7 +225,7 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
     try:
         loaded = catalog.load(view)
         done = purge_view(catalog, loaded)
-    except (NotMaterializedError, ViewNotFoundError):
+    except (NewerFormatError, NotMaterializedError, ViewNotFoundError):
         raise
     except (InvalidMetadataError, NotFoundError, UnsupportedError) as error:
         if not catalog.exists(view):

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidMetadataError, NewerFormatError
 from airflow_mv.freshness.expiry import expiries
 from airflow_mv.freshness.observe import Observation, observe, observe_each
 from airflow_mv.freshness.state import State
@@ -141,7 +141,7 @@ def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:
         return None
     try:
         return parse(text, source=f"storage table {storage.name}, summary key {REFRESH_STATE_KEY}").document()
-    except InvalidMetadataError as error:
+    except (InvalidMetadataError, NewerFormatError) as error:
         log.warning("%s", error)
         return None
 

@@ -14,6 +14,7 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    NewerFormatError,
     UnsupportedError,
     ViewNotFoundError,
 )
@@ -131,7 +132,7 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
             f"`airflow-mv drop {view} --force` drops it all the same, and leaves its files"
         ) from None
     except (CatalogUnavailableError, UnsupportedError) as error:
-        if catalog.has_rows:
+        if catalog.has_rows or isinstance(error, NewerFormatError):
             raise
         _require_force_unread(view, error, force=force)
         return None

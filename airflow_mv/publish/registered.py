@@ -27,6 +27,7 @@ from airflow_mv.errors import (
     JobError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    NewerFormatError,
     ViewNotFoundError,
 )
 from airflow_mv.publish.layout import (
@@ -451,7 +452,7 @@ class RegisteredPublication(StorageLayout):
             except (InvalidMetadataError, MetadataFileNotFoundError):
                 if not _drop_row(catalog, view, name, force=force):
                     raise
-        except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+        except (InvalidMetadataError, MetadataFileNotFoundError, NewerFormatError) as error:
             log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
             return f"the storage table {text} is still there: {error}"
         return None

@@ -24,7 +24,7 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES, check_marks
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidMetadataError, NewerFormatError
 
 #: Largest metadata file that is read, in bytes, after decompression. A table with 100,000 snapshots
 #: needs about 100 MB; a compression bomb wants more.
@@ -86,11 +86,14 @@ class StoredModel(BaseModel):
 
         Raises:
             InvalidMetadataError: Names the first field that is missing or wrong.
+            NewerFormatError: It has a value or fields that this version does not know.
         """
         try:
             # JSON has no tuples: strict mode would refuse its lists, so validate as JSON input.
             return cls.model_validate_json(json.dumps(raw))
         except ValidationError as error:
+            if _is_newer(raw, error):
+                raise newer(f"{source}: {describe(error)}") from None
             raise InvalidMetadataError(f"{source}: {describe(error)}") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidMetadataError(f"{source}: {error}") from None
@@ -98,6 +101,35 @@ class StoredModel(BaseModel):
     def document(self) -> dict[str, Any]:
         """Return the JSON object, unknown fields included; fields that were not set are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def newer(what: str) -> NewerFormatError:
+    """Return the error about metadata that a newer program wrote.
+
+    Args:
+        what: The view, the file and the field.
+    """
+    return NewerFormatError(f"{what}. A newer program wrote it, and it is not damaged: upgrade airflow-mv")
+
+
+def _is_newer(raw: object, error: ValidationError) -> bool:
+    """Whether a complete document does not match because its writer knew more than this version.
+
+    Either a value is none of the known ones, or a required field is missing beside a field that no record has.
+    """
+    if error.error_count() > _MOST_DESCRIBED:
+        return False
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] != "missing":
+        return first["type"] == "literal_error"
+    parent: Any = raw
+    try:
+        for step in first["loc"][:-1]:
+            parent = parent[step]
+    except (LookupError, TypeError):  # a step may name a kind of records instead of a field
+        return False
+    known = {kebab(field) for record in StoredModel.__subclasses__() for field in record.model_fields}
+    return isinstance(parent, Mapping) and not parent.keys() <= known
 
 
 def describe(error: ValidationError) -> str:

@@ -24,6 +24,7 @@ from airflow_mv.spec.stored import (
     LazyItems,
     cut_out,
     decode_text,
+    newer,
     shown,
     unpacked,
     whole_number,
@@ -317,20 +318,19 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
 
     Raises:
         InvalidMetadataError: Names ``source`` and the field.
+        NewerFormatError: The file is complete, and of a later version.
     """
     text = unpacked(data, source)
     try:
         table = _decoded(text, source)
     except (ValueError, RecursionError) as error:
+        _require_known(_format_version(text), source)
         raise InvalidMetadataError(f"{source}: not valid table metadata: {shown(str(error))}") from None
     if unique:
         decode_text(text, source=source, limit=MAX_DOCUMENT_BYTES, marks=MAX_DOCUMENT_MARKS)
     if table.view_uuid is not None:
         raise InvalidMetadataError(f"{source}: this is a view's metadata file, not a table's")
-    if not 1 <= table.format_version <= MAX_FORMAT_VERSION:
-        raise InvalidMetadataError(
-            f"{source}: field 'format-version': {table.format_version} is not supported (1 to {MAX_FORMAT_VERSION})"
-        )
+    _require_known(table.format_version, source)
     for name, stored, wanted in (
         ("schemas", [*table.schemas, table.schema or {}], {"name": str, "type": object}),
         ("partition-specs", table.partition_specs, {"transform": str}),
@@ -339,6 +339,26 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
         if not all(_has_fields(item, wanted) for item in stored):
             raise InvalidMetadataError(f"{source}: field {name!r}: each of the 'fields' needs {' and '.join(wanted)}")
     return table
+
+
+class _Version(msgspec.Struct, rename="kebab"):
+    format_version: int
+
+
+def _format_version(text: bytes | bytearray) -> int:
+    """Return the version of a document whose other fields may be of any form; 1 for one that is not complete."""
+    try:
+        return msgspec.json.decode(text, type=_Version).format_version
+    except (ValueError, RecursionError):
+        return 1
+
+
+def _require_known(version: int, source: str) -> None:
+    found = f"{source}: field 'format-version': {version} is not supported (1 to {MAX_FORMAT_VERSION})"
+    if version > MAX_FORMAT_VERSION:
+        raise newer(found)
+    if version < 1:
+        raise InvalidMetadataError(found)
 
 
 def _has_fields(stored: dict[str, Any], wanted: Mapping[str, type]) -> bool:

@@ -24,6 +24,7 @@ from airflow_mv.spec.stored import (
     Texts,
     decode,
     encode,
+    newer,
     shown,
     whole_number,
 )
@@ -186,10 +187,13 @@ def parse_view(data: bytes, *, view: str, location: str) -> ViewMetadata:
 
     Raises:
         InvalidMetadataError: Names the view, the file and the field.
+        NewerFormatError: The file is complete, and of a later version.
     """
     source = f"view {view}, file {location}"
     raw = decode(data, source=source, limit=MAX_VIEW_BYTES, marks=MAX_VIEW_MARKS)
     version = raw.get("format-version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise newer(f"{source}: field 'format-version': {version} is not supported (only {FORMAT_VERSION})")
     if type(version) is not int or version != FORMAT_VERSION:
         raise InvalidMetadataError(
             f"{source}: field 'format-version': {shown(repr(version))} is not supported (only 1)"

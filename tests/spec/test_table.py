@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
+from airflow_mv.errors import InvalidMetadataError, NewerFormatError, SnapshotNotFoundError
 from airflow_mv.spec.table import (
     TableMetadata,
     ancestors,
@@ -209,7 +209,6 @@ def test_the_metadata_log_is_bounded_by_the_table_s_property(limit: str, kept: i
 # -- validation --------------------------------------------------------------------------------
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"format_version": 4}, "format-version.*4 is not supported"),
     ({"format_version": 0}, "format-version"),
     ({"format_version": ...}, "format-version"),
     ({"format_version": "2"}, "format-version"),
@@ -239,6 +238,13 @@ def test_an_error_names_the_invalid_field_the_view_and_the_file(changes: dict[st
     with pytest.raises(InvalidMetadataError, match=named) as caught:
         table(**changes)
     assert SOURCE in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{}, {"snapshots": {"root": "manifest"}}, {"location": ...}])
+def test_a_complete_file_of_a_later_version_is_not_broken(changes: dict[str, Any]) -> None:
+    """Whatever the form of its other fields is."""
+    with pytest.raises(NewerFormatError, match=r"format-version.*4 is not supported"):
+        table(format_version=4, **changes)
 
 
 # -- large files: snapshots are decoded when they are used ----------------------------------------
