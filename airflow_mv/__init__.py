@@ -13,16 +13,16 @@ from airflow_mv.lazy import on_first_use
 from airflow_mv.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from airflow_mv.actions import read as read
     from airflow_mv.catalog import MaterializedViewCatalog as MaterializedViewCatalog
     from airflow_mv.errors import MaterializedViewError as MaterializedViewError
     from airflow_mv.refresh.changes import changes as changes
-    from airflow_mv.refresh.read import read as read
 
 _MODULES = {
     "MaterializedViewCatalog": "airflow_mv.catalog",
     "MaterializedViewError": "airflow_mv.errors",
     "changes": "airflow_mv.refresh.changes",
-    "read": "airflow_mv.refresh.read",
+    "read": "airflow_mv.actions",
 }
 __all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "changes", "read"]
 __getattr__ = on_first_use(__name__, _MODULES)

@@ -32,13 +32,14 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import delete, select, update
 
+from airflow_mv.actions import refresh_views
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.limits import opening
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
-from airflow_mv.refresh.run import refresh, stage
+from airflow_mv.refresh.run import stage
 from airflow_mv.script import (
     COMPLETE_KEY,
     REFRESH_ID_KEY,
@@ -208,7 +209,7 @@ class Lake:
 
     def refresh(self, view: str | Identifier = "sales.daily", **arguments: Any) -> RefreshResult:
         """Refresh one view, from plan to publication."""
-        return refresh(self.catalog, [view], stager=self.stager, **arguments)[0]
+        return refresh_views(self.catalog, [view], stager=self.stager, **arguments)[0]
 
     def stage(
         self, view: str | Identifier = "sales.daily", options: RefreshOptions | None = None

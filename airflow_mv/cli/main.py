@@ -173,11 +173,11 @@ def create(
     **definition: Any,
 ) -> None:
     """Create a materialized view."""
+    from airflow_mv.actions import refresh_views
     from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
     from airflow_mv.refresh.definition import Definition
     from airflow_mv.refresh.explain import Requirement
-    from airflow_mv.refresh.run import refresh as refresh_views
     from airflow_mv.spec.storage_settings import SORT_PROPERTY
     from airflow_mv.sql.translation import texts_of
 
@@ -395,8 +395,8 @@ def refresh(
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
     with its exit code.
     """
+    from airflow_mv.actions import refresh_views
     from airflow_mv.maintenance.run import maintain_after_refresh
-    from airflow_mv.refresh.run import refresh as refresh_views
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
@@ -471,11 +471,16 @@ def read(
     conn_id: str | None,
 ) -> None:
     """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
+    from airflow_mv.actions import refresh_views
     from airflow_mv.refresh.read import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    stager = None if no_refresh else stager_for(catalog, master, remote)
-    found = readable(catalog, identifier, wanted, stager=stager)
+    stager = stager_for(catalog, master, remote)
+
+    def refreshed(view: Identifier) -> None:
+        refresh_views(catalog, [view], stager=stager)
+
+    found = readable(catalog, identifier, wanted, refresh=None if no_refresh else refreshed)
     result = read_arrow(catalog, found, limit=limit)
     document = {
         "view": str(identifier),

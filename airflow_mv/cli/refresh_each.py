@@ -33,18 +33,18 @@ def refresh_each(
     Raises:
         MaterializedViewError: The first failure, after all views.
     """
+    from airflow_mv.actions import refresh_views
     from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.state import Pins
     from airflow_mv.maintenance.run import maintain_after_refresh
     from airflow_mv.refresh.pins import pin_base_tables
-    from airflow_mv.refresh.run import refresh
 
     pins = Pins()
     place = {str(view): number for number, view in enumerate(pin_base_tables(catalog, views).views if views else ())}
     ordered = sorted(views, key=lambda view: place.get(str(view), len(place)))
 
     def one(view: Identifier) -> RefreshResult:
-        (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, requester=this_user())
+        (result,) = refresh_views(catalog, [view], stager=stager, options=options, pins=pins, requester=this_user())
         maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
         return result
 

@@ -500,13 +500,18 @@ class MaterializedViewHook(BaseHook):
             StaleViewError: A refresh is needed, but not allowed.
             RefreshNotFoundError: The history holds no such refresh.
         """
+        from airflow_mv.actions import refresh_views
         from airflow_mv.refresh.read import read_arrow, readable
         from airflow_mv.refresh.time_travel import TimeTravel
 
         catalog, identifier = self.catalog_for(view), self.identify(view)
         wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
         with closing(_Lazy(self, view)) as stager:
-            found = readable(catalog, identifier, wanted, stager=stager if refresh else None)
+
+            def refreshed(name: Identifier) -> None:
+                refresh_views(catalog, [name], stager=stager)
+
+            found = readable(catalog, identifier, wanted, refresh=refreshed if refresh else None)
         return read_arrow(catalog, found, limit=limit)
 
     def read_pandas(self, view: str, **options: Any) -> Iterator[pd.DataFrame]:

@@ -110,8 +110,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             MaterializedViewError: ``retryable`` says whether another try may succeed; the retry policy uses it.
             JobError, CommitError: A retry may help.
         """
+        from airflow_mv.actions import refresh_views
         from airflow_mv.maintenance.run import maintain_after_refresh
-        from airflow_mv.refresh.run import refresh
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
@@ -131,7 +131,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 self.note_plan(catalog, plan)
 
             with self.stager(catalog, context) as stager:
-                (result,) = refresh(
+                (result,) = refresh_views(
                     catalog,
                     [view],
                     stager=stager,

@@ -186,8 +186,9 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
+        from airflow_mv.actions import add_to_registry
         from airflow_mv.maintenance.run import maintain_after_refresh
-        from airflow_mv.refresh.run import add_to_registry, stage
+        from airflow_mv.refresh.run import stage
 
         started = time.monotonic()
         with task_errors(self):

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
@@ -23,15 +22,12 @@ from airflow_mv.errors import (
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
-from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.time_travel import CURRENT, TimeTravel, find
-from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +102,7 @@ def readable(
     view: str | Identifier,
     wanted: TimeTravel = CURRENT,
     *,
-    stager: Stager | None = None,
+    refresh: Callable[[Identifier], object] | None = None,
 ) -> Readable:
     """Find the stored rows that a reader may have.
 
@@ -117,10 +113,10 @@ def readable(
         catalog: Where the view is.
         view: The view.
         wanted: Which rows of the recorded history; no refresh runs for earlier ones.
-        stager: Runs the refresh if one is needed. With ``None`` the call is refused instead.
+        refresh: Refreshes the view if that is needed. With ``None`` the call is refused instead.
 
     Raises:
-        StaleViewError: A refresh would be needed and there is no stager.
+        StaleViewError: A refresh would be needed, and ``refresh`` is ``None``.
         RefreshNotFoundError: The history holds no such refresh.
     """
     observation = observe(catalog, view)
@@ -130,13 +126,13 @@ def readable(
     servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in _SERVABLE)
     if not servable:
         why = "; ".join(reason.message for reason in observation.freshness.reasons)
-        if stager is None:
+        if refresh is None:
             raise StaleViewError(
                 f"view {loaded.identifier} is {state} ({why}), so its rows are not returned. "
                 f"{_remedy(loaded.identifier, state)}"
             )
         log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)
-        refresh(catalog, [loaded.identifier], stager=stager)
+        refresh(loaded.identifier)
         loaded = catalog.load(loaded.identifier)
         storage, state = catalog.load_storage(loaded), State.FRESH
     return _recorded(catalog, loaded, storage, state, CURRENT)
@@ -154,7 +150,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         InvalidMetadataError: A file that lists the data files is missing or truncated.
         UnsupportedError: A column has a type that pyiceberg does not know.
     """
-    _say(found)
+    log_what_is_read(found)
     view, storage = found.view, found.storage
     for field in view.metadata.schema_.fields:
         if _has_variant(field["type"]):
@@ -171,45 +167,6 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
             raise InvalidMetadataError(f"{what}: {damage.why}")
         table.io = Sized(table.io, checked.sizes)
         return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
-
-
-def read(
-    spark: SparkSession,
-    view: str,
-    *,
-    as_of: datetime | None = None,
-    refresh_id: str | None = None,
-    sequence_number: int | None = None,
-    snapshot_id: int | None = None,
-    bases_as_of: datetime | None = None,
-    catalog: MaterializedViewCatalog | None = None,
-) -> DataFrame:
-    """Return a view's stored rows as a DataFrame. If needed, the view is refreshed in this session first.
-
-    Works in classic and in Spark Connect sessions. No refresh runs for a time or a refresh in the past.
-
-    Args:
-        spark: The session; it must have Iceberg's jars.
-        view: ``catalog.namespace.name``.
-        as_of: The rows as the view had them at this time; a time without a zone is UTC.
-        refresh_id: The rows of this recorded refresh.
-        sequence_number: The rows of the recorded refresh with this sequence number.
-        snapshot_id: The rows in this snapshot of the storage table.
-        bases_as_of: The rows that were computed from the base tables as they were at this time, or before it. See
-            :class:`airflow_mv.refresh.time_travel.TimeTravel`.
-        catalog: Where the view is; by default the configured catalog of that name.
-
-    Raises:
-        JobError: The refresh failed.
-        RefreshNotFoundError: The history holds no such refresh.
-    """
-    from airflow_mv.refresh.stagers import session_stager, stored_rows
-
-    home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
-    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
-    found = readable(home, view, wanted, stager=session_stager(home, spark))
-    _say(found)
-    return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
 
 
 def _remedy(view: Identifier, state: State) -> str:
@@ -240,7 +197,8 @@ def _recorded(
     return Readable(view, storage, record, head, state)
 
 
-def _say(found: Readable) -> None:
+def log_what_is_read(found: Readable) -> None:
+    """Log the refresh that rows are of."""
     log.info(
         "Reading %s: refresh %s of %s (%s)",
         found.view.identifier,

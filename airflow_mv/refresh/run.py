@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
@@ -34,19 +33,14 @@ from airflow_mv.publish.layouts import layout_of
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import EarlierRound
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.registry.model import RefreshRow, Requester
-from airflow_mv.registry.settings import PLACE
 from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script, Stager
 from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.interval_parts import IntervalPart, bounds, parts_in, parts_of
-from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
@@ -62,6 +56,10 @@ _ABOUT_FILES = re.compile(
 _ABOUT_CLOCKS = re.compile(
     r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
 )
+#: Called after each refresh with its plan, the outcome of its job, and its result.
+AfterRefresh = Callable[[RefreshPlan, Outcome | None, RefreshResult], None]
+#: Analyses the query of a view again, whose base columns have changed, and returns the view.
+Redefine = Callable[[LoadedView], LoadedView]
 #: The most plans of one refresh, of a view that keeps changing.
 MAX_PLANS = 6
 #: Each refresh of another interval changes the storage table once, and a backfill runs many of them at a time.
@@ -304,7 +302,8 @@ def refresh(
     plan: RefreshPlan | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
-    requester: Requester | None = None,
+    redefine: Redefine | None = None,
+    after: AfterRefresh | None = None,
 ) -> list[RefreshResult]:
     """Refresh views from one set of pinned base snapshots, a view after the views that it reads.
 
@@ -319,7 +318,9 @@ def refresh(
             changed since, it is planned again.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
-        requester: Who requested it, for the registry.
+        redefine: Called for a view with ``on-schema-change`` ``rebuild`` whose base columns have changed. Without it
+            such a view is refreshed as it is defined.
+        after: Called after each refresh.
 
     Raises:
         CommitConflictError: A view kept changing while it was refreshed.
@@ -328,11 +329,11 @@ def refresh(
     if len(identifiers) > 1:
         pins = Pins() if pins is None else pins
         identifiers = _in_dependency_order(catalog, identifiers, pins)
-    to_registry = partial(add_to_registry, catalog, requester=requester or Requester())
-    return [
-        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, plan, on_plan, effects, to_registry)
-        for view in identifiers
-    ]
+    wanted, results = options or RefreshOptions(), []
+    for view in identifiers:
+        loaded = view if plan is not None or redefine is None else _with_present_columns(catalog, view, pins, redefine)
+        results.append(_refresh_one(catalog, loaded, stager, wanted, pins, plan, on_plan, effects, after))
+    return results
 
 
 def _in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identifier], pins: Pins) -> list[Identifier]:
@@ -344,17 +345,17 @@ def _in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Ident
 
 def _refresh_one(
     catalog: MaterializedViewCatalog,
-    view: Identifier,
+    loaded: Identifier | LoadedView,
     stager: Stager,
     options: RefreshOptions,
     pins: Pins | None,
     first: RefreshPlan | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
-    to_registry: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
+    after: AfterRefresh | None,
 ) -> RefreshResult:
     started, earlier = time.monotonic(), None
-    loaded = view if first is not None else _analysed(catalog, view, stager, pins)
+    view = loaded.identifier if isinstance(loaded, LoadedView) else loaded
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
         plan = first or plan_refresh(catalog, loaded, options, pins=pins, earlier=earlier)
@@ -365,7 +366,8 @@ def _refresh_one(
         result = publish(catalog, plan, outcome, effects=effects)
         if result is not None:
             result = replace(result, seconds=time.monotonic() - started)
-            to_registry(plan, outcome, result)
+            if after:
+                after(plan, outcome, result)
             return result
         log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
         if options.interval is not None:
@@ -374,12 +376,10 @@ def _refresh_one(
     raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
 
 
-def _analysed(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager, pins: Pins | None) -> LoadedView:
-    """Load a view. If a column of a base table has changed, and it wants a rebuild, Spark analyses its query again.
-
-    Raises:
-        InvalidQueryError: The query does not fit the base tables any more.
-    """
+def _with_present_columns(
+    catalog: MaterializedViewCatalog, view: Identifier, pins: Pins | None, redefine: Redefine
+) -> LoadedView:
+    """Load a view. If a column of a base table has changed, and the view wants a rebuild, it is redefined."""
     loaded = catalog.load(view)
     if on_schema_change(loaded.metadata.properties, view=str(view)) != "rebuild":
         return loaded
@@ -387,7 +387,7 @@ def _analysed(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager
     if not changed:
         return loaded
     log.info("%s: analysing the query again: %s", view, "; ".join(reason.message for reason in changed))
-    return create(catalog, view, Definition(None), stager=stager, replace=True)
+    return redefine(loaded)
 
 
 def was_published(catalog: MaterializedViewCatalog, view: Identifier, refresh_id: str) -> bool:
@@ -429,89 +429,3 @@ def _stored_rows(view: LoadedView, storage: LoadedStorage, interval: Interval | 
         rest = replace(rest, refresh_id=whole.refresh_id, refreshed_at_ms=whole.refreshed_at_ms)
     parts = (rest if part.interval is None else part for part in parts_in(record, interval))
     return max(parts, key=lambda part: part.refreshed_at_ms or 0)
-
-
-# -------------------------------------------------------------------------- the row in the registry
-
-
-def add_to_registry(
-    catalog: MaterializedViewCatalog,
-    plan: RefreshPlan,
-    outcome: Outcome | None,
-    result: RefreshResult,
-    *,
-    requester: Requester,
-) -> None:
-    """Leave the row of a refresh for the registry. A failure is logged as a warning.
-
-    Args:
-        catalog: Where the view is.
-        plan: The plan.
-        outcome: What the job did, if there was one.
-        result: The result. Nothing is added if it published nothing.
-        requester: Who requested the refresh.
-    """
-    if not catalog.properties.get(PLACE) or not result.published:
-        return
-    try:
-        from airflow_mv.registry.registry import leave, registry_of
-
-        registry = registry_of(catalog)
-        if registry is not None:
-            leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
-    except Exception as error:  # noqa: BLE001 (the rows are published; what follows must not fail the task)
-        log.warning(
-            "%s was refreshed, but its refresh %s could not be added to the registry (%s: %s). `airflow-mv registry "
-            "rebuild --catalog %s` adds what the view records of it",
-            plan.view,
-            result.refresh_id,
-            type(error).__name__,
-            error,
-            catalog.name,
-        )
-
-
-def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: RefreshResult) -> RefreshRow:
-    """Return the row of the refresh record, or of the result if later refreshes have replaced the record already."""
-    from airflow_mv.registry.rows import refresh_row
-
-    view = catalog.load(plan.view)
-    records = readable_refreshes(view, catalog.load_storage(view))
-    found = [item for item in records if item.refresh_id == result.refresh_id]
-    if found:
-        return refresh_row(plan.view, plan.view_uuid, found[0])
-    document = {
-        "refresh-id": result.refresh_id,
-        "version-id": plan.version_id,
-        "base-tables": [item.document() for item in plan.records],
-        "mode": str(result.mode),
-        "reasons": [reason.to_dict() for reason in result.reasons],
-        "refreshed-at-ms": time.time_ns() // 1_000_000,
-        "rows-written": result.rows_written,
-        **({"interval": bounds(plan.interval)} if plan.interval else {}),
-    }
-    return refresh_row(plan.view, plan.view_uuid, RefreshRecord.read(document, source=f"refresh of {plan.view}"))
-
-
-def _measured(
-    row: RefreshRow, plan: RefreshPlan, outcome: Outcome | None, result: RefreshResult, requester: Requester
-) -> RefreshRow:
-    """Return a row with what only this process knows."""
-    full = next((item for item in plan.estimates if item.mode == Mode.FULL), None)
-    return row.model_copy(
-        update={
-            "outcome": result.outcome,
-            "base_snapshots": {item.identifier: item.snapshot_reference for item in plan.records},
-            "seconds": round(result.seconds, 3),
-            "job_seconds": round(sum(outcome.step_seconds), 3) if outcome else 0.0,
-            "executor_seconds": outcome.executor_seconds if outcome else 0.0,
-            "full_seconds": full.seconds if full else None,
-            "full_bytes": full.bytes_read if full else None,
-            "lag_seconds": result.lag_seconds,
-            "application_id": outcome.application_id if outcome else None,
-            "dag_id": requester.dag_id,
-            "run_id": requester.run_id,
-            "task_id": requester.task_id,
-            "requested_by": requester.user,
-        }
-    )

@@ -20,6 +20,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.utils.config import Config
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_mv.actions import refresh_views
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.spark import ICEBERG_VERSION, POSTGRESQL
 from airflow_mv.freshness.status import ViewStatus, status
@@ -29,7 +30,6 @@ from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import session_stager, settings_of
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.script import Outcome, Script
@@ -172,9 +172,9 @@ class Lake:
         """Refresh views; return the last one's result."""
         wanted = RefreshOptions(**options)
         views = [self(name) for name in names]
-        return refresh(self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan, pins=pins)[
-            -1
-        ]
+        return refresh_views(
+            self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan, pins=pins
+        )[-1]
 
     def status(self, name: str) -> ViewStatus:
         """Return the status of a view."""

@@ -65,8 +65,8 @@ def test_a_reader_gets_stored_rows_or_a_refresh_first(lake: Lake, rule: Rule) ->
         ):
             readable(lake.catalog, lake("daily"))
     else:
-        readable(lake.catalog, lake("daily"), stager=no_spark)
-    found = readable(lake.catalog, lake("daily"), stager=lake.stager)
+        readable(lake.catalog, lake("daily"), refresh=lambda view: lake.refresh("daily", stager=no_spark))
+    found = readable(lake.catalog, lake("daily"), refresh=lambda view: lake.refresh("daily"))
     result = read_arrow(lake.catalog, found)
 
     assert result.columns == ["day", "amount"]
@@ -105,7 +105,7 @@ def test_a_view_without_rows_is_read_with_its_columns(lake: Lake) -> None:
     """An empty result is a result."""
     lake.table("orders", "day integer, amount bigint")
     lake.create("daily", DAILY)
-    found = readable(lake.catalog, lake("daily"), stager=lake.stager)
+    found = readable(lake.catalog, lake("daily"), refresh=lambda view: lake.refresh("daily"))
     result = read_arrow(lake.catalog, found)
     assert (result.columns, list(result.rows())) == (["day", "amount"], [])
     assert airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog).collect() == []
@@ -135,7 +135,10 @@ def test_earlier_rows_are_read_whether_stale_or_not(travelling: Lake) -> None:
     state = travelling.catalog.load_storage(travelling.view("daily")).state
     assert state is not None
     first = readable(
-        travelling.catalog, travelling("daily"), TimeTravel(refresh_id=state.refreshes[0].refresh_id), stager=no_spark
+        travelling.catalog,
+        travelling("daily"),
+        TimeTravel(refresh_id=state.refreshes[0].refresh_id),
+        refresh=pytest.fail,
     )
     assert sorted(map(tuple, read_arrow(travelling.catalog, first).rows())) == OLD
 

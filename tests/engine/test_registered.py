@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.actions import read
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import JobError
 from airflow_mv.freshness.state import State
 from airflow_mv.job.session import with_catalogs
 from airflow_mv.maintenance.drop import drop
-from airflow_mv.refresh.read import read
 from airflow_mv.refresh.stagers import settings_of
 from airflow_mv.refresh.verify import verify
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.refresh.read import read
+from airflow_mv.actions import read
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.refresh.verify import verify

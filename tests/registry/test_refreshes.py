@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_mv.actions import add_to_registry
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.registry import rebuild, sync
-from airflow_mv.refresh.run import add_to_registry
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
 from airflow_mv.registry.registry import Registry, require_registry
@@ -159,7 +159,7 @@ def test_the_row_of_an_interval_has_the_snapshots_that_its_refresh_read(
             days.refresh_days(others.pop(), 3)
         add_to_registry(*arguments, **named)
 
-    monkeypatch.setattr("airflow_mv.refresh.run.add_to_registry", late)
+    monkeypatch.setattr("airflow_mv.actions.add_to_registry", late)
     heads.append(days.sell((1, 1), (2, 2)))
     days.refresh_days(1, 2)
     sync(home.catalog)

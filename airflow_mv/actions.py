@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users start: a refresh as the command line, the hook and the operators run it, and a read that refreshes first.
+
+The refresh itself (:mod:`airflow_mv.refresh.run`) neither changes a view's definition nor knows the registry. Both are
+added here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.loaded import readable_refreshes
+from airflow_mv.publish import Effects
+from airflow_mv.refresh import Pins, RefreshOptions
+from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.refresh.read import log_what_is_read, readable
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.time_travel import TimeTravel
+from airflow_mv.registry.model import RefreshRow, Requester
+from airflow_mv.registry.settings import PLACE
+from airflow_mv.script import Outcome, Stager
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval_parts import bounds
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.reasons import Mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+def refresh_views(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[str | Identifier],
+    *,
+    stager: Stager,
+    options: RefreshOptions | None = None,
+    pins: Pins | None = None,
+    plan: RefreshPlan | None = None,
+    on_plan: Callable[[RefreshPlan], None] | None = None,
+    effects: Effects | None = None,
+    requester: Requester | None = None,
+) -> list[RefreshResult]:
+    """Refresh views as :func:`airflow_mv.refresh.run.refresh` does, and add each refresh to the registry.
+
+    A view with ``on-schema-change`` ``rebuild`` whose base columns have changed is redefined first: Spark analyses its
+    query again.
+
+    Args:
+        catalog: See :func:`airflow_mv.refresh.run.refresh`, as for the arguments below.
+        views: Their names.
+        stager: Runs the scripts.
+        options: How to refresh.
+        pins: Base tables that were pinned before.
+        plan: The plan of an earlier call.
+        on_plan: Called with each plan before it is carried out.
+        effects: Clock, sleep and jitter.
+        requester: Who requested it, for the registry.
+
+    Raises:
+        CommitConflictError: A view kept changing while it was refreshed.
+        InvalidQueryError: The query does not fit the base tables any more.
+    """
+
+    def redefined(view: LoadedView) -> LoadedView:
+        from airflow_mv.refresh.create import create
+        from airflow_mv.refresh.definition import Definition
+
+        return create(catalog, view.identifier, Definition(None), stager=stager, replace=True)
+
+    def after(plan: RefreshPlan, outcome: Outcome | None, result: RefreshResult) -> None:
+        add_to_registry(catalog, plan, outcome, result, requester=requester or Requester())
+
+    return refresh(
+        catalog,
+        views,
+        stager=stager,
+        options=options,
+        pins=pins,
+        plan=plan,
+        on_plan=on_plan,
+        effects=effects,
+        redefine=redefined,
+        after=after,
+    )
+
+
+def add_to_registry(
+    catalog: MaterializedViewCatalog,
+    plan: RefreshPlan,
+    outcome: Outcome | None,
+    result: RefreshResult,
+    *,
+    requester: Requester,
+) -> None:
+    """Leave the row of a refresh for the registry. A failure is logged as a warning.
+
+    Args:
+        catalog: Where the view is.
+        plan: The plan.
+        outcome: What the job did, if there was one.
+        result: The result. Nothing is added if it published nothing.
+        requester: Who requested the refresh.
+    """
+    if not catalog.properties.get(PLACE) or not result.published:
+        return
+    try:
+        from airflow_mv.registry.registry import leave, registry_of
+
+        registry = registry_of(catalog)
+        if registry is not None:
+            leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
+    except Exception as error:  # noqa: BLE001 (the rows are published; what follows must not fail the task)
+        log.warning(
+            "%s was refreshed, but its refresh %s could not be added to the registry (%s: %s). `airflow-mv registry "
+            "rebuild --catalog %s` adds what the view records of it",
+            plan.view,
+            result.refresh_id,
+            type(error).__name__,
+            error,
+            catalog.name,
+        )
+
+
+def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: RefreshResult) -> RefreshRow:
+    """Return the row of the refresh record, or of the result if later refreshes have replaced the record already."""
+    from airflow_mv.registry.rows import refresh_row
+
+    view = catalog.load(plan.view)
+    records = readable_refreshes(view, catalog.load_storage(view))
+    found = [item for item in records if item.refresh_id == result.refresh_id]
+    if found:
+        return refresh_row(plan.view, plan.view_uuid, found[0])
+    document = {
+        "refresh-id": result.refresh_id,
+        "version-id": plan.version_id,
+        "base-tables": [item.document() for item in plan.records],
+        "mode": str(result.mode),
+        "reasons": [reason.to_dict() for reason in result.reasons],
+        "refreshed-at-ms": time.time_ns() // 1_000_000,
+        "rows-written": result.rows_written,
+        **({"interval": bounds(plan.interval)} if plan.interval else {}),
+    }
+    return refresh_row(plan.view, plan.view_uuid, RefreshRecord.read(document, source=f"refresh of {plan.view}"))
+
+
+def _measured(
+    row: RefreshRow, plan: RefreshPlan, outcome: Outcome | None, result: RefreshResult, requester: Requester
+) -> RefreshRow:
+    """Return a row with what only this process knows."""
+    full = next((item for item in plan.estimates if item.mode == Mode.FULL), None)
+    return row.model_copy(
+        update={
+            "outcome": result.outcome,
+            "base_snapshots": {item.identifier: item.snapshot_reference for item in plan.records},
+            "seconds": round(result.seconds, 3),
+            "job_seconds": round(sum(outcome.step_seconds), 3) if outcome else 0.0,
+            "executor_seconds": outcome.executor_seconds if outcome else 0.0,
+            "full_seconds": full.seconds if full else None,
+            "full_bytes": full.bytes_read if full else None,
+            "lag_seconds": result.lag_seconds,
+            "application_id": outcome.application_id if outcome else None,
+            "dag_id": requester.dag_id,
+            "run_id": requester.run_id,
+            "task_id": requester.task_id,
+            "requested_by": requester.user,
+        }
+    )
+
+
+def read(
+    spark: SparkSession,
+    view: str,
+    *,
+    as_of: datetime | None = None,
+    refresh_id: str | None = None,
+    sequence_number: int | None = None,
+    snapshot_id: int | None = None,
+    bases_as_of: datetime | None = None,
+    catalog: MaterializedViewCatalog | None = None,
+) -> DataFrame:
+    """Return a view's stored rows as a DataFrame. If needed, the view is refreshed in this session first.
+
+    Works in classic and in Spark Connect sessions. No refresh runs for a time or a refresh in the past.
+
+    Args:
+        spark: The session; it must have Iceberg's jars.
+        view: ``catalog.namespace.name``.
+        as_of: The rows as the view had them at this time; a time without a zone is UTC.
+        refresh_id: The rows of this recorded refresh.
+        sequence_number: The rows of the recorded refresh with this sequence number.
+        snapshot_id: The rows in this snapshot of the storage table.
+        bases_as_of: The rows that were computed from the base tables as they were at this time, or before it. See
+            :class:`airflow_mv.refresh.time_travel.TimeTravel`.
+        catalog: Where the view is; by default the configured catalog of that name.
+
+    Raises:
+        JobError: The refresh failed.
+        RefreshNotFoundError: The history holds no such refresh.
+    """
+    from airflow_mv.refresh.stagers import session_stager, stored_rows
+
+    home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
+    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
+    stager = session_stager(home, spark)
+    found = readable(home, view, wanted, refresh=lambda view: refresh_views(home, [view], stager=stager))
+    log_what_is_read(found)
+    return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
