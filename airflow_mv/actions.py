@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users start: a refresh as the command line, the hook and the operators run it, and a read that refreshes first.
+"""What users start: actions as the command line, the hook and the operators run them.
 
 The refresh itself (:mod:`airflow_mv.refresh.run`) neither changes a view's definition nor knows the registry. Both are
-added here.
+added here, and what is said about a new definition.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ from airflow_mv.spec.reasons import Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_mv.refresh.define import Defined, OnChange
+    from airflow_mv.refresh.definition import Definition
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +93,27 @@ def refresh_views(
         redefine=redefined,
         after=after,
     )
+
+
+def define_view(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    definition: Definition,
+    *,
+    stager: Stager,
+    on_change: OnChange = "apply",
+    adopt: bool = False,
+) -> Defined:
+    """Define a view as :func:`airflow_mv.refresh.define.define` does, and say why its refreshes would be full.
+
+    See there for the arguments and errors.
+    """
+    from airflow_mv.refresh.define import define
+    from airflow_mv.refresh.explain import why_recomputed
+
+    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
+    is_new = done.action in ("created", "adopted", "replaced")
+    return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
 
 
 def add_to_registry(

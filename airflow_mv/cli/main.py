@@ -177,7 +177,7 @@ def create(
     from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
     from airflow_mv.refresh.definition import Definition
-    from airflow_mv.refresh.explain import Requirement
+    from airflow_mv.refresh.explain import accepts_modes
     from airflow_mv.spec.storage_settings import SORT_PROPERTY
     from airflow_mv.sql.translation import texts_of
 
@@ -186,7 +186,7 @@ def create(
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = sql_file.read_text(encoding="utf-8") if sql_file else sql
     definition |= {name: definition[name] or None for name in ("checks", "columns")}
-    definition["requirements"] = tuple(Requirement.read(item) for item in requirements)
+    definition["accept"] = accepts_modes(requirements)
     definition["column_comments"] = dict(_pair(item, "--column-comment") for item in definition["column_comments"])
     given = dict(_pair(item) for item in properties)
     if (order := definition.pop("sort_by")) is not None:
@@ -217,15 +217,15 @@ def _defined(
     on_change: OnChange | None,
 ) -> tuple[LoadedView, list[str]]:
     """Create, adopt, compare or replace a view; return it, and what was done."""
+    from airflow_mv.actions import define_view
     from airflow_mv.refresh import adopt as adoption
     from airflow_mv.refresh import create as creation
-    from airflow_mv.refresh import define as comparison
     from airflow_mv.refresh.explain import why_recomputed
 
     if replace and (adopt or on_change):
         raise click.UsageError(f"--replace and {'--adopt' if adopt else '--on-change'} exclude each other")
     if on_change:
-        done = comparison.define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
+        done = define_view(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
         return done.view, done.lines
     if adopt:
         made, action = adoption.adopt(catalog, view, definition, stager=stager), "adopted"

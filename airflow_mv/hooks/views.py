@@ -272,12 +272,12 @@ class MaterializedViewHook(BaseHook):
         Raises:
             AlreadyExistsError: A difference is refused; the message lists all of them. Nothing was changed.
         """
-        from airflow_mv.refresh.define import define
+        from airflow_mv.actions import define_view
         from airflow_mv.refresh.definition import Definition
 
         wanted = Definition(sql, **definition)
         with closing(_Lazy(self, view)) as stager:
-            return define(self.catalog_for(view), self.identify(view), wanted, stager=stager, on_change=on_change)
+            return define_view(self.catalog_for(view), self.identify(view), wanted, stager=stager, on_change=on_change)
 
     def adopt(self, view: str, sql: str, **definition: Any) -> LoadedView:
         """Make the existing table of a name a materialized view of a query. Its first refresh replaces the rows.

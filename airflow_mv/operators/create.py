@@ -137,10 +137,10 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             UnsupportedError: A refresh would need a more expensive mode than ``require`` allows.
             JobError: A retry may help.
         """
+        from airflow_mv.actions import define_view
         from airflow_mv.freshness.status import how_to_read, status
-        from airflow_mv.refresh.define import define
         from airflow_mv.refresh.definition import Definition
-        from airflow_mv.refresh.explain import Requirement
+        from airflow_mv.refresh.explain import accepts_modes
         from airflow_mv.spec.storage_settings import SORT_PROPERTY
         from airflow_mv.sql.translation import texts_of
 
@@ -162,12 +162,12 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 column_comments=self.column_comments,
                 storage_name=self.storage_name,
                 transpile=self.transpile,
-                requirements=[Requirement.read(item) for item in self.require],
+                accept=accepts_modes(self.require),
                 checks=None if self.checks is None else read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:
                 stage = self._with_advice(stager)
-                done = define(catalog, view, definition, stager=stage, on_change=self.on_change, adopt=self.adopt)
+                done = define_view(catalog, view, definition, stager=stage, on_change=self.on_change, adopt=self.adopt)
             for line in done.lines:
                 self.log.info("%s", line)
             if done.action != "unchanged":

@@ -19,7 +19,6 @@ from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import SUMMARY
 from airflow_mv.refresh.create import query_columns
 from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.explain import require_modes
 from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, TIME_TRAVEL_PROPERTY, is_own_ref
@@ -69,7 +68,7 @@ def adopt(
     check_places(table, (*folders, *(() if catalog.chooses_locations else (table.location,))), what=what)
     _require_adoptable(name, table, layout)
     definition = dataclasses.replace(definition, layout=layout.name)
-    require_modes(catalog, name, definition.requirements, sql)
+    definition.require_accepted(catalog, name, sql)
     template = query_columns(
         catalog, name, definition, sql, definition.columns, catalog.new_location(name), stager, name
     )

@@ -41,7 +41,6 @@ from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.definition_changes import NewDefinition, NewProperties
 from airflow_mv.refresh.empty_storage import known_table, write_table
-from airflow_mv.refresh.explain import require_modes
 from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
 from airflow_mv.refresh.view_properties import check_interval_column, check_properties
@@ -243,7 +242,7 @@ def _create_new(
             f"there is no view {view} to turn into a materialized one; give its query with --sql"
         )
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
-    require_modes(catalog, view, definition.requirements, definition.sql)
+    definition.require_accepted(catalog, view, definition.sql)
     location = catalog.new_location(view)
     columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, stager, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
@@ -281,7 +280,7 @@ def _materialize(
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
     sql, context = _stored_sql(definition, existing), existing.context
-    require_modes(catalog, existing.identifier, definition.requirements, sql, context=context)
+    definition.require_accepted(catalog, existing.identifier, sql, context=context)
     location, names = existing.metadata.location, existing.metadata.schema_.names
     columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context, existing)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
@@ -323,7 +322,7 @@ def _redefine(
     context = existing.context if definition.sql is None else view
     same = sql == before and names_the_same(sql, existing.context, context)
     wanted = definition.texts(sql, view, existing)
-    require_modes(catalog, view, definition.requirements, sql, context=context)
+    definition.require_accepted(catalog, view, sql, context=context)
     names, location = definition.columns, existing.metadata.location
     if names is None and same:
         names = existing.metadata.schema_.names

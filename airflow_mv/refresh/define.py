@@ -22,7 +22,6 @@ from airflow_mv.errors import (
 from airflow_mv.refresh.adopt import adopt as adopt_table
 from airflow_mv.refresh.create import change_settings, comments_of, create, names_the_same, possible
 from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
-from airflow_mv.refresh.explain import require_modes, why_recomputed
 from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
@@ -86,13 +85,13 @@ class Defined:
         view: The view.
         action: ``created``, ``adopted``, ``changed`` (metadata only), ``replaced`` or ``unchanged``.
         differences: All differences that were found before.
-        recomputed: Why refreshes of a new definition recompute all rows, and what would change that.
+        notes: Further sentences about a new definition.
     """
 
     view: LoadedView
     action: Literal["created", "adopted", "changed", "replaced", "unchanged"]
     differences: tuple[Difference, ...] = ()
-    recomputed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
@@ -108,7 +107,7 @@ class Defined:
         return [
             name,
             *(f"{heads[effect]}: {'; '.join(texts)}" for effect, texts in found.items() if texts),
-            *self.recomputed,
+            *self.notes,
         ]
 
 
@@ -160,8 +159,8 @@ def define(
     effects = {item.effect for item in found}
     if Effect.REBUILD in effects:
         replaced = create(catalog, identifier, definition, stager=stager, replace=True)
-        return Defined(replaced, "replaced", found, tuple(why_recomputed(catalog, replaced)))
-    require_modes(catalog, identifier, definition.requirements)
+        return Defined(replaced, "replaced", found)
+    definition.require_accepted(catalog, identifier)
     if Effect.METADATA in effects:
         return Defined(change_settings(catalog, existing, definition), "changed", found)
     return Defined(existing, "unchanged", found)
@@ -186,7 +185,7 @@ def _made(
         if catalog.exists(view):
             return None
         raise
-    return Defined(made, "adopted" if adopt else "created", (), tuple(why_recomputed(catalog, made)))
+    return Defined(made, "adopted" if adopt else "created")
 
 
 def _require_allowed(view: Identifier, found: Sequence[Difference], on_change: OnChange) -> None:

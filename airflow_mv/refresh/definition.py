@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
 from airflow_mv.catalog.configured import LAYOUT_PROPERTY
@@ -13,7 +13,6 @@ from airflow_mv.catalog.rest import NAMES_NO_VIEWS
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import ConfigurationError, UnsupportedError
 from airflow_mv.publish.new_storage import NewStorage
-from airflow_mv.refresh.explain import Requirement
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, TIME_TRAVEL_PROPERTY, ViewSettings, property_text
 from airflow_mv.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY
@@ -21,6 +20,22 @@ from airflow_mv.sql.translation import known_dialects, texts
 
 #: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
 NEW_STRATEGY: Literal["full", "incremental"] = "incremental"
+
+
+class AcceptQuery(Protocol):
+    """Decides whether a view may have a query, before anything is made."""
+
+    def __call__(
+        self, catalog: MaterializedViewCatalog, view: Identifier, sql: str | None, *, context: Identifier | None
+    ) -> None:
+        """Raise to refuse a query.
+
+        Args:
+            catalog: Where the view is, or will be.
+            view: Its name.
+            sql: The query; ``None``: that of the existing view.
+            context: A view in whose catalog and namespace short names are resolved; ``None``: this one.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +65,7 @@ class Definition:
         transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
         storage_name: The storage table's name in the view's namespace, in the layout ``registered``; ``None``: the name
             that it has, or the view's name with ``__storage``.
-        requirements: The most expensive modes that refreshes may need. A query that needs more is refused before
-            anything is made. They are not stored.
+        accept: Called with each query before anything is made; it raises to refuse the query. It is not stored.
     """
 
     sql: str | None
@@ -66,9 +80,21 @@ class Definition:
     dialects: Sequence[str] = ()
     transpile: bool = False
     storage_name: str | None = None
-    requirements: Sequence[Requirement] = ()
+    accept: AcceptQuery | None = None
     comment: str | None = None
     column_comments: Mapping[str, str] = field(default_factory=dict)
+
+    def require_accepted(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: Identifier,
+        sql: str | None = None,
+        *,
+        context: Identifier | None = None,
+    ) -> None:
+        """Call :attr:`accept`, if there is one. See there for the arguments and errors."""
+        if self.accept is not None:
+            self.accept(catalog, view, sql, context=context)
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""

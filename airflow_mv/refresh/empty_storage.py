@@ -10,6 +10,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.empty_table import EmptyTable, NewColumn
 from airflow_mv.catalog.files import join
 from airflow_mv.ivm import certain_output
+from airflow_mv.refresh.candidates import relations_of
 from airflow_mv.refresh.resolved import ResolvedQuery
 from airflow_mv.script import with_row_groups
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier
@@ -41,8 +42,7 @@ def known_table(
             return Reason(Code.UNSUPPORTED_OPERATOR, f"only Spark knows the types of the Delta table {identifier}")
         if table.schema_at(observed.head).get("fields") != table.current_schema.get("fields"):
             return Reason(Code.SCHEMA_CHANGED, f"{identifier} has other columns than its newest snapshot")
-    setting = resolved.setting("")
-    found = certain_output(resolved.query, setting.relations, setting.views, columns)
+    found = certain_output(resolved.query, relations_of(resolved.bases), resolved.dependencies.nested, columns)
     if isinstance(found, Reason):
         return found
     inherited = {name: _comments(table) for name, table in resolved.metadata.items()}

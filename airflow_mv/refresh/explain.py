@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
@@ -13,8 +14,9 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError, Unsuppo
 from airflow_mv.refresh.advice import Advice, advise
 from airflow_mv.refresh.choose import Policy
 from airflow_mv.refresh.cost import StoredCost
+from airflow_mv.refresh.definition import AcceptQuery
 from airflow_mv.refresh.prospects import Change, Prospect, Setting, output_types, prospects
-from airflow_mv.refresh.resolved import resolve_query
+from airflow_mv.refresh.resolved import ResolvedQuery, resolve_query
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.sql.query import ParsedQuery
@@ -102,7 +104,7 @@ def explain(
     if sql is None:
         return _of_view(catalog, catalog.load(identifier), advice=advice)
     resolved = resolve_query(catalog, sql, None, context or identifier, view=str(identifier))
-    setting = resolved.setting(str(identifier))
+    setting = _setting(resolved, str(identifier))
     output = output_types(setting, resolved.query)
     size = "the view's size is assumed from its base tables', until it is refreshed"
     if isinstance(output, Reason):
@@ -115,7 +117,7 @@ def _of_view(catalog: MaterializedViewCatalog, loaded: LoadedView, *, advice: bo
     name, metadata, storage = str(loaded.identifier), loaded.metadata, catalog.load_storage(loaded)
     columns = metadata.schema_.names
     resolved = resolve_query(catalog, spark_sql(metadata, view=name), columns, loaded.context, view=name)
-    setting = resolved.setting(name)
+    setting = _setting(resolved, name)
     setting = replace(setting, policy=Policy.of(metadata.properties, view=name))
     notes = []
     if storage.record is None:
@@ -128,6 +130,16 @@ def _of_view(catalog: MaterializedViewCatalog, loaded: LoadedView, *, advice: bo
         notes.append("the view's refresh strategy is full: this is what the strategy incremental would do")
     output = columns_of({"fields": metadata.schema_.fields})
     return _explanation(loaded.identifier, setting, resolved.query, output, notes, advice=advice)
+
+
+def _setting(resolved: ResolvedQuery, view: str) -> Setting:
+    return Setting(
+        view=view,
+        bases=resolved.bases,
+        tables=resolved.metadata,
+        views=resolved.dependencies.nested,
+        pinned=lambda query: resolved.pin(query).sql,
+    )
 
 
 def _explanation(
@@ -213,26 +225,26 @@ class Requirement:
         return self.change not in (None, item.change) or _MODES.index(item.possible) <= _MODES.index(self.mode)
 
 
-def require_modes(
-    catalog: MaterializedViewCatalog,
-    view: Identifier,
-    requirements: Sequence[Requirement],
-    sql: str | None = None,
-    *,
-    context: Identifier | None = None,
-) -> None:
-    """Refuse a query, or an existing view, whose refreshes would be more expensive than required.
+def accepts_modes(texts: Iterable[str]) -> AcceptQuery:
+    """Return what refuses a query, or an existing view, whose refreshes would be more expensive than required.
 
     Args:
-        catalog: Where the view is, or will be.
-        view: Its name.
-        requirements: The requirements.
-        sql: See :func:`explain`.
-        context: See :func:`explain`.
+        texts: The requirements, as :meth:`Requirement.read` takes them.
 
     Raises:
-        UnsupportedError: See :func:`require`.
+        ConfigurationError: One of them is no requirement.
     """
+    return partial(_require_modes, tuple(map(Requirement.read, texts)))
+
+
+def _require_modes(
+    requirements: Sequence[Requirement],
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    sql: str | None,
+    *,
+    context: Identifier | None,
+) -> None:
     if not requirements:
         return
     if _broken(explain(catalog, view, sql, context=context, advice=False), requirements):

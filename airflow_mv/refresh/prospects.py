@@ -17,7 +17,15 @@ from typing import Any
 from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size, between, known_sum
 from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery, output_of
-from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, base_costs, candidate
+from airflow_mv.refresh.candidates import (
+    BaseTableInput,
+    Candidate,
+    Question,
+    StorageInput,
+    base_costs,
+    candidate,
+    relations_of,
+)
 from airflow_mv.refresh.choose import Choice, Policy, by_cost
 from airflow_mv.refresh.cost import Estimate, StoredCost, full_cost, incremental_cost
 from airflow_mv.refresh.incremental import Alternatives
@@ -123,10 +131,7 @@ class Setting:
     @property
     def relations(self) -> tuple[BaseRelation, ...]:
         """The base tables as the algebra takes them, all of them changed."""
-        return tuple(
-            BaseRelation(base.identifier, f"t{number}", base.columns, changed=True, not_null=base.not_null)
-            for number, base in enumerate(self.bases)
-        )
+        return relations_of(self.bases)
 
 
 def output_types(setting: Setting, query: ParsedQuery) -> tuple[tuple[str, str | None], ...] | Reason:

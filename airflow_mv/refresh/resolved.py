@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.freshness.changes import UNCHANGED
@@ -14,7 +13,6 @@ from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.refresh.candidates import BaseTableInput
 from airflow_mv.refresh.incremental import kept_columns, required_columns
 from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, schemas_of
-from airflow_mv.refresh.prospects import Setting
 from airflow_mv.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.table import TableMetadata
@@ -53,19 +51,10 @@ class ResolvedQuery:
         heads = {name: table.head for name, table in zip(names, self.tables, strict=True)}
         return pin(query, self.dependencies, pinned_tables(names, heads=heads, places=self.places), self.places)
 
-    def setting(self, view: str) -> Setting:
-        """Return what is known about the query for the prospects of its refreshes.
-
-        Args:
-            view: For messages.
-        """
-        return Setting(
-            view=view,
-            bases=tuple(map(self._base, self.dependencies.tables, self.tables)),
-            tables=self.metadata,
-            views=self.dependencies.nested,
-            pinned=partial(_text, self),
-        )
+    @property
+    def bases(self) -> tuple[BaseTableInput, ...]:
+        """The base tables, unchanged."""
+        return tuple(map(self._base, self.dependencies.tables, self.tables))
 
     def _base(self, identifier: Identifier, observed: ObservedTable) -> BaseTableInput:
         """Return a base table as it will be for the next refresh, whose snapshot has the current columns."""
@@ -83,10 +72,6 @@ class ResolvedQuery:
             not_null=required_columns(then) & required_columns(now),
             has_row_ids=table.has_row_ids,
         )
-
-
-def _text(resolved: ResolvedQuery, query: ParsedQuery) -> str:
-    return resolved.pin(query).sql
 
 
 def resolve_query(

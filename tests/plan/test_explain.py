@@ -12,10 +12,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from airflow_mv.actions import define_view
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.refresh.define import define
 from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.explain import Explanation, Requirement, explain
+from airflow_mv.refresh.explain import Explanation, Requirement, accepts_modes, explain
 from airflow_mv.refresh.planner import plan_refresh
 from airflow_mv.spec.reasons import Code, Mode
 from airflow_mv.sql.query import parse_tree
@@ -174,18 +175,18 @@ def test_a_requirement_that_cannot_be_met_makes_nothing(shop: Lake) -> None:
     sql, location = "SELECT a, sum(b) AS total FROM r GROUP BY a", "sales.required"
     scripts = len(shop.stager.calls)
     for required in ("append", "merge", "delete=merge"):
-        wanted = Definition(sql, requirements=(Requirement.read("append=merge"), Requirement.read(required)))
+        wanted = Definition(sql, accept=accepts_modes(("append=merge", required)))
         with pytest.raises(UnsupportedError, match=r"of lake\.sales\.r needs .*because no ") as error:
             define(shop.catalog, location, wanted, stager=shop.stager)
         assert ("This query would meet it: SELECT a, sum(b) AS total, count" in str(error.value)) == (
             "merge" in required
         )
     assert (len(shop.stager.calls), shop.catalog.exists(location)) == (scripts, False)
-    kept = Definition(sql, requirements=(Requirement.read("replace-keys"), Requirement.read("append=merge")))
-    done = define(shop.catalog, location, kept, stager=shop.stager)
-    assert (done.action, done.recomputed) == ("created", ())
+    kept = Definition(sql, accept=accepts_modes(("replace-keys", "append=merge")))
+    done = define_view(shop.catalog, location, kept, stager=shop.stager)
+    assert (done.action, done.notes) == ("created", ())
     with pytest.raises(UnsupportedError, match="delete of"):
-        define(shop.catalog, location, Definition(sql, requirements=(Requirement.read("merge"),)), stager=shop.stager)
+        define(shop.catalog, location, Definition(sql, accept=accepts_modes(("merge",))), stager=shop.stager)
     for wrong in ("full", "merges", "drop=merge", ""):
         with pytest.raises(ConfigurationError, match="is not MODE or CHANGE=MODE"):
             Requirement.read(wrong)
@@ -194,7 +195,7 @@ def test_a_requirement_that_cannot_be_met_makes_nothing(shop: Lake) -> None:
 def test_creation_says_why_a_view_is_recomputed_and_what_would_change_that(shop: Lake) -> None:
     """In two sentences, and nothing for a view whose refreshes are incremental."""
     wanted = Definition("SELECT a, b FROM r ORDER BY b LIMIT 3", refresh_strategy="incremental")
-    lines = define(shop.catalog, "sales.top", wanted, stager=shop.stager).lines
+    lines = define_view(shop.catalog, "sales.top", wanted, stager=shop.stager).lines
     assert lines[1].startswith("all rows are recomputed after append, delete, update, overwrite of lake.sales.r: LIMIT")
     assert lines[2] == (
         "this query would need it less often: SELECT a, b FROM r (the view has all rows: read it with "
