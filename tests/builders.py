@@ -526,10 +526,10 @@ class DuckStager:
 
             access = storage_options(self.catalog.properties)
             return DeltaTable(split(name)[1], int(snapshot_id or 0), storage_options=access).to_pyarrow_table()
-        own, _, branch = name.partition(".`branch_")
+        own, _, branch = name.partition(".`branch_airflow_mv_")  # a staged branch
         table = self._table(scratch, own)
         if branch:
-            return table.scan().use_ref(branch.strip("`")).to_arrow()
+            return table.scan().use_ref(f"airflow_mv_{branch.strip(chr(96))}").to_arrow()
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
 
 
