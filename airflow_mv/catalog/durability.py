@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -85,8 +85,14 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
         )
         os.sync()
         return
-    for parent in {local_path(location).parent for location in found}:
-        _fsync(parent)
+    for folder in _above((local_path(location) for location in found), folders):
+        _fsync(folder)
+
+
+def _above(paths: Iterable[Path], folders: tuple[str, ...]) -> set[Path]:
+    """Return the folders that lead to files, up to the folders that may contain them: each may be a new one."""
+    tops = {local_path(folder) for folder in folders if is_local(folder)}
+    return {above for path in paths for above in path.parents if not tops.isdisjoint((above, *above.parents))}
 
 
 def flush_table_commits(catalog: Catalog) -> None:

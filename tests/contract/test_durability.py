@@ -45,7 +45,7 @@ def recorded(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
 
 
 def needed(catalog: MaterializedViewCatalog) -> set[str]:
-    """Every file that a reader of the view needs: metadata, manifests, data; and their folders."""
+    """Every file that a reader of the view needs: metadata, manifests, data; and all folders of the view above them."""
     view = catalog.load(VIEW)
     storage = catalog.load_storage(view)
     table = static_table(catalog.files, storage.location, what="storage table")
@@ -54,7 +54,9 @@ def needed(catalog: MaterializedViewCatalog) -> set[str]:
         places += [head.manifest_list, *(item.manifest_path for item in head.manifests(table.io))]
         places += [task.file.file_path for task in table.scan().plan_files()]
     paths = [Path(urlsplit(place).path) for place in places]
-    return {str(path) for item in paths for path in (item, item.parent)}
+    tops = {Path(urlsplit(item).path) for item in (view.metadata.location, storage.table.location)}
+    above = {folder for path in paths for folder in path.parents if not tops.isdisjoint((folder, *folder.parents))}
+    return {str(path) for path in (*paths, *above)}
 
 
 def before_the_last_swap(seen: list[str], act: Callable[[], object]) -> set[str]:
