@@ -306,7 +306,19 @@ class MaterializedViewCatalog:
         Raises:
             NotMaterializedError: The view is a plain one.
             NotFoundError: The table that it names was dropped, renamed or replaced by another.
+            CatalogUnavailableError: Another command changed the view since it was loaded, and the table is gone with
+                the state that was loaded.
         """
+        try:
+            return self._load_storage(view)
+        except NotFoundError:
+            if self.load(view.identifier).metadata_location != view.metadata_location:
+                raise CatalogUnavailableError(
+                    f"view {view.identifier} was changed by another command while it was read: try again"
+                ) from None
+            raise
+
+    def _load_storage(self, view: LoadedView) -> LoadedStorage:
         with repairable(view.identifier):
             layout, folders = stored_layout(view), self.folders_of(view)
             place = layout.place(view)

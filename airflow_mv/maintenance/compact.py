@@ -123,6 +123,10 @@ def compact(
 _NEEDED = "needed"
 
 
+def _lost(target: str, branch: str) -> JobError:
+    return JobError(f"{target}: the branch {branch} with the compacted files was dropped meanwhile: compact it again")
+
+
 def _decided(catalog: MaterializedViewCatalog, current: Current, *, dry_run: bool) -> Compacted:
     """Return the result if there is nothing to do, or nothing is to be done."""
     view, storage = current.view.identifier, current.storage
@@ -220,7 +224,9 @@ def _staged(catalog: MaterializedViewCatalog, planned: Current, outcome: Outcome
     if outcome.branch is not None:
         table = load_current(catalog, view, planned.view.metadata.view_uuid).storage.table
         ref = table.refs.get(outcome.branch)
-        head = ref.snapshot_id if ref else None
+        if ref is None:
+            raise _lost(f"view {view}", outcome.branch)
+        head: int | None = ref.snapshot_id
     else:
         location, what = outcome.metadata_location or "", f"view {view}, staged storage table file"
         require_inside(location, storage, what=what)
@@ -289,9 +295,7 @@ class _Compaction(StorageChange):
         """
         branch = self._rewritten.branch
         if branch is not None and branch not in state.storage.table.refs:
-            raise JobError(
-                f"{self.target}: someone dropped the branch {branch} with the compacted files: compact it again"
-            )
+            raise _lost(self.target, branch)
         if self._attempt is None:  # else the first one would drop the branch as that of another layout
             self._attempt, self._layout = self.attempt(self._planned_layout), self._planned_layout
         return super().send(state)

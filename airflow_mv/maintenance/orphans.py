@@ -357,9 +357,14 @@ def _others(
     dropped: bool = False,
 ) -> Others:
     found, compare = history.others, folder.compare
-    return others_in(
-        catalog, view, storage, folder.bases, compare=compare, files_of=files_of, found=found, dropped=dropped
-    )
+    try:
+        return others_in(
+            catalog, view, storage, folder.bases, compare=compare, files_of=files_of, found=found, dropped=dropped
+        )
+    except UnsupportedError:
+        if not dropped:  # by now the other entry may be the view's own, in another layout
+            require_same(view, catalog.load(view.identifier))
+        raise
 
 
 def _state(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[str, str]:

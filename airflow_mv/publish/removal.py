@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import logging
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.sql import VIEW
-from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
+from airflow_mv.errors import (
+    CommitConflictError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    NotFoundError,
+    NotMaterializedError,
+    ViewNotFoundError,
+)
 from airflow_mv.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
 
@@ -37,9 +44,26 @@ def require_same(view: LoadedView, now: LoadedView) -> None:
 
     Raises:
         ViewNotFoundError: It was dropped and created again.
+        CommitConflictError: It was converted to another layout.
     """
+    if now.metadata.view_uuid == view.metadata.view_uuid:
+        require_layout(view, now)
     if (now.metadata.view_uuid, now.metadata.location) != (view.metadata.view_uuid, view.metadata.location):
         raise ViewNotFoundError(f"view {view.identifier} was dropped and created again meanwhile; nothing was deleted")
+
+
+def require_layout(view: LoadedView, now: LoadedView) -> None:
+    """Raise if a view that was loaded again has another layout: the catalog has other entries for it.
+
+    Raises:
+        CommitConflictError: It was converted since.
+    """
+    layout = stored_layout(now).name
+    if layout != stored_layout(view).name:
+        raise CommitConflictError(
+            f"view {view.identifier} was converted to the layout {layout!r} meanwhile; nothing was dropped or deleted. "
+            "Run it again"
+        )
 
 
 class Removal(Change[LoadedState]):
@@ -62,9 +86,24 @@ class DropView(Removal[str | None]):
     """The removal of a view from a SQL catalog, by its row."""
 
     def load(self) -> str | None:
-        """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row."""
+        """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row.
+
+        Raises:
+            CommitConflictError: The view is a table by now.
+        """
         row = self._catalog.row(self._view.identifier)
+        if row is not None and row.kind != VIEW:
+            self._require_other()
         return row.location if row is not None and row.kind == VIEW else None
+
+    def _require_other(self) -> None:
+        """Refuse to take a table for another one's if it is the view in the layout ``table``."""
+        try:
+            now = self._catalog.load(self._view.identifier)
+        except (NotFoundError, NotMaterializedError, InvalidMetadataError):
+            return
+        if now.metadata.view_uuid == self._view.metadata.view_uuid:
+            require_layout(self._view, now)
 
     def judge(self, state: str | None) -> Verdict:
         """``LANDED`` if there is no view of this name, or another one."""
@@ -76,7 +115,10 @@ class DropView(Removal[str | None]):
             found = self._catalog.load_at(self._view.identifier, state)
         except (InvalidMetadataError, MetadataFileNotFoundError):
             return Verdict.READY  # an earlier file has proven whose row it is
-        return Verdict.READY if found.metadata.view_uuid == self._view.metadata.view_uuid else Verdict.LANDED
+        if found.metadata.view_uuid != self._view.metadata.view_uuid:
+            return Verdict.LANDED
+        require_layout(self._view, found)
+        return Verdict.READY
 
     def send(self, state: str | None) -> bool:
         """Remove the row, if it has not changed since it was read."""

@@ -22,7 +22,7 @@ from airflow_mv.publish.pointed import write_converted
 from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, Staged
 from airflow_mv.publish.registered import RegisteredAttempt, RegisteredPublication
-from airflow_mv.publish.removal import Removal
+from airflow_mv.publish.removal import Removal, require_layout
 from airflow_mv.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     DEFINITION_PROPERTY,
@@ -70,8 +70,10 @@ class DropTable(Removal[LoadedView | None]):
 
     def judge(self, state: LoadedView | None) -> Verdict:
         """``LANDED`` if the name is free, or another view's."""
-        gone = state is None or state.metadata.view_uuid != self._view.metadata.view_uuid
-        return Verdict.LANDED if gone else Verdict.READY
+        if state is None or state.metadata.view_uuid != self._view.metadata.view_uuid:
+            return Verdict.LANDED
+        require_layout(self._view, state)
+        return Verdict.READY
 
     def send(self, state: LoadedView | None) -> bool:
         """Remove the table from the catalog, if it is as it was loaded. A server can only require its uuid."""

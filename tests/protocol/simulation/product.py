@@ -17,6 +17,7 @@ from airflow_mv.maintenance import compact, orphans, small_files
 from airflow_mv.publish import protocol
 from airflow_mv.spec import definition, materialized_view, table, view
 from airflow_mv.sql import query
+from tests.protocol.simulation import checks
 from tests.protocol.simulation.world import GRACE
 
 _PURE: tuple[Callable[..., Any], ...] = (
@@ -45,6 +46,8 @@ def simulating() -> Iterator[None]:
         patch.setattr(compact, "ROUNDS", 1)
         patch.setattr(small_files, "MIN_FILES", 0)  # the content of manifests is not simulated
         patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
+        patch.setattr(orphans, "past_files", checks.past_files)
+        patch.setattr(orphans, "snapshot_files", checks.files_of)
         for original in _PURE:
             remembered = _remembering(original)
             for name, module in list(sys.modules.items()):

@@ -211,6 +211,9 @@ class SimulatedFiles:
 
         self.world.call("delete", remove, OSError)
 
+    def remove_empty_folders(self, base: str, files: Sequence[str]) -> None:
+        """There are no folders."""
+
     def exists(self, location: str, *, what: str) -> bool:
         return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
 
