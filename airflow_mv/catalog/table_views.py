@@ -26,6 +26,7 @@ from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from airflow_mv.catalog.answers import answered
+from airflow_mv.catalog.durability import first_folder, flush
 from airflow_mv.catalog.entries import read_places
 from airflow_mv.catalog.files import METADATA_SUFFIXES, MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
@@ -355,11 +356,13 @@ class TableViews:
         text = definition_text(definition, view=str(view))
         with answered(self._catalog.name, f"creating view {view}"):
             creation.set_properties({DEFINITION_PROPERTY: text, DEFINITION_ID_PROPERTY: definition_id})
+            folder = first_folder(table.location)
             with creation.update_snapshot().fast_append():
                 pass
             snapshot = creation.table_metadata.current_snapshot()
             if snapshot is None:
                 raise InvalidMetadataError(f"view {view}: its table was staged without a snapshot")
+            flush(snapshot.manifest_list, folder)
             tag = definition_tag(definition_id)
             ManageSnapshots(creation).create_tag(snapshot.snapshot_id, tag).commit()
 

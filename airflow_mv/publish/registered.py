@@ -207,7 +207,9 @@ class RegisteredAttempt:
                 f"({snapshot.manifest_list}). Nothing was published; run the refresh again"
             )
         line = ancestors(storage.table, snapshot.snapshot_id)
-        own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == plan.refresh_id]
+        # The first branch of an empty table starts with an empty snapshot, which the job writes too.
+        first = storage.rows_snapshot is None
+        own = [item for item in line if first or item.summary.get(REFRESH_ID_KEY) == plan.refresh_id]
         self._catalog.flush(view, own)
         self._checked = True
 

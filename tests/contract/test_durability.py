@@ -50,9 +50,9 @@ def needed(catalog: MaterializedViewCatalog) -> set[str]:
     storage = catalog.load_storage(view)
     table = static_table(catalog.files, storage.location, what="storage table")
     places = [view.metadata_location, storage.location]
-    if (head := table.current_snapshot()) is not None:
-        places += [head.manifest_list, *(item.manifest_path for item in head.manifests(table.io))]
-        places += [task.file.file_path for task in table.scan().plan_files()]
+    for snapshot in table.snapshots():
+        places += [snapshot.manifest_list, *(item.manifest_path for item in snapshot.manifests(table.io))]
+    places += [task.file.file_path for task in table.scan().plan_files()]
     paths = [Path(urlsplit(place).path) for place in places]
     tops = {Path(urlsplit(item).path) for item in (view.metadata.location, storage.table.location)}
     above = {folder for path in paths for folder in path.parents if not tops.isdisjoint((folder, *folder.parents))}
@@ -74,6 +74,7 @@ def test_i02_every_file_is_flushed_before_the_pointer_to_it_moves(every_home: La
     path = Path(urlsplit(view.metadata_location).path)
     # The folders above are new, too: without their directory entries the file is lost.
     assert {str(path), *(str(folder) for folder in list(path.parents)[:3])} <= created
+    assert needed(every_home.catalog) - created == set()
 
     flushed = set(created)
     for _ in range(2):
