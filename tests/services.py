@@ -245,10 +245,17 @@ class Quiet:
                 self.accepted += 1
                 self._open.append(client)
                 if self._server is not None:
-                    server = socket.create_connection(self._server)
-                    self._open.append(server)
-                    for way in ((client, server, True), (server, client, False)):
-                        threading.Thread(target=self._pass_on, args=way, daemon=True).start()
+                    self._forward(client, self._server)
+
+    def _forward(self, client: socket.socket, address: tuple[str, int]) -> None:
+        try:
+            server = socket.create_connection(address)
+        except OSError:  # it is down
+            client.close()
+            return
+        self._open.append(server)
+        for way in ((client, server, True), (server, client, False)):
+            threading.Thread(target=self._pass_on, args=way, daemon=True).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
         with suppress(OSError):
@@ -258,6 +265,10 @@ class Quiet:
                 if not self.silent and (asks or not self.mute):
                     target.sendall(data)
             target.shutdown(socket.SHUT_RDWR)
+
+    def serve(self, server: tuple[str, int]) -> None:
+        """Forward new connections to another server."""
+        self._server = server
 
     def speak(self) -> None:
         """Forward everything again."""
