@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlparse
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
@@ -229,9 +229,37 @@ def hive_lock(catalog: HiveCatalog, client: Any, database: str, name: str) -> It
         client.unlock(UnlockRequest(lockid=lock.lockid))
 
 
-def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
+class ColumnStatistics(Protocol):
+    """The statistics of a data file that a test reads, by field id."""
+
+    @property
+    def record_count(self) -> int:
+        """Its number of rows; negative: unknown."""
+
+    @property
+    def value_counts(self) -> dict[int, int]:
+        """The number of values, NULLs included."""
+
+    @property
+    def null_value_counts(self) -> dict[int, int]:
+        """The number of NULLs."""
+
+    @property
+    def nan_value_counts(self) -> dict[int, int]:
+        """The number of NaNs."""
+
+    @property
+    def lower_bounds(self) -> dict[int, bytes]:
+        """Lower bounds, in the format's binary form."""
+
+    @property
+    def upper_bounds(self) -> dict[int, bytes]:
+        """Upper bounds, in the format's binary form."""
+
+
+def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[ColumnStatistics], bool]:
     """Return a test by a data file's statistics: whether a row of it may satisfy the expression."""
-    return _InclusiveMetricsEvaluator(schema, expression).eval
+    return cast("Callable[[ColumnStatistics], bool]", _InclusiveMetricsEvaluator(schema, expression).eval)
 
 
 def file_system_of(io: Any, location: str) -> Any:

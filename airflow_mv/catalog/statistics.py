@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import struct
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Protocol
 
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import (
     And,
     BooleanExpression,
@@ -23,8 +26,9 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     LessThan,
     LessThanOrEqual,
+    Or,
 )
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.types import (
@@ -33,6 +37,8 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
+    NestedField,
+    PrimitiveType,
     StringType,
     TimestampType,
     TimestamptzType,
@@ -41,7 +47,7 @@ from pyiceberg.types import (
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.pyiceberg_compat import may_match
+from airflow_mv.catalog.pyiceberg_compat import ColumnStatistics, may_match
 from airflow_mv.catalog.stores import parsed
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.errors import MaterializedViewError
@@ -58,6 +64,8 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
+_COUNTED = (DateType, TimestampType, TimestamptzType, IntegerType, LongType)
+_DAY_US = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: With more manifests than this they are not read: a Spark job is cheaper.
 _MOST_MANIFESTS = 50
@@ -90,6 +98,10 @@ class ColumnBound(Protocol):
     @property
     def kind(self) -> str:
         """``number``, ``text``, ``date`` or ``timestamp`` (without a zone, in UTC)."""
+
+    @property
+    def only_calendar(self) -> bool:
+        """Whether it says nothing of dates and times outside of the years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,27 @@ class FileStatistics:
                 for snapshot, files in found.items()
             }
 
+    def ranges_of(
+        self,
+        table: Identifier,
+        metadata_location: str,
+        snapshot: int,
+        column: str,
+        filters: Sequence[Sequence[ColumnBound]],
+    ) -> list[tuple[int, int]] | None:
+        """Return the bounds of a column in the data files of a snapshot; see the function.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshot.
+            snapshot: The snapshot.
+            column: The column.
+            filters: Filters; files without a row that passes one of them are left out.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return None
+        return ranges_of(self.catalog.home_of(table).files, metadata_location, snapshot, column, filters)
+
 
 def added_rows_may_match(
     files: MetadataFiles,
@@ -204,7 +237,7 @@ def added_rows_may_match(
         table = static_table(files, location, what=what)
         tests = _tests(table.schema(), filters)
         added = None if tests is None else _added(table, snapshots)
-        return added is None or tests is None or any(test(file) for file in added for test in tests)
+        return added is None or any(_may_pass(file, tests) for file in added)
 
 
 def fields_without_nulls(
@@ -239,12 +272,95 @@ def fields_without_nulls(
         counts = [count for item in manifests.values() for count in (item.added_files_count, item.existing_files_count)]
         if len(manifests) > _MOST_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MOST_FILES:
             return frozenset()
-        found = frozenset(fields)
+        found, columns = frozenset(fields), [item for item in table.schema().fields if item.field_id in fields]
         for manifest in manifests.values():
             for entry in read_entries(manifest, table.io):
-                nulls = entry.data_file.null_value_counts or {}
+                nulls = _sound(entry.data_file, columns).null_value_counts
                 found = frozenset(field for field in found if nulls.get(field) == 0)
         return found
+
+
+def ranges_of(
+    files: MetadataFiles, location: str, snapshot: int, column: str, filters: Sequence[Sequence[ColumnBound]]
+) -> list[tuple[int, int]] | None:
+    """Return the bounds of a whole number, date or time in each data file of a snapshot: days or µs since the epoch.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshot.
+        snapshot: The snapshot.
+        column: The column.
+        filters: Filters; files without a row that passes one of them are left out, and files without a value.
+
+    Returns:
+        ``None`` if a file has no bounds. If there are too many manifests to read, the bounds are those of the
+        partitions in each manifest, and ``None`` if the table has no partitions by the column.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        table = static_table(files, location, what=what)
+        field, found = table.schema().find_field(column), table.snapshot_by_id(snapshot)
+        if found is None or not isinstance(field.field_type, _COUNTED):
+            return None
+        listed = read_manifests(table.io.new_input(found.manifest_list))[1]
+        manifests = [item for item in listed if item.content == ManifestContent.DATA]
+        if len(manifests) > _MOST_MANIFESTS:
+            return _ranges_of_partitions(table, manifests, field)
+        tests = _tests(table.schema(), filters) if all(filters) else None
+        ranges = []
+        for entry in (entry for manifest in manifests for entry in read_entries(manifest, table.io)):
+            file = _sound(entry.data_file, [field])
+            nulls = file.null_value_counts.get(field.field_id)
+            if file.record_count == 0 or nulls == file.record_count or not _may_pass(entry.data_file, tests):
+                continue
+            ends = [bounds.get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
+            if ends[0] is None or ends[1] is None:
+                return None
+            low, high = (int(from_bytes(field.field_type, end)) for end in ends if end is not None)
+            ranges.append((low, high))
+        return ranges
+
+
+def _ranges_of_partitions(
+    table: StaticTable, manifests: Sequence[ManifestFile], field: NestedField
+) -> list[tuple[int, int]] | None:
+    """Return the bounds of a column by the partitions in each manifest; ``None`` if they are not known."""
+    specs, ranges = table.specs(), []
+    for manifest in manifests:
+        fields = specs[manifest.partition_spec_id].fields
+        known = zip(fields, manifest.partitions or (), strict=False)
+        found = next(((part, item) for part, item in known if part.source_id == field.field_id), None)
+        if found is None or found[1].lower_bound is None or found[1].upper_bound is None:
+            return None
+        transform, bounds = found[0].transform, (found[1].lower_bound, found[1].upper_bound)
+        kind = transform.result_type(field.field_type)
+        if not isinstance(kind, PrimitiveType):
+            return None
+        low, high = (int(from_bytes(kind, bound)) for bound in bounds)
+        name, is_date = str(transform), isinstance(field.field_type, DateType)
+        unit = _DAYS_OF.get(name) if is_date or name != "identity" else None
+        if unit is None:
+            return None
+        first, after = unit(low), max(unit(high) + 1, unit(high + 1))
+        ranges.append((first, after - 1) if is_date else (first * _DAY_US, after * _DAY_US - 1))
+    return ranges
+
+
+#: The day in which a partition begins, counted from 1970, by its transform and its number.
+_DAYS_OF: Mapping[str, Callable[[int], int]] = {
+    **dict.fromkeys(("identity", "day"), lambda number: number),
+    "hour": lambda number: number // 24,
+    "month": lambda number: (date(1970 + number // 12, number % 12 + 1, 1) - date(1970, 1, 1)).days,
+    "year": lambda number: (date(1970 + number, 1, 1) - date(1970, 1, 1)).days,
+}
+
+
+def _may_pass(file: DataFile, tests: Sequence[Callable[[DataFile], bool]] | None) -> bool:
+    return tests is None or any(test(file) for test in tests)
 
 
 def rows_copied(files: MetadataFiles, location: str, snapshots: Collection[int]) -> int | None:
@@ -288,7 +404,7 @@ class AddedFiles:
     def may_match(self, filters: Sequence[Sequence[ColumnBound]]) -> bool:
         """Whether a row of them may match one of several filters; ``True`` if this is not known."""
         tests = _tests(self.schema, filters) if all(filters) else None
-        return tests is None or any(test(file) for file in self.files for test in tests)
+        return tests is None or any(_may_pass(file, tests) for file in self.files)
 
 
 def _added(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | None:
@@ -310,7 +426,70 @@ def _tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Cal
     """Return one test of a file for each filter; ``None`` if a filter cannot be tested."""
     expressions = [_expression(comparisons, schema) for comparisons in filters]
     tests = [may_match(schema, item) for item in expressions if item is not None]
-    return tests if len(tests) == len(expressions) else None
+    if len(tests) < len(expressions):
+        return None
+    names = {comparison.column for comparisons in filters for comparison in comparisons}
+    fields = [field for field in schema.fields if field.name in names]
+    return [partial(_passes, test, fields) for test in tests]
+
+
+def _passes(test: Callable[[ColumnStatistics], bool], fields: Sequence[NestedField], file: DataFile) -> bool:
+    return test(_sound(file, fields))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sound:
+    """The statistics of a file that do not contradict each other, as pyiceberg reads them. A missing one is unknown."""
+
+    record_count: int
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+
+
+def _sound(file: DataFile, fields: Sequence[NestedField]) -> _Sound:
+    """Return the statistics of some top-level columns of a file.
+
+    Those of a column are left out if they contradict each other, or a bound is not one of the column's type: the writer
+    has made a mistake, or wrote the file before the type changed.
+    """
+    counts = file.value_counts or {}
+    rows = -1 if file.record_count == 0 and any(counts.values()) else file.record_count
+    found = _Sound(rows, {}, {}, {}, {}, {})
+    for field in fields:
+        number = field.field_id
+        values, nulls = counts.get(number), (file.null_value_counts or {}).get(number)
+        low, high = ((bounds or {}).get(number) for bounds in (file.lower_bounds, file.upper_bounds))
+        if _contradicts(file.record_count, values, nulls) or not _are_bounds(field.field_type, low, high):
+            continue
+        if nulls is not None and nulls == values and (low is not None or high is not None):
+            continue  # bounds of no value
+        if values is not None and nulls is not None:
+            found.value_counts[number], found.null_value_counts[number] = values, nulls
+        for bounds, bound in ((found.lower_bounds, low), (found.upper_bounds, high)):
+            if bound is not None:
+                bounds[number] = bound
+    return found
+
+
+def _contradicts(rows: int, values: int | None, nulls: int | None) -> bool:
+    """Whether the counts of a top-level column cannot be true: it has one value, or NULL, in each row."""
+    if values is not None and values != rows:
+        return True
+    return nulls is not None and not 0 <= nulls <= rows
+
+
+def _are_bounds(kind: IcebergType, low: bytes | None, high: bytes | None) -> bool:
+    """Whether bounds can be read as values of a type, and are in order. A bound that is absent is in order."""
+    if not isinstance(kind, PrimitiveType):
+        return False
+    try:
+        ends = [from_bytes(kind, bound) for bound in (low, high) if bound is not None]
+        return len(ends) < len("lh") or bool(ends[0] <= ends[1])
+    except (ArithmeticError, TypeError, ValueError, struct.error):
+        return False
 
 
 def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:
@@ -319,10 +498,20 @@ def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanEx
     for comparison in comparisons:
         value = _value(comparison, schema)
         if value is not None:
-            parts.append(_EXPRESSIONS[comparison.operator](comparison.column, value))
+            part = _EXPRESSIONS[comparison.operator](comparison.column, value)
+            parts.append(_or_other_years(part, comparison.column, value) if comparison.only_calendar else part)
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else And(*parts)
+
+
+def _or_other_years(part: BooleanExpression, column: str, value: date | int) -> BooleanExpression:
+    """Return an expression that dates, or timestamps in µs, outside of the years 1 to 9999 pass, too."""
+    first: Any = date.min
+    last: Any = date.max
+    if not isinstance(value, date):
+        first, last = ((datetime.combine(end, time()) - _EPOCH) // timedelta(microseconds=1) for end in (first, last))
+    return Or(part, _EXPRESSIONS["<"](column, first), _EXPRESSIONS[">="](column, last))
 
 
 def _value(comparison: ColumnBound, schema: Schema) -> Any:

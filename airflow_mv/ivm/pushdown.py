@@ -18,13 +18,19 @@ from sqlglot import exp
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.delta_terms import used_of
 from airflow_mv.ivm.dialect import write
+from airflow_mv.ivm.monotone import Monotone, as_timestamp, constant, monotone, text_of
 from airflow_mv.ivm.names import fold
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 
 _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
 _TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 LiteralKind = Literal["number", "text", "date", "timestamp"]
-_CAST_LITERALS: Mapping[object, LiteralKind] = {exp.DType.DATE: "date", exp.DType.TIMESTAMPNTZ: "timestamp"}
+#: A session's time zone is UTC, so that a timestamp with a zone is written as one without.
+_CAST_LITERALS: Mapping[object, LiteralKind] = {
+    exp.DType.DATE: "date",
+    exp.DType.TIMESTAMPNTZ: "timestamp",
+    exp.DType.TIMESTAMPTZ: "timestamp",
+}
 #: A task would need more time to read a longer condition than to read its rows.
 _LONGEST = 20_000
 
@@ -38,12 +44,14 @@ class Comparison:
         operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
         value: The literal's text.
         kind: The literal's kind.
+        only_calendar: Whether it says nothing of dates and times outside of the years 1 to 9999.
     """
 
     column: str
     operator: str
     value: str
     kind: LiteralKind
+    only_calendar: bool = False
 
     def __str__(self) -> str:
         return f"{self.column} {self.operator} {self.value}"
@@ -52,47 +60,51 @@ class Comparison:
 def filters(tree: ir.Tree) -> dict[str, list[tuple[Comparison, ...]]]:
     """Return for each base table the comparisons that relevant rows satisfy, one tuple for each occurrence.
 
-    An occurrence without comparisons, or inside an outer join, has an empty tuple: every row may be relevant.
+    They follow from :func:`conditions`. An occurrence without comparisons has an empty tuple: all rows may be relevant.
     """
     found: dict[str, list[tuple[Comparison, ...]]] = {}
-    for name, comparisons in _occurrences(tree):
-        found.setdefault(name, []).append(comparisons)
+    for base, condition in _required(tree, ()):
+        types = dict(zip(base.columns, base.types, strict=True))
+        read = [item for part in ir.conjuncts(condition) for item in _comparisons(part, types)]
+        found.setdefault(base.name, []).append(tuple(dict.fromkeys(read)))
     return found
 
 
-def _occurrences(tree: ir.Tree) -> Iterator[tuple[str, tuple[Comparison, ...]]]:
-    if isinstance(tree, ir.Compound):
-        yield from _occurrences(tree.left)
-        yield from _occurrences(tree.right)
-        return
-    inner = all(relation.join == "INNER" for relation in tree.relations)
-    conditions = ir.conjuncts(tree.where) if inner else []
-    for relation in tree.relations if inner else ():
-        conditions += ir.conjuncts(relation.on)
-    for relation in tree.relations:
-        source = relation.source
-        if isinstance(source, ir.Base):
-            read = [_comparison(condition, relation.alias) for condition in conditions]
-            yield source.name, tuple(item for item in read if item is not None)
-        elif isinstance(source, ir.Block | ir.Compound):
-            yield from _occurrences(source)
-    for nested in tree.nested:
-        yield from _occurrences(nested.tree)
-
-
-def _comparison(condition: exp.Expr, alias: str) -> Comparison | None:
-    while isinstance(condition, exp.Paren):
-        condition = condition.this
+def _comparisons(condition: exp.Expr, types: Mapping[str, str]) -> tuple[Comparison, ...]:
+    """Return the comparisons of a column that follow from a condition on a table's columns of these Spark types."""
+    condition = condition.unnest()
+    if isinstance(condition, exp.Between):
+        value, ends = condition.this, (("low", exp.GTE), ("high", exp.LTE))
+        parts = [kind(this=value.copy(), expression=condition.args[end].copy()) for end, kind in ends]
+        return tuple(item for part in parts for item in _comparisons(part, types))
     operator = _OPERATORS.get(type(condition))
     if operator is None:
-        return None
-    left, right = condition.this, condition.expression
-    if isinstance(right, exp.Column):
+        return ()
+    left, right = condition.this.unnest(), condition.expression.unnest()
+    if _literal(right) is None:
         left, right, operator = right, left, _TURNED[operator]
     literal = _literal(right)
-    if not isinstance(left, exp.Column) or left.table != alias or literal is None:
-        return None
-    return Comparison(left.name, operator, *literal)
+    if literal is None:
+        return ()
+    found = monotone(left, lambda column: types.get(column.name))
+    if isinstance(left, exp.Column) and (found is None or found.kind == literal[1]):
+        return (Comparison(left.name, operator, *literal),)
+    return () if found is None else _of_column(found, operator, *literal)
+
+
+def _of_column(found: Monotone, operator: str, text: str, literal: LiteralKind) -> tuple[Comparison, ...]:
+    """Return the comparisons of a column that follow from one of a monotone expression."""
+    if found.kind == "date" and literal == "timestamp":
+        return _of_column(as_timestamp(found), operator, text, literal)
+    value = constant(found.kind, text, literal)
+    if literal == "text" and found.kind == "timestamp":  # also if Spark compares it as a text
+        value, operator = None if "." in text else value, ">=" if operator == ">" else operator
+    if value is None:
+        return ()
+    bounds = zip((">=", "<"), found.preimage(operator, value), strict=True)
+    kind, name = found.source, found.column.name
+    years = found.kind == "text"
+    return tuple(Comparison(name, sign, text_of(at, kind), kind, years) for sign, at in bounds if at is not None)
 
 
 def _literal(node: exp.Expr) -> tuple[str, LiteralKind] | None:
@@ -115,8 +127,8 @@ def conditions(tree: ir.Tree) -> dict[str, str]:
     read more than once it is the OR of the conditions of its occurrences.
     """
     found: dict[str, list[exp.Expr | None]] = {}
-    for name, condition in _required(tree, ()):
-        found.setdefault(name, []).append(condition)
+    for base, condition in _required(tree, ()):
+        found.setdefault(base.name, []).append(condition)
     result: dict[str, str] = {}
     for name, every in found.items():
         given = list(dict.fromkeys(condition for condition in every if condition is not None))
@@ -126,7 +138,7 @@ def conditions(tree: ir.Tree) -> dict[str, str]:
     return result
 
 
-def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, exp.Expr | None]]:
+def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[ir.Base, exp.Expr | None]]:
     """Yield each occurrence of a base table and its condition.
 
     Args:
@@ -144,7 +156,7 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, e
     for index, relation in enumerate(tree.relations):
         own = [_bare(item) for item in _conditions(tree, index, outer) if _is_of(item, relation.alias, tree)]
         if isinstance(relation.source, ir.Base):
-            yield relation.source.name, ir.both(*own)
+            yield relation.source, ir.both(*own)
         elif isinstance(relation.source, ir.Block | ir.Compound):
             yield from _required(relation.source, own)
     for nested in tree.nested:
@@ -240,33 +252,96 @@ def within(tree: ir.Tree, position: int, start: str, end: str, kind: str) -> ir.
         end: Its end, excluded.
         kind: The column's Iceberg type: ``date``, ``timestamp`` or ``timestamptz``.
     """
-    if isinstance(tree, ir.Compound):
-        # A condition on each row alone goes through every set operator.
-        left, right = (within(side, position, start, end, kind) for side in (tree.left, tree.right))
-        return replace(tree, left=left, right=right)
-    value = tree.outputs[position].value
-    if not isinstance(value, exp.Column) or not _may_go_below(tree, value):
-        return tree
-    relation = next((item for item in tree.relations if item.alias == value.table), None)
-    if relation is None:
-        return tree
-    source = relation.source
-    if isinstance(source, ir.Block | ir.Compound):
-        inner = within(source, ir.names(source).index(value.name), start, end, kind)
-        relations = tuple(replace(item, source=inner) if item is relation else item for item in tree.relations)
-        return replace(tree, relations=relations)
+    value = _named("value")
     low = exp.GTE(this=value.copy(), expression=exp.cast(exp.Literal.string(start), _TYPES[kind]))
     high = exp.LT(this=value.copy(), expression=exp.cast(exp.Literal.string(end), _TYPES[kind]))
-    return replace(tree, where=ir.both(tree.where, low, high))
+    return _restricted(tree, position, (low, high))
 
 
-def _may_go_below(block: ir.Block, value: exp.Column) -> bool:
-    """Whether the block's other rows stay the same if rows are filtered by this column."""
+def _restricted(tree: ir.Tree, position: int, given: Sequence[exp.Expr]) -> ir.Tree:
+    """Return a query for rows that pass conditions on one column, which is the only column in the conditions."""
+    if isinstance(tree, ir.Compound):
+        # A condition on each row alone goes through every set operator.
+        left, right = (_restricted(side, position, given) for side in (tree.left, tree.right))
+        return replace(tree, left=left, right=right)
+    value = tree.outputs[position].value
+    column = _only_column(value)
+    relation = next((item for item in tree.relations if column is not None and item.alias == column.table), None)
+    if column is None or relation is None or not _may_go_below(tree, value):
+        return tree
+    if not _is_of(_without_windows(value), relation.alias, tree):
+        return tree
+    conditions = [ir.substitute(item, lambda node: _replaced(node, value)) for item in given]
+    source = relation.source
+    if not isinstance(source, ir.Block | ir.Compound):
+        return replace(tree, where=ir.both(tree.where, *conditions))
+    inner = _restricted(source, ir.names(source).index(column.name), conditions)
+    relations = tuple(replace(item, source=inner) if item is relation else item for item in tree.relations)
+    return replace(tree, relations=relations)
+
+
+def _without_windows(value: exp.Expr) -> exp.Expr:
+    """Return a value with the time instead of the windows of time that it is in: no other row has these windows."""
+    return ir.substitute(value, lambda node: node.expressions[0].copy() if _is_time_window(node) else None)
+
+
+def _is_time_window(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "window" and bool(node.expressions)
+
+
+def _replaced(node: exp.Expr, value: exp.Expr) -> exp.Expr | None:
+    return value.copy() if isinstance(node, exp.Column) else None
+
+
+def _only_column(value: exp.Expr) -> exp.Column | None:
+    """Return the column of an expression with one column."""
+    columns = list(value.find_all(exp.Column))
+    return columns[0] if len(columns) == 1 else None
+
+
+def _may_go_below(block: ir.Block, value: exp.Expr) -> bool:
+    """Whether the block's other rows stay the same if rows are filtered by this value."""
     if has_windows(block) or any(item.join != "INNER" for item in block.relations):
         return False
     if not aggregated(block):
         return True
-    return block.grouping is not None and block.grouping.sets is None and value in block.grouping.keys
+    if block.grouping is None or block.grouping.sets is not None:
+        return False
+    keys = block.grouping.keys
+    return ir.substitute(value, lambda node: ir.one() if node in keys else None).find(exp.Column) is None
+
+
+def origins(tree: ir.Tree, position: int) -> list[tuple[str, Monotone]] | None:
+    """Return the base tables that a column's values come from, with the monotone function of a column of each.
+
+    Args:
+        tree: The query.
+        position: The column's position.
+
+    Returns:
+        ``None`` if this is not known.
+    """
+    return _origins(tree, position, _named("value"))
+
+
+def _origins(tree: ir.Tree, position: int, given: exp.Expr) -> list[tuple[str, Monotone]] | None:
+    if isinstance(tree, ir.Compound):
+        sides = (tree.left, tree.right) if tree.operator == "UNION" else (tree.left,)
+        found = [_origins(side, position, given) for side in sides]
+        return None if None in found else [item for side in found for item in side or ()]
+    value = ir.substitute(given, lambda node: _replaced(node, tree.outputs[position].value))
+    column = _only_column(value)
+    relation = next((item for item in tree.relations if column is not None and item.alias == column.table), None)
+    if column is None or relation is None or ir.marks(value, tree):
+        return None
+    source = relation.source
+    if isinstance(source, ir.Block | ir.Compound):
+        return _origins(source, ir.names(source).index(column.name), value)
+    if not isinstance(source, ir.Base):
+        return None
+    types = dict(zip(source.columns, source.types, strict=True))
+    found_here = monotone(value, lambda item: types.get(item.name))
+    return None if found_here is None else [(source.name, found_here)]
 
 
 def pruned(tree: ir.Tree) -> ir.Tree:

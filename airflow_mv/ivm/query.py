@@ -17,8 +17,9 @@ from airflow_mv.ivm.column_types import column_types
 from airflow_mv.ivm.dialect import read
 from airflow_mv.ivm.merge import merged, merged_rows
 from airflow_mv.ivm.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
+from airflow_mv.ivm.monotone import Monotone
 from airflow_mv.ivm.names import check_captures, fold
-from airflow_mv.ivm.pushdown import Comparison, conditions, filters, pruned, within
+from airflow_mv.ivm.pushdown import Comparison, conditions, filters, origins, pruned, within
 from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.ivm.replace_keys import replaced
 from airflow_mv.ivm.resolve import Environment, Resolved, Resolver
@@ -112,6 +113,12 @@ class IncrementalQuery:
         position = next(index for index, (name, _) in enumerate(self._output) if name == column)
         found = filters(within(self._tree, position, start, end, kind))
         return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    def origins(self, column: str) -> Sequence[tuple[Identifier, Monotone]] | None:
+        """Return where a column's values come from; see :func:`pushdown.origins`."""
+        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
+        found, tables = origins(self._tree, position), {item.name: item.identifier for item in self._relations}
+        return None if found is None else [(tables[name], value) for name, value in found]
 
     @property
     def conditions(self) -> Mapping[Identifier, str]:

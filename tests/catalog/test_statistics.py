@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
@@ -21,7 +22,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.statistics import FileStatistics, added_rows_may_match, fields_without_nulls
+from airflow_mv.catalog.pyiceberg_compat import write_data_files
+from airflow_mv.catalog.statistics import FileStatistics, added_rows_may_match, fields_without_nulls, ranges_of
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.ivm import Comparison
 from airflow_mv.spec.identifiers import Identifier
@@ -69,11 +71,13 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
     found.engine.dispose()
 
 
-def may_match(catalog: SqlCatalog, stored: list[dict[str, Any]], *wanted: tuple[Comparison, ...]) -> bool:
+def may_match(
+    catalog: SqlCatalog, stored: list[dict[str, Any]], *wanted: tuple[Comparison, ...], metrics: str = "truncate(16)"
+) -> bool:
     """Whether an appended file with these rows may contain a row that passes the filter."""
     if catalog.table_exists("s.t"):
         catalog.drop_table("s.t")
-    table = catalog.create_table("s.t", COLUMNS)
+    table = catalog.create_table("s.t", COLUMNS, properties={"write.metadata.metrics.default": metrics})
     table.append(pa.Table.from_pylist(stored, COLUMNS))
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -214,3 +218,67 @@ def test_how_many_rows_were_copied_is_not_known_without_the_manifests(
     Path(urlsplit(snapshot.manifest_list).path).unlink()
     assert copied() is None
     assert f"How many rows of {name} have changed is not known" in caplog.text
+
+
+# ------------------------------------------------------------------------ statistics that are wrong or left out
+ROWS_AT, VALUES_AT, NULLS_AT, LOW_AT, HIGH_AT = 4, 7, 8, 10, 11
+#: What a writer may have done to the statistics of column 1, of two rows with the values 3 and NULL: (place, value).
+FALSE = {
+    "no counts": {VALUES_AT: None, NULLS_AT: None},
+    "no bounds": {LOW_AT: None, HIGH_AT: None},
+    "only an upper bound": {LOW_AT: None},
+    "nothing but NULL": {NULLS_AT: 2},
+    "more NULLs than rows": {NULLS_AT: 7},
+    "a negative number of NULLs": {NULLS_AT: -1},
+    "fewer values than rows": {VALUES_AT: 1, NULLS_AT: 0},
+    "more values than rows": {VALUES_AT: 7, NULLS_AT: 0},
+    "bounds in the wrong order": {LOW_AT: (9).to_bytes(8, "little"), HIGH_AT: (1).to_bytes(8, "little")},
+    "bounds of another type": {LOW_AT: b"\x09", HIGH_AT: b"\x09\x00\x00"},
+    "bounds from before a promotion": {LOW_AT: (3).to_bytes(4, "little"), HIGH_AT: (3).to_bytes(4, "little")},
+    "no rows": {ROWS_AT: 0},
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_statistics_that_contradict_each_other_prove_nothing(catalog: SqlCatalog, name: str) -> None:
+    """No file is skipped, and no column taken for one without NULL, because of what a writer left out or made up."""
+    if catalog.table_exists("s.t"):
+        catalog.drop_table("s.t")
+    table = catalog.create_table("s.t", COLUMNS)
+    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": math.nan}
+    (file,) = write_data_files(table, pa.Table.from_pylist([row, {**row, "n": None}], COLUMNS))
+    for place, value in FALSE[name].items():
+        if place == ROWS_AT:
+            file[place] = value
+        elif value is None:
+            file[place] = {key: kept for key, kept in file._data[place].items() if key != 1}
+        else:
+            file[place] = {**file._data[place], 1: value}
+    with table.transaction() as change, change.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+    snapshot, location = table.current_snapshot(), table.metadata_location
+    assert snapshot is not None
+
+    def matches(*comparisons: Comparison) -> bool:
+        return added_rows_may_match(MetadataFiles({}), location, {snapshot.snapshot_id}, [comparisons])
+
+    assert matches(Comparison("n", "=", "3", "number"))
+    assert matches(Comparison("n", ">=", "3", "number"), Comparison("day", "=", "2026-01-05", "date"))
+    assert fields_without_nulls(MetadataFiles({}), location, {snapshot.snapshot_id}, {1}) == frozenset()
+    known = ranges_of(MetadataFiles({}), location, snapshot.snapshot_id, "n", [()])
+    assert known in (None, [(3, 3)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(rows, min_size=1, max_size=4),
+    filters,
+    st.sampled_from(["none", "counts", "truncate(1)", "truncate(3)", "full"]),
+)
+def test_a_row_that_passes_is_never_excluded_in_any_metrics_mode(
+    catalog: SqlCatalog, stored: list[dict[str, Any]], wanted: list[tuple[tuple[str, Any, str], str]], metrics: str
+) -> None:
+    """Also with bounds of a part of a text, or without any."""
+    comparisons = tuple(Comparison(name, symbol, str(value), kind) for (name, value, kind), symbol in wanted)  # type: ignore[arg-type]
+    if not may_match(catalog, stored, comparisons, metrics=metrics):
+        assert not any(passes(row, wanted) for row in stored)
