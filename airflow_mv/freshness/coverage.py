@@ -93,6 +93,14 @@ class Coverage:
         """How many intervals equal a recompute."""
         return sum(item.count for item in self.ranges if item.state in UP_TO_DATE)
 
+    @property
+    def behind(self) -> str:
+        """How many intervals are not fresh, and why, as a reason of the view's state; empty if all are."""
+        units = f"{self.total:,} {self.unit}{'' if self.total == 1 else 's'}"
+        words = {Cover.NEVER_COMPUTED: "never computed", Cover.STALE: "stale"}
+        found = [f"{self.counts[state]:,} {word}" for state, word in words.items() if self.counts[state]]
+        return f"of {units}: {' and '.join(found)}" if found else ""
+
     def __str__(self) -> str:
         return f"{self.up_to_date:,} of {self.total:,} {self.unit}{'' if self.total == 1 else 's'} fresh"
 
@@ -107,6 +115,7 @@ class Coverage:
             "to": self.ranges[-1].end.isoformat(),
             "intervals": self.total,
             "up_to_date": self.up_to_date,
+            "behind": self.behind,
             "states": {str(state): count for state, count in self.counts.items()},
             "ranges": [item.to_dict() for item in self.ranges],
         }

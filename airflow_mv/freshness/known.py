@@ -21,6 +21,7 @@ from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.catalog.pointer_list import Key, PointerList, list_pointers
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
@@ -204,9 +205,15 @@ def known_views(
 
 
 def with_count(document: dict[str, Any], counted: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the document of a view with the number of its fresh intervals as ``coverage``, if they were counted."""
-    shown = {key: value for key, value in (counted or {}).items() if key != "until"}
-    return {**document, "coverage": shown} if shown else document
+    """Return the document of a view with the number of its fresh intervals as ``coverage``, if they were counted.
+
+    How many are not fresh is its first reason.
+    """
+    if not counted:
+        return document
+    shown = {key: value for key, value in counted.items() if key not in ("until", "behind")}
+    behind = [Reason(Code.INTERVALS, counted["behind"]).to_dict()] if counted.get("behind") else []
+    return {**document, "reasons": [*behind, *document["reasons"]], "coverage": shown}
 
 
 def decoded(data: bytes | None, decoder: msgspec.json.Decoder[S]) -> S | None:

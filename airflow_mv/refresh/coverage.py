@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
@@ -17,13 +18,16 @@ from airflow_mv.freshness.coverage import Affected, Cover, Coverage, CoverRange,
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, PartFreshness, State
 from airflow_mv.freshness.summaries import column_of
+from airflow_mv.ivm import Comparison
+from airflow_mv.ivm.monotone import moment_of
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
-from airflow_mv.refresh.intervals import Filters, appended_to, interval_filters, only_appends
+from airflow_mv.refresh.intervals import Filters, analysed, appended_to, interval_filters, only_appends
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import IntervalPart
 from airflow_mv.spec.times import unit_number, unit_start
 from airflow_mv.sql.intervals import interval_column, resolve, unit_of
+from airflow_mv.sql.types import unknown_type
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +55,11 @@ def coverage(
     Args:
         catalog: Where the view is.
         view: The view.
-        start: The first moment; by default that of the first recorded interval, or of the 30th interval before now.
-        end: The first moment after; by default the end of the last recorded interval. If that is less than 30 intervals
-            ago, or nothing is recorded, it is the start of the present one.
+        start: The first moment; by default that of the first interval that is recorded, or that base tables have rows
+            of. If neither is known, it is that of the 30th interval before now.
+        end: The first moment after; by default the end of the last such interval. If it is not known of which
+            intervals base tables have rows, it is the start of the present one, unless the last recorded interval ended
+            more than 30 intervals before.
         column: The interval column; by default the one in the view's property, or of its recorded intervals.
         now: The current time.
 
@@ -62,13 +68,15 @@ def coverage(
         ConfigurationError: There is no interval column, or the times are empty, too far apart or no whole days of
             a date column.
     """
-    inputs = load_inputs(catalog, view, RefreshOptions())
+    inputs = load_inputs(catalog, view, RefreshOptions(full=True))  # with the base tables of a fresh view, too
     observation = inputs.observation
     name, metadata = str(observation.view.identifier), observation.view.metadata
     fields = metadata.schema_.fields
     kind, chosen = interval_column(fields, metadata.properties, column=column or column_of(observation), view=name)
     unit = unit_of(chosen, observation.storage.table) or "day"
-    default = _default(observation, chosen, unit, now or datetime.now(UTC))
+    statistics = FileStatistics(catalog)
+    present = None if start and end else _present(inputs, statistics, chosen, unit)
+    default = _default(observation, chosen, unit, present, now or datetime.now(UTC))
     requested = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
     within = resolve(requested, fields, metadata.properties, observation.storage.table, view=name)
     units = Units(unit, unit_number(within.start, unit), _after(within.end, unit, exact=True))
@@ -80,7 +88,7 @@ def coverage(
         whole = units.interval(chosen, units.first, units.after)
         stale = CoverRange(whole.start, whole.end, units.after - units.first, Cover.STALE)
         return Coverage(name, chosen, kind, unit, (stale,))
-    ranges = cover(_parts(observation), chosen, units, _affected(catalog, inputs, chosen, units))
+    ranges = cover(_parts(observation), chosen, units, _affected(statistics, inputs, chosen, units))
     return Coverage(name, chosen, kind, unit, ranges)
 
 
@@ -92,8 +100,9 @@ def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[st
         observation: The view.
 
     Returns:
-        ``unit``, ``intervals``, ``up_to_date``, and ``until``: when the time that is counted goes on to the next unit,
-        ``None`` if it does not. Empty if the view has no interval column, or its intervals cannot be told.
+        ``unit``, ``intervals``, ``up_to_date``, ``behind`` (how many are not, in words), and ``until``: when the time
+        that is counted goes on to the next unit, ``None`` if it does not. Empty if the view has no interval column, or
+        its intervals are not known.
     """
     if column_of(observation) is None:
         return {}
@@ -105,7 +114,12 @@ def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[st
         return {}
     today = unit_number(now, found.unit)
     until = unit_start(today + 1, found.unit) if found.ranges[-1].end >= unit_start(today, found.unit) else None
-    counted = {"unit": found.unit, "intervals": found.total, "up_to_date": found.up_to_date}
+    counted = {
+        "unit": found.unit,
+        "intervals": found.total,
+        "up_to_date": found.up_to_date,
+        "behind": found.behind,
+    }
     return {**counted, "until": until.isoformat() if until else None}
 
 
@@ -123,16 +137,75 @@ def _after(moment: datetime | None, unit: str, *, exact: bool = False) -> int:
     return number if exact and unit_start(number, unit) == moment else number + 1
 
 
-def _default(observation: Observation, column: str, unit: str, now: datetime) -> Interval:
-    """Return the time that is shown if none is asked for."""
+def _default(
+    observation: Observation, column: str, unit: str, present: tuple[int, int] | None, now: datetime
+) -> Interval:
+    """Return the time that is shown if none is requested.
+
+    Args:
+        observation: The view.
+        column: Its interval column.
+        unit: The length of an interval.
+        present: From and to before which unit base tables have rows; ``None`` if it is not known.
+        now: The current time.
+    """
     record = observation.record
     today = unit_number(now, unit)
     recorded = [item.interval for item in record.intervals if item.interval.column == column] if record else []
     if not recorded:
-        return Units(unit, 0, 0).interval(column, today - DEFAULT_INTERVALS, today)
+        return Units(unit, 0, 0).interval(column, *(present or (today - DEFAULT_INTERVALS, today)))
     first = unit_number(min(item.start for item in recorded), unit)
     after = _after(max(item.end for item in recorded), unit, exact=True)
+    if present is not None:
+        return Units(unit, 0, 0).interval(column, min(first, present[0]), max(after, present[1]))
     return Units(unit, 0, 0).interval(column, first, max(after, today) if today - after < DEFAULT_INTERVALS else after)
+
+
+def _present(inputs: RefreshInputs, statistics: FileStatistics, column: str, unit: str) -> tuple[int, int] | None:
+    """Return from which unit to before which one base tables have rows; ``None`` if it is not known, or there are none.
+
+    Args:
+        inputs: The view.
+        statistics: Of its base tables' files.
+        column: The interval column.
+        unit: The length of an interval.
+    """
+    query = analysed(inputs)
+    origins = None if query is None else query.origins(column)
+    if query is None or origins is None:
+        return None
+    found: list[datetime] = []
+    try:
+        for table, value in origins:
+            ranges = _ranges(inputs, statistics, table, value.column.name, query.filters.get(table, ()))
+            if ranges is None:
+                return None
+            clipped = (value.clipped(*ends, query.filters.get(table, ())) for ends in ranges)
+            found += [moment_of(end, value.kind) for ends in clipped if ends for end in value.image(*ends)]
+    except MaterializedViewError as error:
+        log.warning(
+            "Could not read which intervals the base tables of %s have: %s", inputs.observation.query.view, error
+        )
+        return None
+    first, after = (unit_number(min(found), unit), unit_number(max(found), unit) + 1) if found else (0, 0)
+    return (first, after) if 0 < after - first <= MAX_COVERED else None
+
+
+def _ranges(
+    inputs: RefreshInputs,
+    statistics: FileStatistics,
+    table: Identifier,
+    column: str,
+    filters: Sequence[Sequence[Comparison]],
+) -> list[tuple[int, int]] | None:
+    """Return the bounds of a column in the files of a base table; ``None`` if they are not known."""
+    observed = next(item for item in inputs.observation.tables if item.identifier == str(table))
+    metadata, location = inputs.metadata(observed), observed.metadata_location
+    if observed.head is None:
+        return []
+    if location is None or metadata.schema_at(observed.head) != metadata.current_schema or unknown_type(metadata):
+        return None
+    return statistics.ranges_of(table, location, observed.head, column, filters)
 
 
 def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
@@ -145,13 +218,13 @@ def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
     return (PartFreshness(IntervalPart(None, record.base_tables, record.refresh_id, None), freshness.base_tables),)
 
 
-def _affected(catalog: MaterializedViewCatalog, inputs: RefreshInputs, column: str, units: Units) -> Affected:
+def _affected(statistics: FileStatistics, inputs: RefreshInputs, column: str, units: Units) -> Affected:
     """Return what tells which units a change may affect. Statistics are read only if it is called."""
     filters = interval_filters(inputs, column) if inputs.observation.freshness.of_rows == State.STALE else None
     if filters is None:
         return lambda changes: None  # noqa: ARG005 (nothing can be proven)
     return _Commits(
-        FileStatistics(catalog), inputs, lambda first, after: filters(units.interval(column, first, after)), units
+        statistics, inputs, cache(lambda first, after: filters(units.interval(column, first, after))), units
     )
 
 

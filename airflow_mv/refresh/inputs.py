@@ -120,14 +120,18 @@ class RefreshInputs:
         """
         return tables_at_snapshots(self.observation, () if filtered else self.renamed_columns)
 
-    def pinned_query(self, *, filtered: bool = False) -> PinnedQuery:
+    def pinned_query(
+        self, *, filtered: bool = False, where: Mapping[Identifier, str] = MappingProxyType({})
+    ) -> PinnedQuery:
         """Return the view's query with the base tables pinned to the observed snapshots.
 
         Args:
             filtered: See :meth:`pinned_tables`.
+            where: Conditions in SQL that all rows of some base tables pass that matter.
         """
         observation = self.observation
         tables = self.pinned_tables(filtered=filtered)
+        tables |= {name: replace(tables[name], where=text) for name, text in where.items() if name in tables}
         return pin(observation.query, observation.dependencies, tables, observation.places)
 
 

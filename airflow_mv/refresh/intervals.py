@@ -7,12 +7,14 @@ rows of one day, and the earlier days need no Spark. Rows that an earlier attemp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery
+from airflow_mv.quoting import quote
 from airflow_mv.refresh.candidates import AppendedFiles
 from airflow_mv.refresh.incremental import appended_files
 from airflow_mv.refresh.inputs import RefreshInputs
@@ -25,6 +27,8 @@ from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.sql.intervals import condition, kind_of, literal_text
 from airflow_mv.sql.types import columns_of
 
+_WRITTEN = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
+_KEYWORDS = {"date": "DATE", "timestamp": "TIMESTAMP_NTZ"}
 #: From this many bytes on, Spark's own number of partitions is used.
 ANY_SIZE = 2**40
 #: The conditions of which a row of each base table must pass one to matter.
@@ -131,6 +135,22 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
     return (Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}"),)
 
 
+def analysed(inputs: RefreshInputs) -> IncrementalQuery | None:
+    """Return the view's query at the present snapshots; ``None`` if it is not one that is analysed."""
+    observation = inputs.observation
+    relations = []
+    for number, observed in enumerate(observation.tables):
+        columns = columns_of(inputs.metadata(observed).schema_at(observed.head))
+        relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
+    query = IncrementalQuery.analyse(
+        observation.query,
+        relations,
+        output=columns_of({"fields": observation.view.metadata.schema_.fields}),
+        views=observation.dependencies.nested,
+    )
+    return None if isinstance(query, Reason) else query
+
+
 def interval_filters(inputs: RefreshInputs, column: str) -> Callable[[Interval], Filters] | None:
     """Return the conditions that a row of each base table must pass to affect an interval, as a function of it.
 
@@ -141,21 +161,10 @@ def interval_filters(inputs: RefreshInputs, column: str) -> Callable[[Interval],
     Returns:
         ``None`` if the query is not one that is analysed.
     """
-    observation = inputs.observation
-    relations = []
-    for number, observed in enumerate(observation.tables):
-        columns = columns_of(inputs.metadata(observed).schema_at(observed.head))
-        relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
-    fields = observation.view.metadata.schema_.fields
-    query = IncrementalQuery.analyse(
-        observation.query,
-        relations,
-        output=columns_of({"fields": fields}),
-        views=observation.dependencies.nested,
-    )
-    if isinstance(query, Reason):
+    query = analysed(inputs)
+    if query is None:
         return None
-    kind = kind_of(column, fields)
+    kind = kind_of(column, inputs.observation.view.metadata.schema_.fields)
     literal = "date" if kind == "date" else "timestamp"
 
     def filters(interval: Interval) -> Filters:
@@ -163,6 +172,31 @@ def interval_filters(inputs: RefreshInputs, column: str) -> Callable[[Interval],
         return query.filters_within(column, start, end, kind)
 
     return filters
+
+
+def conditions_within(inputs: RefreshInputs, interval: Interval) -> dict[Identifier, str]:
+    """Return conditions on times of base tables that all rows pass on which an interval depends, as SQL.
+
+    The condition on the view's column, which Spark evaluates, may be on a function of these times: Iceberg skips no
+    files by such a condition.
+
+    Args:
+        inputs: The view.
+        interval: The interval.
+    """
+    filters = interval_filters(inputs, interval.column)
+    found = {} if filters is None else {table: list(map(_as_sql, each)) for table, each in filters(interval).items()}
+    return {table: " OR ".join(dict.fromkeys(texts)) for table, texts in found.items() if texts and all(texts)}
+
+
+def _as_sql(comparisons: Sequence[Comparison]) -> str:
+    """Return those of the comparisons that are with a date, or with a time without a zone; empty for none."""
+    texts = [
+        f"{quote(item.column)} {item.operator} {_KEYWORDS[item.kind]} '{item.value}'"
+        for item in comparisons
+        if item.kind in _KEYWORDS and _WRITTEN.fullmatch(item.value) and not item.only_calendar
+    ]
+    return f"({' AND '.join(texts)})" if texts else ""
 
 
 def appended_to(inputs: RefreshInputs, change: BaseTableChange) -> AppendedFiles | None:

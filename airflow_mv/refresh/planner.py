@@ -14,7 +14,7 @@ from airflow_mv.freshness.state import Pins
 from airflow_mv.refresh.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.refresh.choose import Choice, Policy, choose
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
-from airflow_mv.refresh.intervals import ANY_SIZE, EarlierRound, interval_work, rows_of_earlier_round
+from airflow_mv.refresh.intervals import ANY_SIZE, EarlierRound, conditions_within, interval_work, rows_of_earlier_round
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
 from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_script, wanted_partitioning
 from airflow_mv.script import Script, StagedChecks
@@ -103,7 +103,7 @@ def _of_interval(
     if found is not None:
         why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
         plan = replace(plan, reasons=(*plan.reasons, why))
-    query = found or inputs.pinned_query()
+    query = found or inputs.pinned_query(where=conditions_within(inputs, interval))
     work = interval_work(observation, interval, query.sql, inputs.full_estimate.bytes_read)
     return replace(plan, script=build_script(inputs, query, plan.refresh_id, work))
 

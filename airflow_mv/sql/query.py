@@ -34,6 +34,8 @@ class PinnedTable:
     sql: str | None = None
     #: Whether no filter may be pushed into the scan.
     unfiltered: bool = False
+    #: A condition that all rows pass that matter, in SQL. Spark skips files by it.
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -247,8 +249,8 @@ class _Pinner:
         """Return the replacement of a reference, and whether columns can name it by one part only."""
         name = reference.identifier
         if table := self.tables.get(name):
-            if table.unfiltered and table.snapshot_id is not None:
-                return _unfiltered(table, reference.relation.name), True
+            if (table.unfiltered or table.where) and table.snapshot_id is not None:
+                return _through_condition(table, reference.relation.name), True
             if table.sql is None:
                 return pinned_table(name, table.snapshot_id), False
             return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(reference.relation.name)}"), True
@@ -269,15 +271,16 @@ def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
     return f"({pinned})" if alias else pinned
 
 
-def _unfiltered(table: PinnedTable, name: str) -> str:
-    """Return a table at a snapshot as a subquery through which Spark pushes no filter.
+def _through_condition(table: PinnedTable, name: str) -> str:
+    """Return a table at a snapshot as a subquery with a condition, or as one through which Spark pushes no filter.
 
     Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot. If a name
     now means another column, Iceberg would skip files by the statistics of the wrong column. Spark does not push
     filters below a nondeterministic one.
     """
     pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
-    return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(name)})"
+    condition = "spark_partition_id() >= 0" if table.unfiltered else table.where
+    return f"((SELECT * FROM {pinned} WHERE {condition}) AS {quote(name)})"
 
 
 def _check_path(query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> None:

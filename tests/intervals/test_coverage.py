@@ -9,25 +9,31 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.coverage import Cover, Units, cover
+from airflow_mv.freshness.known import with_count
+from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import ObservedTable, PartFreshness, State, assess
+from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.coverage import MAX_COVERED, coverage
+from airflow_mv.refresh.coverage import MAX_COVERED, count, coverage
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
+from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import IntervalPart, after, bounds
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.times import unit_number, unit_start
 from tests.cli.support import call
 from tests.engine.support import configure, reload_configuration
-from tests.intervals.support import VIEW, Days, days, days_lake
+from tests.intervals.support import SALES, VIEW, Days, days, days_lake, sold
 from tests.intervals.test_parts import DAY, base, interval, record
 
 #: What a refresh of one interval would do, by the state of the interval.
@@ -152,10 +158,8 @@ def test_a_daily_backfill_of_daily_appends_stays_fresh(lake: Days) -> None:
         lake.sell((number, number))
         lake.refresh_days(number, number + 1)
     found = coverage(lake.catalog, VIEW, now=datetime(2030, 1, 1, tzinfo=UTC))
-    assert (str(found), found.unit, len(found.ranges)) == ("6 of 6 days fresh", "day", 2)
-    assert found.counts == {Cover.FRESH: 1, Cover.UNAFFECTED: 5, Cover.STALE: 0, Cover.NEVER_COMPUTED: 0}
-    soon = datetime(2024, 6, 11, 13, tzinfo=UTC)
-    assert str(coverage(lake.catalog, VIEW, now=soon)) == "6 of 8 days fresh"  # up to today, which is not over
+    assert (str(found), found.unit, len(found.ranges)) == ("6 of 8 days fresh", "day", 3)
+    assert found.counts == {Cover.FRESH: 1, Cover.UNAFFECTED: 5, Cover.STALE: 0, Cover.NEVER_COMPUTED: 2}
 
 
 def test_intervals_that_are_none_of_the_view_are_refused(lake: Days) -> None:
@@ -213,10 +217,95 @@ def test_the_command_shows_ranges_and_how_many_are_fresh(
     assert [call(*asked, "--check").code, call(*asked[:-1], "2024-06-02", "--check").code] == [3, 0]
     assert call("status", "--all", "--intervals").code == 2
     plain = ["status", f"lake.{VIEW}"]
-    assert call(*plain).stdout.startswith("lake.sales.daily  stale  1 of 2 days fresh  refreshed 20")
+    first, why, *_ = call(*plain).stdout.splitlines()
+    assert first.startswith("lake.sales.daily  stale  1 of 2 days fresh  refreshed 20")
+    assert why == "  of 2 days: 1 stale (INTERVALS)"
     reads.clear()
     assert call(*plain, "--json").json[0]["coverage"] == {"unit": "day", "intervals": 2, "up_to_date": 1}
     assert reads == []
     assert call(*asked, "--interval", "2024-06-01", "2024-06-02").code == 2
     monkeypatch.undo()
     reload_configuration()
+
+
+# ------------------------------------------------------------------- days that are derived from times
+TIMES = pa.schema([("at", pa.timestamp("us", tz="UTC")), ("amount", pa.int64())])
+BERLIN = "to_date(from_utc_timestamp(at, 'Europe/Berlin'))"
+
+
+def berlin(number: int, hour: int = 12) -> datetime:
+    """A local time in Berlin, by days from the first of September 2024."""
+    return datetime(2024, 9, 1, hour, tzinfo=ZoneInfo("Europe/Berlin")) + timedelta(days=number)
+
+
+def at_times(lake: Days, *moments: datetime) -> None:
+    """Append a row for each time, in one file."""
+    lake.load("at").append(pa.Table.from_pylist([{"at": at.astimezone(UTC), "amount": 1} for at in moments], TIMES))
+
+
+def days_of(first: int, after: int) -> Span:
+    """Days from the first of September 2024."""
+    return Span(*(datetime(2024, 9, 1, tzinfo=UTC) + timedelta(days=number) for number in (first, after)))
+
+
+@pytest.fixture
+def local(lake: Days) -> str:
+    """A view by days of Berlin, over 49 days that include the end of summer time; 36 of them are computed."""
+    lake.iceberg.create_table("sales.at", schema=TIMES)
+    for number in range(49):
+        at_times(lake, berlin(number, 0), berlin(number, 23) + timedelta(minutes=59))
+    sql = f"SELECT {BERLIN} AS day, count(*) AS n FROM sales.at GROUP BY {BERLIN}"
+    return str(lake.view("local", sql, properties={"airflow-mv.interval-column": "day"}))
+
+
+@pytest.mark.parametrize("late", [(3, 20), (55, 56)])
+def test_late_rows_make_the_days_stale_that_they_belong_to(lake: Days, local: str, late: tuple[int, int]) -> None:
+    """Their files have bounds of a time, from which the day of another zone is derived; also on the longest day."""
+    lake.refresh(local, options=RefreshOptions(interval=days_of(0, 60)))
+    for number in late:
+        at_times(lake, *(berlin(number, hour) for hour in (0, 2, 3, 12, 23)))
+    found = coverage(lake.catalog, local, start=days_of(0, 60).start, end=days_of(0, 60).end)
+    stale = [item for item in found.ranges if item.state == Cover.STALE]
+    dates = [item.start.date() + timedelta(days=number) for item in stale for number in range(item.count)]
+    assert dates == [berlin(number).date() for number in late]
+    assert found.counts == {Cover.FRESH: 0, Cover.UNAFFECTED: 58, Cover.STALE: 2, Cover.NEVER_COMPUTED: 0}
+
+
+def test_days_that_were_never_computed_count(lake: Days, local: str) -> None:
+    """Four of the 49 days that the base table has were computed."""
+    lake.refresh(local, options=RefreshOptions(interval=days_of(10, 14)))
+    found = coverage(lake.catalog, local)
+    assert (str(found), found.counts[Cover.NEVER_COMPUTED]) == ("4 of 49 days fresh", 45)
+    assert (found.ranges[0].start, found.ranges[-1].end) == (days_of(0, 49).start, days_of(0, 49).end)
+    counted = with_count(status(lake.catalog, local).to_dict(), count(lake.catalog, observe(lake.catalog, local)))
+    assert counted["coverage"] == {"unit": "day", "intervals": 49, "up_to_date": 4}
+    assert counted["reasons"][0]["message"] == found.behind == "of 49 days: 45 never computed"
+
+
+def test_days_beyond_the_filters_of_the_query_do_not_count(lake: Days, local: str) -> None:
+    """Nor do those of files without a value. A file without bounds makes them unknown: then the recorded ones count."""
+    narrow = f"SELECT day, n FROM (SELECT {BERLIN} AS day, amount AS n FROM sales.at) WHERE day >= DATE'2024-10-10'"
+    view = lake.view("narrow", narrow, properties={"airflow-mv.interval-column": "day"})
+    lake.refresh(view, options=RefreshOptions(interval=days_of(40, 41)))
+    assert str(coverage(lake.catalog, view)) == "1 of 10 days fresh"
+    lake.load("at").append(pa.Table.from_pylist([{"at": None, "amount": 1}], TIMES))
+    assert str(coverage(lake.catalog, view)) == "1 of 10 days fresh"
+    with lake.load("at").transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    at_times(lake, berlin(70))
+    assert str(coverage(lake.catalog, view)) == "0 of 1 day fresh"
+
+
+def test_days_of_many_files_are_those_of_the_partitions(lake: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests of a large table are not opened: their list has the bounds of partitions."""
+    lake.iceberg.create_table("sales.dated", schema=SALES)
+    with lake.load("dated").update_spec() as spec:
+        spec.add_identity("day")
+    for numbers in ((3, 5), (9,)):
+        lake.load("dated").append(sold([(number, 1) for number in numbers]))
+    sql = "SELECT last_day(day) AS day, amount FROM sales.dated WHERE day < DATE'2024-06-09'"
+    view = lake.view("dated_days", sql, properties={"airflow-mv.interval-column": "day"})
+    monkeypatch.setattr("airflow_mv.catalog.statistics._MOST_MANIFESTS", 1)
+    assert str(coverage(lake.catalog, view)) == "0 of 1 day fresh"
+    (only,) = coverage(lake.catalog, view).ranges
+    assert only.start == datetime(2024, 6, 30, tzinfo=UTC)

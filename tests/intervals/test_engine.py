@@ -12,9 +12,11 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.catalog import Layout
 from airflow_mv.freshness.changes import ends_of_commits
+from airflow_mv.freshness.coverage import Cover
 from airflow_mv.freshness.state import State
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.refresh.coverage import coverage
 from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.refresh.verify import verify
@@ -204,3 +206,37 @@ def test_the_command_line_plans_refreshes_and_reports_intervals(spark_lake: Lake
     assert fresh.json[0]["intervals"][0]["fresh"] is True
     assert "2024-06-01T00:00:00 to 2024-06-03T00:00:00" in history.stdout
     assert call("status", view, *column).code == 2
+
+
+def test_days_of_another_zone_are_computed_from_the_files_of_their_hours(
+    spark_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Late rows make their days stale, on the longest day too, and Iceberg skips the files of other days."""
+    lake = spark_lake
+    lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    lake.run("CREATE TABLE {ns}.events (at timestamp, n int) USING iceberg PARTITIONED BY (days(at))")
+    day = "to_date(from_utc_timestamp(at, 'Europe/Berlin'))"
+    sql = f"SELECT {day} AS day, count(*) AS n FROM (SELECT at FROM {{ns}}.events WHERE n > 0) e GROUP BY {day}"
+    for number in range(20, 31):
+        hours = ("22:00:00", "23:30:00") if number > 26 else ("21:00:00", "21:59:59")
+        values = ", ".join(f"(TIMESTAMP '2024-10-{number} {hour}', 1)" for hour in ("00:30:00", *hours))
+        lake.run(f"INSERT INTO {{ns}}.events VALUES {values}")
+    lake.create("local", sql, properties={"airflow-mv.interval-column": "day"})
+    lake.refresh("local", interval=span("2024-10-20", "2024-11-01"))
+    late = "(TIMESTAMP '2024-10-26 22:00:00', 1), (TIMESTAMP '2024-10-27 22:59:59', 1)"
+    for values in (late, "(TIMESTAMP '2024-10-21 22:30:00', 1)"):
+        lake.run(f"INSERT INTO {{ns}}.events VALUES {values}")
+
+    found = coverage(lake.catalog, lake("local"))
+    stale = [item for item in found.ranges if item.state == Cover.STALE]
+    assert [(item.start.day, item.count) for item in stale] == [(22, 1), (27, 1)], found
+
+    for item in stale:
+        lake.refresh("local", interval=Span(item.start, item.end))
+    hours = "`at` >= TIMESTAMP_NTZ '2024-10-26 22:00:00' AND `at` < TIMESTAMP_NTZ '2024-10-27 23:00:00'"
+    assert hours in str(lake.scripts[-1])
+    wanted = sorted(tuple(map(str, row)) for row in lake.sql(sql).collect())
+    assert stored(lake, "local") == wanted
+    assert str(coverage(lake.catalog, lake("local"))) == "12 of 12 days fresh"
+    monkeypatch.setattr("airflow_mv.catalog.statistics._MOST_MANIFESTS", 1)
+    assert str(coverage(lake.catalog, lake("local"))) == "12 of 12 days fresh"  # by the bounds of the partitions

@@ -20,7 +20,7 @@ export function showView(page, asked) {
   document.title = `${asked.view} · Materialized views`;
   const back = h("a", { class: "back", href: address({ dag: asked.dag }) }, "‹ All views");
   const head = h("div", null, h("h1", null, asked.view));
-  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Looking at the view …")), plan: card("What a refresh would do now", waiting()), graph: h("div"), intervals: h("div") };
+  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Looking at the view …")), plan: card("What a refresh would do now", waiting()), why: h("div"), graph: h("div"), intervals: h("div") };
   show(page, back, head, parts.facts);
   new View(asked, parts).start();
 }
@@ -61,11 +61,12 @@ class View {
   draw(facts) {
     const moved = this.seen?.refresh_id !== facts.refresh_id || this.seen?.state !== facts.state;
     this.seen = facts;
+    show(this.parts.why, why(facts, this.coverage));
     show(this.parts.head, heading(facts, this.coverage), actions(facts, () => this.update()));
     show(
       this.parts.facts,
       this.parts.intervals,
-      h("div", { class: "columns" }, why(facts), this.parts.plan),
+      h("div", { class: "columns" }, this.parts.why, this.parts.plan),
       baseTables(facts.base_tables, this.linkTo),
       refreshes(facts, this),
       this.parts.graph,
@@ -89,6 +90,7 @@ class View {
     }
     this.strip = new Strip(this.seen, this.coverage, () => this.update()).like(this.strip);
     show(this.parts.intervals, this.strip.draw());
+    show(this.parts.why, why(this.seen, this.coverage));
     show(this.parts.head, heading(this.seen, this.coverage), actions(this.seen, () => this.update()));
   }
 
@@ -138,10 +140,11 @@ function reasons(items) {
   return h("ul", { class: "reasons" }, items.map(({ code, message }) => h("li", null, message, " ", h("code", { class: "code" }, code))));
 }
 
-function why(facts) {
+function why(facts, coverage) {
   const title = facts.state === "fresh" ? "Why it is fresh" : `Why it is ${facts.state.replace("-", " ")}`;
   const expiring = facts.expiring.map((text) => h("li", { class: "why" }, text));
-  return card(title, reasons(facts.reasons), expiring.length ? h("ul", { class: "reasons" }, expiring) : null);
+  const counted = facts.state === "stale" && coverage?.behind ? [{ code: "INTERVALS", message: coverage.behind }] : [];
+  return card(title, reasons([...counted, ...facts.reasons]), expiring.length ? h("ul", { class: "reasons" }, expiring) : null);
 }
 
 function plan(found, hasIntervals) {
