@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import getpass
@@ -30,7 +31,13 @@ import click
 from rich.console import Console
 
 from airflow_mv.checks import read_checks
-from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, MaterializedViewError
+from airflow_mv.errors import (
+    ConfigurationError,
+    InvalidIdentifierError,
+    InvalidMetadataError,
+    InvalidQueryError,
+    MaterializedViewError,
+)
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier, split
 
@@ -608,6 +615,28 @@ def _show(found: RunPins) -> None:
         out.print(f"not pinned: {name}: {why}", markup=False)
 
 
+def query_text(sql: str | None, file: Path | None) -> str | None:
+    """Return the query of ``--sql`` or ``--sql-file``.
+
+    Raises:
+        InvalidQueryError: The file is not text in UTF-8. A byte order mark is accepted.
+    """
+    if sql and file:
+        raise click.UsageError("--sql and --sql-file exclude each other")
+    if file is None:
+        return sql
+    content = file.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        is_utf_16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        found = "this is UTF-16" if is_utf_16 else f"byte {error.start + 1} is not"
+        raise InvalidQueryError(f"{file}: UTF-8 is expected, and {found}: save the file as UTF-8") from None
+    if "\0" in text:
+        raise InvalidQueryError(f"{file}: UTF-8 is expected, and this has zero bytes, as UTF-16 has: save it as UTF-8")
+    return text
+
+
 def with_pins(command: Command) -> Command:
     """Add ``--pins``."""
     return click.option(
@@ -630,7 +659,7 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
     if file is None:
         return None
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_bytes())
     except ValueError as error:
         raise InvalidMetadataError(f"pins in {file}: no JSON: {error}") from None
     run = RunPins.read(document, source=f"pins in {file}")

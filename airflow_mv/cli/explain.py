@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_mv.cli.context import catalog_of_query, common, open_catalog, open_named, out, print_json, visible
+from airflow_mv.cli.context import (
+    catalog_of_query,
+    common,
+    open_catalog,
+    open_named,
+    out,
+    print_json,
+    query_text,
+    visible,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.units import human
 
@@ -58,9 +67,7 @@ def explain(
     from airflow_mv.refresh.explain import Requirement, require
     from airflow_mv.refresh.explain import explain as explained
 
-    if sql and sql_file:
-        raise click.UsageError("--sql and --sql-file exclude each other")
-    text = sql_file.read_text(encoding="utf-8") if sql_file else sql
+    text = query_text(sql, sql_file)
     if view is None and text is None:
         raise click.UsageError("name a view, or give a query with --sql or --sql-file")
     wanted = [Requirement.read(item) for item in requirements]

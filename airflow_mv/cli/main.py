@@ -31,6 +31,7 @@ from airflow_mv.cli.context import (
     print_json,
     print_json_rows,
     progress,
+    query_text,
     sparked,
     split_namespace,
     stager_for,
@@ -181,10 +182,8 @@ def create(
     from airflow_mv.spec.storage_settings import SORT_PROPERTY
     from airflow_mv.sql.translation import texts_of
 
-    if sql and sql_file:
-        raise click.UsageError("--sql and --sql-file exclude each other")
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
-    text = sql_file.read_text(encoding="utf-8") if sql_file else sql
+    text = query_text(sql, sql_file)
     definition |= {name: definition[name] or None for name in ("checks", "columns")}
     definition["accept"] = accepts_modes(requirements)
     definition["column_comments"] = dict(_pair(item, "--column-comment") for item in definition["column_comments"])

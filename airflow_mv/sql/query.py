@@ -324,6 +324,8 @@ _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro
 PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 #: A token as sqlglot prints it in a message, to be replaced by its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
+#: A text that is the name of a file, unless it begins like a query.
+_FILE_NAME = re.compile(r"[^\r\n;'\"`()]+\.(sql|hql|ddl)(\.j2|\.jinja2?)?", re.IGNORECASE)
 _PLAIN_PART = re.compile(r"\w+")
 _SNAPSHOT_ID = re.compile(r"[0-9]{1,19}")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)?)?", re.ASCII)
@@ -581,13 +583,23 @@ def _without_last_semicolons(sql: str, tokens: list[Token]) -> tuple[str, list[T
 
 def _check_tokens(text: str, tokens: Sequence[Token], view: str) -> None:
     """Refuse text that sqlglot may read differently than Spark, wherever it occurs."""
-    if tokens[0].token_type not in _FIRST_WORDS:
-        raise query_error(text, tokens[0].start, "this is not a query: it must begin with SELECT or WITH", view)
+    if message := _not_a_query(text, tokens[0]):
+        raise query_error(text, tokens[0].start, message, view)
     for index, token in enumerate(tokens):
         before = tokens[index - 1].token_type if index else None
         after = tokens[index + 1] if index + 1 < len(tokens) else None
         if message := _refusal(token, before, after):
             raise query_error(text, token.start, message, view)
+
+
+def _not_a_query(text: str, first: Token) -> str | None:
+    begins = first.token_type in _FIRST_WORDS
+    if _FILE_NAME.fullmatch(text.strip()) and not (begins and re.search(r"\s", text.strip())):
+        return "this is the name of a file, not a query: give --sql-file, or the file's text as sql"
+    if begins:
+        return None
+    mark = " (before it is a byte order mark: read its file as utf-8-sig)" if text.startswith("\ufeff") else ""
+    return f"this is not a query: it must begin with SELECT or WITH{mark}"
 
 
 def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str | None:

@@ -104,6 +104,26 @@ def test_wrong_usage_ends_with_two(shop: Lake, arguments: list[str], message: st
     assert message in " ".join(ended.stderr.split())
 
 
+@pytest.mark.parametrize("command", ["create", "explain"])
+def test_a_file_with_a_query_is_text_in_utf_8(shop: Lake, tmp_path: Path, command: str) -> None:
+    """Editors write a byte order mark, and PowerShell writes UTF-16."""
+    file, sql = tmp_path / "daily.sql", DAILY.replace("{ns}", f"{LAKE}.{shop.namespace}") + " -- Größe"
+    wrong = {
+        sql.encode("utf-16"): "UTF-8 is expected, and this is UTF-16",
+        sql.encode("utf-16-le"): "UTF-8 is expected, and byte",
+        sql.replace("ö", "o").replace("ß", "s").encode("utf-16-be"): "zero bytes, as UTF-16 has",
+        sql.encode("latin-1"): r"UTF-8 is expected, and byte \d+ is not",
+        str(file).encode(): "this is the name of a file, not a query: give --sql-file",
+    }
+    for content, message in wrong.items():
+        file.write_bytes(content)
+        ended = call(command, shop("read"), "--sql-file", str(file))
+        assert (ended.code, len(ended.error.splitlines()) <= 3) == (1, True)
+        assert re.search(message, ended.error), ended.error
+    file.write_bytes(sql.encode("utf-8-sig"))
+    assert call(command, shop(f"read_{command}"), "--sql-file", str(file)).code == 0
+
+
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
