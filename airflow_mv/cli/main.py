@@ -78,7 +78,9 @@ def main() -> None:
 @main.command()
 @click.argument("view")
 @click.option("--sql", help="The query. Without it, the plain view of this name becomes a materialized one.")
-@click.option("--sql-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the query.")
+@click.option(
+    "--sql-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the query, in UTF-8."
+)
 @click.option(
     "--refresh-strategy",
     type=click.Choice(["full", "incremental"]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +18,7 @@ from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import BY_FORMAT, METASTORE, Identifier, Selector, kind_of
 from airflow_mv.spec.times import parse_time
-from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, TooManyStepsError, tokenized
+from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, TooManyStepsError, tokenized, with_names
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
@@ -304,6 +305,8 @@ TextSpan = tuple[int, int]
 
 _FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES, TokenType.L_PAREN)
 _QUERIES = (exp.Query, exp.Values)
+#: In a longer text no keyword is tried as a name.
+_MAX_TOKENS_OF_HINT = 5000
 _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
 #: Functions that may read a file by its path, and their number of arguments without a path.
@@ -637,8 +640,9 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
     except ParseError as error:
         details = error.errors[0]
         description = _TOKEN.sub(r"\1", details["description"])
-        message = f"sqlglot, which parses the query before Spark, fails: {description}"
-        raise query_error(text, len(details["start_context"] or ""), message, view) from error
+        place = len(details["start_context"] or "")
+        message = f"sqlglot, which parses the query before Spark, fails: {description}{_hint(text, tokens, place)}"
+        raise query_error(text, place, message, view) from error
     except TooManyStepsError as error:
         message = "the query takes sqlglot too long to parse: write CROSS JOIN for a JOIN without ON, nest STRUCT less"
         raise InvalidQueryError(f"view {view}: {message}") from error
@@ -649,7 +653,27 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
         raise InvalidQueryError(message) from error
     if len(trees) != 1 or trees[0] is None:
         raise query_error(text, tokens[0].start, "this is not one query", view)
+    if not _has_columns(trees[0]):
+        hint = _hint(text, tokens, len(text))
+        message = f"sqlglot, which parses the query before Spark, finds a SELECT without columns{hint}"
+        raise query_error(text, tokens[0].start, message, view)
     return trees[0]
+
+
+def _has_columns(tree: exp.Expr) -> bool:
+    return all(select.expressions for select in tree.find_all(exp.Select))
+
+
+def _hint(text: str, tokens: Sequence[Token], place: int) -> str:
+    """Return what to do if a keyword before a place is the reason that sqlglot fails there."""
+    if len(tokens) > _MAX_TOKENS_OF_HINT:
+        return ""
+    for word, changed in with_names(tokens, place):
+        with suppress(ParseError, TooManyStepsError, RecursionError, *PARSER_FAULTS):
+            trees = _BoundedParser(dialect=AsWritten()).parse(changed, text)
+            if len(trees) == 1 and isinstance(trees[0], _QUERIES) and _has_columns(trees[0]):
+                return f". If {word} is a name here, write `{word}` in backticks"
+    return ""
 
 
 def _check_relations(text: str, tree: exp.Expr, view: str) -> None:

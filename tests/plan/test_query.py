@@ -214,6 +214,36 @@ def test_a_text_that_cannot_be_pinned_or_is_not_a_query_is_refused_with_the_posi
     assert VIEW in str(caught.value)
 
 
+#: Names that need no backticks: Spark accepts them.
+WORDS_OF_SQLGLOT = (
+    *("returning", "partitioned_by", "xor", "glob", "notnull", "connect_by_root", "values", "any", "for", "if"),
+)
+
+
+@pytest.mark.parametrize("word", WORDS_OF_SQLGLOT)
+def test_a_word_that_is_a_keyword_for_sqlglot_alone_is_a_name(word: str) -> None:
+    """Of a column, a table and an alias; Spark's own keywords that it allows as names, too."""
+    sql = f"SELECT {word}, t.{word} AS x, y AS {word}, sum({word}) FROM s.{word} AS t WHERE {word} > 1 GROUP BY {word}"
+    quoted = sql.replace(word, f"`{word}`")
+    assert parsed(sql).tree.sql("spark", identify=True) == parsed(quoted).tree.sql("spark", identify=True)
+    assert names(sql) == [f"lake.s.{word}"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        ("SELECT case + 1 AS y FROM t", "case"),
+        ("SELECT a FROM t WHERE LIKE LIKE 'x'", "LIKE"),
+        ("SELECT union, count(*) FROM t GROUP BY union", "union"),
+        ("SELECT except FROM t", "except"),
+    ],
+)
+def test_a_keyword_that_may_be_a_name_is_named(sql: str, word: str) -> None:
+    """sqlglot's own message shows another place."""
+    with pytest.raises(InvalidQueryError, match=f"If {word} is a name here, write `{word}` in backticks"):
+        parsed(sql)
+
+
 @pytest.mark.parametrize(
     ("sql", "column"),
     [
@@ -518,6 +548,6 @@ def test_half_a_surrogate_pair_is_not_a_string_literal() -> None:
 def test_an_error_of_the_parser_quotes_the_word_and_not_sqlglot_s_token() -> None:
     """``<Token token_type: …>`` has no meaning for the author of a query."""
     with pytest.raises(InvalidQueryError) as raised:
-        parsed("SELECT FROM WHERE")
+        parsed("SELECT x FROM WHERE y > 1 WHERE")
     assert "Expected table name but got WHERE" in str(raised.value)
     assert "Token" not in str(raised.value)
