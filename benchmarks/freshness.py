@@ -136,8 +136,8 @@ class Lake:
     snapshots: int
 
     @classmethod
-    def make(cls, folder: Path, options: argparse.Namespace, snapshots: int) -> Lake:
-        """Make base tables of so many snapshots, and views that are fresh."""
+    def make(cls, folder: Path, options: argparse.Namespace, snapshots: int, *, depth: int = 1) -> Lake:
+        """Make base tables of so many snapshots, and views that are fresh, in chains of this depth."""
         folder.mkdir(parents=True)
         properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": str(folder)}
         tables = tuple(f"t{number}" for number in range(options.tables))
@@ -151,6 +151,7 @@ class Lake:
         catalog = lake.open()
         for number, view in enumerate(views):
             names = [tables[(number + step) % len(tables)] for step in range(_READS)]
+            names[0] = f"v{number - 1}" if number % depth else names[0]
             sql = " UNION ALL ".join(f"SELECT id, name FROM lake.{_NAMESPACE}.{name}" for name in names)
             create(catalog, view, Definition(sql), stager=empty_storage(catalog))
             plan = plan_refresh(catalog, view)

@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--views", type=int, default=10_000, metavar="N", help="views")
     parser.add_argument("--tables", type=int, default=2_000, metavar="M", help="base tables; a view reads three")
     parser.add_argument("--snapshots", type=int, default=10, help="of each base table")
+    parser.add_argument(
+        "--depth", type=int, default=1, metavar="D", help="views in a chain, each of which reads the last"
+    )
     parser.add_argument("--repeat", type=int, default=3, metavar="R", help="runs of each measurement")
     parser.add_argument("--uri", help="the catalog's database; by default a new SQLite file")
     parser.add_argument("--postgres", action="store_true", help="in a PostgreSQL server that is started for the run")
@@ -50,6 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         print(f"{options.views} views over {options.tables} tables: made in {time.perf_counter() - started:.0f} s")
         runs = _measure(many, options)
     size = f"{options.views:,} views over {options.tables:,} base tables (3 each, {options.snapshots} snapshots)"
+    size += f", in chains of {options.depth}" if options.depth > 1 else ""
     tables = report.shown(f"Looks at {size}, {many.kind}, {options.repeat} runs", facts, _table(runs))
     return {"benchmark": "many-views", "machine": facts, "runs": runs, "tables": tables}
 
@@ -67,16 +71,15 @@ class Many:
     @classmethod
     def make(cls, folder: Path, options: argparse.Namespace) -> Many:
         """Write the files and rows."""
-        first = argparse.Namespace(tables=3, number=1)
-        lake = Lake.make(folder, first, options.snapshots)
+        first = argparse.Namespace(tables=3, number=options.depth)
+        lake = Lake.make(folder, first, options.snapshots, depth=options.depth)
         pointers = lake.open()
-        view = pointers.load(lake.views[0])
-        storage = pointers.load_storage(view)
         many = cls(folder, options.uri or f"sqlite:///{folder / 'many.db'}", options.tables)
         patterns = [_Copy.of(lake.pyiceberg().load_table(("bench", name))) for name in lake.tables]
         table_rows = [("TABLE", f"t{number}", many._table(patterns[0], number)) for number in range(options.tables)]
-        copy = _Copy.of_view(view, storage, [item.uuid for item in patterns])
-        view_rows = [("VIEW", f"v{number}", many._view(copy, number)) for number in range(options.views)]
+        uuids = [item.uuid for item in patterns]
+        copies = [_Copy.of_view(view, pointers.load_storage(view), uuids) for view in map(pointers.load, lake.views)]
+        view_rows = [("VIEW", f"v{number}", many._view(copies, number)) for number in range(options.views)]
         many._insert([*table_rows, *view_rows])
         return many
 
@@ -90,11 +93,15 @@ class Many:
         self.locations[f"t{number}"] = location
         return location
 
-    def _view(self, pattern: _Copy, number: int) -> str:
-        words = {"v0": f"v{number}", pattern.uuid: _uuid("v", number), pattern.storage_uuid: _uuid("s", number)}
-        for step, own in enumerate(pattern.table_uuids):
-            table = (3 * number + step) % self.tables
-            words |= {f"t{step}": f"t{table}", own: _uuid("t", table)}
+    def _view(self, chain: list[_Copy], number: int) -> str:
+        """Write a view of a chain: all chains are copies of one."""
+        first, pattern, words = number - number % len(chain), chain[number % len(chain)], dict[str, str]()
+        for place, view in enumerate(chain):
+            own = first + place
+            words |= {f"v{place}": f"v{own}", view.uuid: _uuid("v", own), view.storage_uuid: _uuid("s", own)}
+        for step, own_uuid in enumerate(pattern.table_uuids):
+            table = (3 * first + step) % self.tables
+            words |= {f"t{step}": f"t{table}", own_uuid: _uuid("t", table)}
         return pattern.write(words)
 
     def _insert(self, rows: list[tuple[str, str, str]]) -> None:
