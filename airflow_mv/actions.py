@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.read import log_what_is_read, readable
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.time_travel import TimeTravel
+from airflow_mv.refresh.with_inputs import pinned_chain
 from airflow_mv.registry.model import RefreshRow, Requester
 from airflow_mv.registry.settings import PLACE
 from airflow_mv.script import Outcome, Stager
@@ -114,6 +115,45 @@ def define_view(
     done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
     is_new = done.action in ("created", "adopted", "replaced")
     return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
+
+
+def refresh_with_inputs(
+    catalog: MaterializedViewCatalog,
+    views: Sequence[Identifier],
+    *,
+    stager: Stager,
+    options: RefreshOptions | None = None,
+    on_plan: Callable[[RefreshPlan], None] | None = None,
+    requester: Requester | None = None,
+) -> list[RefreshResult]:
+    """Refresh views after the materialized views that they read, all from one set of base snapshots.
+
+    Args:
+        catalog: Where the views are.
+        views: Their names.
+        stager: Runs the scripts.
+        options: How to refresh these views. The views that they read are refreshed as a whole, without it, but from
+            the same time (``as_of``).
+        on_plan: Called with each plan before it is carried out.
+        requester: Who requested it, for the registry.
+
+    Returns:
+        The results of all of them, in their order.
+    """
+    given = options or RefreshOptions()
+    chain = pinned_chain(catalog, views, as_of=given.as_of)
+    own, results = replace(given, as_of=None), list[RefreshResult]()
+    for view in chain.views:
+        results += refresh_views(
+            catalog,
+            [view],
+            stager=stager,
+            options=own if view in views else None,
+            pins=chain.pins,
+            on_plan=on_plan,
+            requester=requester,
+        )
+    return results
 
 
 def add_to_registry(
@@ -234,6 +274,6 @@ def read(
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
     stager = session_stager(home, spark)
-    found = readable(home, view, wanted, refresh=lambda view: refresh_views(home, [view], stager=stager))
+    found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)

@@ -47,6 +47,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
             found.view("tabled", "SELECT id, amount FROM sales.returns", layout="table"),
             found.view("nested", "SELECT region, count(*) AS n FROM sales.both GROUP BY region"),
             found.view("upper", "SELECT region FROM sales.pointed"),
+            found.view("roof", "SELECT region FROM sales.upper UNION ALL SELECT CAST(id AS STRING) FROM sales.tabled"),
         ]
         for name in names:
             found.refresh(name)

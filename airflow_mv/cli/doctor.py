@@ -21,7 +21,7 @@ from airflow_mv.catalog.configured import configured
 from airflow_mv.catalog.files import join
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.chains import Chains
 from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA
 from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.quoting import quote
@@ -137,7 +137,7 @@ def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator
 
 def _base_tables(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Inspection]:
     try:
-        observation = observe(catalog, view)
+        observation = Chains().observe(catalog, view)
     except MaterializedViewError as error:
         yield Inspection(f"{view}: base tables", ok=False, found=str(error))
         return

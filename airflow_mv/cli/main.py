@@ -51,12 +51,15 @@ from airflow_mv.cli.versions import versions
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
     from airflow_mv.freshness.known import CatalogStatuses
     from airflow_mv.freshness.observe import Observation
     from airflow_mv.refresh import RefreshOptions
     from airflow_mv.refresh.define import OnChange
     from airflow_mv.refresh.definition import Definition
+    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.refresh.stagers import InProcessStager
     from airflow_mv.refresh.time_travel import TimeTravel
     from airflow_mv.spec.identifiers import Identifier
@@ -375,6 +378,12 @@ def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool
 @click.argument("views", nargs=-1)
 @click.option("--namespace", help="All materialized views of catalog.namespace.")
 @click.option("--all", "whole", metavar="CATALOG", help="All materialized views of a catalog.")
+@click.option(
+    "--with-inputs",
+    is_flag=True,
+    help="First refresh the materialized views of the same catalog that the named ones read, directly or through "
+    "others, all from one set of base snapshots. Options other than --as-of are for the named ones.",
+)
 @with_pins
 @sparked
 @common
@@ -384,6 +393,7 @@ def refresh(
     views: tuple[str, ...],
     namespace: str | None,
     whole: str | None,
+    with_inputs: bool,
     options: RefreshOptions,
     pins: Path | None,
     master: str | None,
@@ -396,14 +406,15 @@ def refresh(
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
     with its exit code.
     """
-    from airflow_mv.actions import refresh_views
     from airflow_mv.maintenance.run import maintain_after_refresh
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
+    if with_inputs and pins is not None:
+        raise click.UsageError("--with-inputs and --pins exclude each other: --with-inputs pins the base tables itself")
     if not views:
-        if pins is not None:
-            raise click.UsageError("--pins needs named views")
+        if pins is not None or with_inputs:
+            raise click.UsageError(f"{'--pins' if pins else '--with-inputs'} needs named views")
         catalog, identifiers = chosen_views((), namespace, conn_id, whole=whole)
         stager = stager_for(catalog, master, remote)
         refresh_each(catalog, identifiers, options, stager, as_json=as_json)
@@ -411,16 +422,8 @@ def refresh(
     catalog, identifiers = open_catalog(views, conn_id)
     stager = stager_for(catalog, master, remote)
     show_plan = None if as_json else render.plan_line
-    given = pins_of(catalog, identifiers, pins)
-    results = refresh_views(
-        catalog,
-        identifiers,
-        stager=stager,
-        options=options,
-        pins=given,
-        on_plan=show_plan,
-        requester=this_user(),
-    )
+    refresh_named = _with_inputs if with_inputs else partial(_as_named, pins=pins)
+    results = refresh_named(catalog, identifiers, stager, options, show_plan)
     for result in results:
         maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
     documents = [result.to_dict() for result in results]
@@ -429,6 +432,35 @@ def refresh(
         return
     for document in documents:
         render.result(document)
+
+
+def _as_named(
+    catalog: MaterializedViewCatalog,
+    views: list[Identifier],
+    stager: InProcessStager,
+    options: RefreshOptions,
+    on_plan: Callable[[RefreshPlan], None] | None,
+    *,
+    pins: Path | None,
+) -> list[RefreshResult]:
+    from airflow_mv.actions import refresh_views
+
+    given = pins_of(catalog, views, pins)
+    return refresh_views(
+        catalog, views, stager=stager, options=options, pins=given, on_plan=on_plan, requester=this_user()
+    )
+
+
+def _with_inputs(
+    catalog: MaterializedViewCatalog,
+    views: list[Identifier],
+    stager: InProcessStager,
+    options: RefreshOptions,
+    on_plan: Callable[[RefreshPlan], None] | None,
+) -> list[RefreshResult]:
+    from airflow_mv.actions import refresh_with_inputs
+
+    return refresh_with_inputs(catalog, views, stager=stager, options=options, on_plan=on_plan, requester=this_user())
 
 
 @main.command()
@@ -472,14 +504,14 @@ def read(
     conn_id: str | None,
 ) -> None:
     """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
-    from airflow_mv.actions import refresh_views
+    from airflow_mv.actions import refresh_with_inputs
     from airflow_mv.refresh.read import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
 
     def refreshed(view: Identifier) -> None:
-        refresh_views(catalog, [view], stager=stager)
+        refresh_with_inputs(catalog, [view], stager=stager)
 
     found = readable(catalog, identifier, wanted, refresh=None if no_refresh else refreshed)
     result = read_arrow(catalog, found, limit=limit)

@@ -74,6 +74,10 @@ class ObservedView(Protocol):
     def tables(self) -> tuple[ObservedTable, ...]:
         """The base tables as they are now."""
 
+    @property
+    def behind(self) -> Lag | None:
+        """The lag through the materialized views that it reads, if that was determined."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableLag:
@@ -140,6 +144,8 @@ def lag(view: ObservedView) -> Lag:
     Args:
         view: The observation of the view.
     """
+    if view.behind is not None:
+        return view.behind
     freshness = view.freshness
     if freshness.of_rows != State.STALE:
         return Lag(freshness.of_rows)
@@ -149,12 +155,12 @@ def lag(view: ObservedView) -> Lag:
     found: dict[str, TableLag] = {}
     for change in changes:
         if change.changed:
-            one = _table_lag(change, tables[change.identifier])
-            found[one.identifier] = _longer(found.get(one.identifier), one)
+            one = table_lag(change, tables[change.identifier])
+            found[one.identifier] = longer(found.get(one.identifier), one)
     return Lag(State.STALE, tuple(found.values()), whole=len(parts) == len(freshness.parts))
 
 
-def _longer(known: TableLag | None, other: TableLag) -> TableLag:
+def longer(known: TableLag | None, other: TableLag) -> TableLag:
     """Return the earlier of the first missing commits of two parts of a view."""
     if known is None:
         return other
@@ -209,7 +215,8 @@ def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collec
     return next((item for item in kept if changes_rows(item, same_rows)), kept[-1] if kept else None)
 
 
-def _table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
+def table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
+    """Return the first commit to a base table that rows of its recorded snapshot do not contain."""
     table = observed.table
     if table is None or change.range.kind == Kind.UNKNOWN:
         return TableLag(change.identifier, None, exact=False)

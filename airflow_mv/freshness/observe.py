@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
@@ -18,13 +18,15 @@ from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
     CatalogUnavailableError,
+    InvalidIdentifierError,
     MaterializedViewError,
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
 )
 from airflow_mv.freshness.changes import ends_of_commits, may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
-from airflow_mv.freshness.each import MOST_UNANSWERED, ItemResult, for_each
+from airflow_mv.freshness.each import MOST_UNANSWERED
+from airflow_mv.freshness.lag import Lag
 from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
@@ -34,6 +36,7 @@ from airflow_mv.spec.materialized_view import (
     NO_SNAPSHOT,
     SCHEMA_ID,
     TABLE_UUID,
+    VIEW,
     BaseTable,
     NestedViewVersion,
     RefreshRecord,
@@ -46,7 +49,6 @@ from airflow_mv.sql.query import Dependencies, NestedView, ParsedQuery, base_tab
 from airflow_mv.sql.translation import spark_sql
 
 K = TypeVar("K")
-T = TypeVar("T")
 
 #: The limit of commits that are inspected. Older ones count as changes of rows.
 _MOST_LOOKS = 100
@@ -81,6 +83,7 @@ class Observation:
         interval: The interval to which the freshness applies; ``None`` for all rows.
         pointers: The catalogs' pointers that determine the freshness of all rows, exactly as they were read; ``None``
             if it depends on more: on files that were found by their folder, or could not be read.
+        behind: The lag through the materialized views that it reads; ``None`` if only the view's own record counts.
     """
 
     view: LoadedView
@@ -92,6 +95,7 @@ class Observation:
     freshness: Freshness
     interval: Interval | None = None
     pointers: Mapping[Identifier, str] | None = None
+    behind: Lag | None = None
 
     @property
     def record(self) -> RefreshRecord | None:
@@ -186,34 +190,6 @@ def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identif
             if own[0].catalog == catalog.name:
                 raise
     return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
-
-
-def observe_each(
-    catalog: MaterializedViewCatalog,
-    views: Iterable[Identifier],
-    compute: Callable[[Observation], T],
-    *,
-    plain: Callable[[LoadedView], T] | None = None,
-    span: Span | None = None,
-) -> Iterator[ItemResult[Identifier, T]]:
-    """Observe several views of a catalog and compute a value for each. A base table that they share is read once.
-
-    Args:
-        catalog: Where they are.
-        views: Their names.
-        compute: Takes the observation of a view.
-        plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
-        span: Consider only the rows of this interval.
-    """
-    pins = Pins(only_saves_reads=True)
-
-    def observed(view: Identifier) -> T:
-        loaded = catalog.load(view)
-        if plain is not None and loaded.settings is None:
-            return plain(loaded)
-        return compute(observe(catalog, loaded, pins=pins, span=span))
-
-    return for_each(views, observed)
 
 
 def _with_proofs(
@@ -484,7 +460,8 @@ def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinn
     """Open the metadata file of a pin. The file never changes, so the pin stays the same."""
     try:
         place = Located("table", pinned.metadata_location or "", place=pinned.storage)
-        return _read(catalog, identifier, place, None)
+        found = _read(catalog, identifier, place, None)
+        return replace(found, view=pinned.view or found.view)
     except (MetadataFileNotFoundError, _NotSelectedError) as error:
         return ObservedTable(str(identifier), error=str(error))
 
@@ -499,18 +476,30 @@ def _observed(
 ) -> ObservedTable:
     if isinstance(place, str):
         return ObservedTable(str(identifier), error=place)
+    view = identifier if place.kind == "view" else None
     try:
         place = _through_materialized_view(catalog, identifier, place, storages)
         if recorded and place.is_still(recorded.properties.get(METADATA_LOCATION)):
             head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
             uuid = recorded.properties.get(TABLE_UUID)
             schema_id = recorded.properties.get(SCHEMA_ID)
+            view = view or _recorded_view(recorded)
             return ObservedTable(
-                str(identifier), place.metadata_location, head, None, uuid, schema_id, storage=place.place
+                str(identifier), place.metadata_location, head, None, uuid, schema_id, storage=place.place, view=view
             )
-        return _read(catalog, identifier, place, as_of)
+        found = _read(catalog, identifier, place, as_of)
+        return replace(found, view=view) if view else found
     except (MetadataFileNotFoundError, _NotSelectedError) as error:
         return ObservedTable(str(identifier), error=str(error))
+
+
+def _recorded_view(recorded: BaseTable) -> Identifier | None:
+    """Return the materialized view whose rows a table had when it was recorded, as its metadata told then."""
+    name = recorded.properties.get(VIEW)
+    try:
+        return None if name is None else Identifier.parse(name)
+    except InvalidIdentifierError:
+        return None
 
 
 def require_readable(view: Identifier, tables: Iterable[ObservedTable]) -> None:

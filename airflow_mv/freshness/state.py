@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_mv.documents import check_fields
-from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.errors import CatalogUnavailableError, InvalidIdentifierError
 from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between, expired_between
-from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
+from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace, split
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.spec.materialized_view import (
@@ -19,7 +19,9 @@ from airflow_mv.spec.materialized_view import (
     NO_SNAPSHOT,
     SCHEMA_ID,
     SELECTS_FROM,
+    STORAGE_OF_PROPERTY,
     TABLE_UUID,
+    VIEW,
     BaseTable,
     NestedViewVersion,
     RefreshRecord,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Maximum of stale intervals that are named individually.
 _MOST_REASONS = 3
+#: Maximum of views that a path to a stale view names.
+_MOST_PATH = 5
 
 
 class State(StrEnum):
@@ -60,6 +64,7 @@ class ObservedTable:
         storage: Where its rows are read, if not by its name: another name in a catalog, or a metadata file. For a
             materialized view only if a run has pinned it.
         same_rows: Snapshots whose summaries name no change and whose manifests prove that they changed no row.
+        view: The materialized view whose rows it has. A branch, tag or snapshot of such a table is an ordinary table.
     """
 
     identifier: str
@@ -71,6 +76,7 @@ class ObservedTable:
     error: str | None = None
     storage: StoragePlace | None = None
     same_rows: frozenset[int] = frozenset()
+    view: Identifier | None = None
 
     @classmethod
     def at(
@@ -85,7 +91,9 @@ class ObservedTable:
         # Schemas of Delta tables are numbered anew with each read.
         schema_id = None if name.kind is DELTA_BY_PATH else table.schema_id_at(head)
         text = None if schema_id is None else str(schema_id)
-        return cls(str(name), location, head, table, table.table_uuid, text, storage=storage)
+        own = storage is None or storage != name.selects_from
+        view = _view_of(name, table) if own and name.path is None else None
+        return cls(str(name), location, head, table, table.table_uuid, text, storage=storage, view=view)
 
     def record(self) -> BaseTable:
         """Return the base table record of a refresh that reads this snapshot."""
@@ -94,6 +102,7 @@ class ObservedTable:
             METADATA_LOCATION: self.metadata_location,
             TABLE_UUID: self.table_uuid,
             SCHEMA_ID: self.schema_id,
+            VIEW: str(self.view) if self.view else None,
         }
         if isinstance(self.storage, Identifier) and self.storage == name.selects_from:
             properties[SELECTS_FROM] = str(self.storage)
@@ -107,6 +116,15 @@ class ObservedTable:
         return BaseTable.read(document, source=f"base table {self.identifier}")
 
 
+def _view_of(name: Identifier, table: TableMetadata) -> Identifier | None:
+    """Return the materialized view whose storage table this is by its properties; ``None`` for an ordinary table."""
+    text = table.properties.get(STORAGE_OF_PROPERTY)
+    try:
+        return None if text is None else Identifier.of((name.catalog, *split(text)))
+    except InvalidIdentifierError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Pins:
     """What one run has read so far, for its next view. Each view that is observed with it adds to it.
@@ -117,12 +135,14 @@ class Pins:
         only_saves_reads: Nothing is computed from the tables. One is read again where a view was refreshed from a later
             state: that view would seem to have lost its snapshot.
         unanswered: The errors in a row of catalogs of base tables that do not respond, by catalog.
+        refreshed: The views that the run has refreshed.
     """
 
     tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
     queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
     only_saves_reads: bool = False
     unanswered: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
+    refreshed: set[Identifier] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +231,37 @@ class PartFreshness:
 
 
 @dataclass(frozen=True, slots=True)
+class StaleInput:
+    """A materialized view that a view reads, directly or through others, and that is not fresh.
+
+    Args:
+        view: Its name.
+        state: Its state by its own base tables.
+        why: Its reasons, as text.
+        through: The views between its reader and it, the one that the reader reads first.
+    """
+
+    view: Identifier
+    state: State
+    why: str
+    through: tuple[Identifier, ...] = ()
+
+    @property
+    def reason(self) -> Reason:
+        """The reason for the reader's state."""
+        path = [str(view) for view in self.through]
+        if len(path) > _MOST_PATH:
+            path[1:-1] = [f"{len(path) - 2} views"]
+        through = f" through {' → '.join(path)}" if path else ""
+        code = Code.BASE_UNREADABLE if self.state == State.UNKNOWN else Code.INPUT_STALE
+        return Reason(code, f"{self.view}, which it reads{through}, is {self.state} ({self.why})")
+
+    def read_by(self, view: Identifier) -> StaleInput:
+        """Return the same for the readers of a view that reads it."""
+        return replace(self, through=(view, *self.through))
+
+
+@dataclass(frozen=True, slots=True)
 class Freshness:
     """The verdict on a view and its evidence."""
 
@@ -223,6 +274,30 @@ class Freshness:
     """The changed columns of base tables that make an otherwise fresh or stale view ``invalid``."""
     rows: State | None = None
     """``fresh`` or ``stale``, if the view is invalid: the state without the changed columns."""
+    inputs: tuple[StaleInput, ...] = ()
+    """The materialized views that it reads and that are not fresh, the nearest first. A refresh of the view alone does
+    not change them, so its decision is made without them."""
+
+    @property
+    def follows_inputs(self) -> bool:
+        """Whether the state depends on that of the materialized views that the view reads."""
+        return self.of_rows in (State.FRESH, State.STALE)
+
+    def with_inputs(self, inputs: Sequence[StaleInput]) -> Freshness:
+        """Return the verdict for a view that reads materialized views that are not fresh."""
+        if not inputs or not self.follows_inputs:
+            return self
+        unknown = any(item.state == State.UNKNOWN for item in inputs)
+        kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
+        reasons = (*kept, *(item.reason for item in inputs[:_MOST_REASONS]))
+        if len(inputs) > _MOST_REASONS:
+            reasons += (
+                Reason(Code.INPUT_STALE, f"{len(inputs) - _MOST_REASONS} more views that it reads are not fresh"),
+            )
+        found = replace(self, reasons=reasons, inputs=tuple(inputs))
+        if self.state == State.INVALID:
+            return replace(found, rows=State.STALE)
+        return replace(found, state=State.UNKNOWN if unknown else State.STALE)
 
     def with_drift(self, drift: tuple[Reason, ...]) -> Freshness:
         """Return the verdict with changed columns of base tables; see :mod:`airflow_mv.freshness.drift`."""

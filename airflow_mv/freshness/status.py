@@ -12,8 +12,9 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import InvalidMetadataError, NewerFormatError
+from airflow_mv.freshness.chains import Chains, observe_each
 from airflow_mv.freshness.expiry import expiries
-from airflow_mv.freshness.observe import Observation, observe, observe_each
+from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
@@ -39,7 +40,7 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval
         ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: The
             view cannot be read.
     """
-    return ViewStatus(observe(catalog, view, span=interval))
+    return ViewStatus(Chains().observe(catalog, view, span=interval))
 
 
 def statuses(
@@ -183,7 +184,7 @@ class ViewStatus:
                     **item.part.interval.to_dict(),
                     "refresh_id": item.part.refresh_id,
                     "refreshed_at": timestamp(item.part.refreshed_at_ms),
-                    "fresh": item.is_fresh,
+                    "fresh": item.is_fresh and not self.observation.freshness.inputs,
                 }
                 for item in self.observation.freshness.parts
                 if item.part.interval is not None

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.freshness.chains import observe_each
 from airflow_mv.freshness.each import ItemResult, for_each, while_answered
 from airflow_mv.freshness.known import (
     CacheLookup,
@@ -24,7 +25,7 @@ from airflow_mv.freshness.known import (
     with_count,
 )
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag
-from airflow_mv.freshness.observe import Observation, observe_each
+from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import ViewStatus
 from airflow_mv.freshness.summary import SUMMARY, Summary, encoded, listed

@@ -500,7 +500,7 @@ class MaterializedViewHook(BaseHook):
             StaleViewError: A refresh is needed, but not allowed.
             RefreshNotFoundError: The history holds no such refresh.
         """
-        from airflow_mv.actions import refresh_views
+        from airflow_mv.actions import refresh_with_inputs
         from airflow_mv.refresh.read import read_arrow, readable
         from airflow_mv.refresh.time_travel import TimeTravel
 
@@ -509,7 +509,7 @@ class MaterializedViewHook(BaseHook):
         with closing(_Lazy(self, view)) as stager:
 
             def refreshed(name: Identifier) -> None:
-                refresh_views(catalog, [name], stager=stager)
+                refresh_with_inputs(catalog, [name], stager=stager)
 
             found = readable(catalog, identifier, wanted, refresh=refreshed if refresh else None)
         return read_arrow(catalog, found, limit=limit)

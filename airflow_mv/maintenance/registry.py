@@ -12,9 +12,10 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
+from airflow_mv.freshness.chains import observe_each
 from airflow_mv.freshness.each import while_answered
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag, max_staleness_of
-from airflow_mv.freshness.observe import Observation, observe_each
+from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.redaction import shortened
 from airflow_mv.registry.filters import both, equal, one_of

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from airflow_mv.assets import VIEWS_ALIAS
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import show_link
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.script import Stager
+    from airflow_mv.spec.identifiers import Identifier
 
 
 #: Instances of one task that refresh intervals at the same time: enough for a backfill, and few enough for one machine.
@@ -48,6 +53,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        with_inputs: Whether to refresh first the materialized views of the same catalog that the view reads, directly
+            or through others, all from one set of base snapshots and as a whole. No asset event is emitted for them.
         max_active_tis_per_dag: As for ``BaseOperator``. By default 4 with ``scope="interval"``, so that a backfill
             runs in parallel, and else 1: two refreshes of the whole view would repeat work.
         **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
@@ -68,6 +75,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        with_inputs: bool = False,
         max_active_tis_per_dag: int | None = _BY_SCOPE,
         **kwargs: Any,
     ) -> None:
@@ -79,6 +87,11 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             max_active_tis_per_dag=1 if by_scope else max_active_tis_per_dag,
             **kwargs,
         )
+        self.with_inputs = with_inputs
+        if with_inputs and self._takes_pins:
+            raise ConfigurationError(
+                f"view {view}: with_inputs and pins exclude each other: a run with pins refreshes each view in a task"
+            )
         if by_scope and self.scope == "interval":
             self.max_active_tis_per_dag = INTERVALS_AT_ONCE
         self.planned: str | None = None
@@ -131,6 +144,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 self.note_plan(catalog, plan)
 
             with self.stager(catalog, context) as stager:
+                if self.with_inputs and self._resumed_plan is None:
+                    options, pins = self._refresh_inputs(catalog, view, options, stager, context)
                 (result,) = refresh_views(
                     catalog,
                     [view],
@@ -147,6 +162,29 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()
+
+    def _refresh_inputs(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: Identifier,
+        options: RefreshOptions,
+        stager: Stager,
+        context: Context,
+    ) -> tuple[RefreshOptions, Pins]:
+        """Refresh the views that the view reads, in this worker slot. Return how it is refreshed itself."""
+        from airflow_mv.actions import refresh_views
+        from airflow_mv.maintenance.run import maintain_after_refresh
+        from airflow_mv.refresh.with_inputs import pinned_chain
+
+        chain = pinned_chain(catalog, [view], as_of=options.as_of)
+        log_this = functools.partial(log_plan, self.log)
+        for name in chain.views[:-1]:
+            (result,) = refresh_views(
+                catalog, [name], stager=stager, pins=chain.pins, on_plan=log_this, requester=requester(context)
+            )
+            log_result(self.log, result)
+            maintain_after_refresh(catalog, name, published=result.published, stager=stager, report=self.log.info)
+        return replace(options, as_of=None), chain.pins
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], plan: str | None = None, until: float | None = None

@@ -12,7 +12,7 @@ from airflow.sdk import Asset, AssetAlias, Context
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
-from airflow_mv.spec.reasons import FOUND_BY_JOB, fallback
+from airflow_mv.spec.reasons import FOUND_BY_JOB, OF_INPUTS, fallback
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -43,7 +43,10 @@ def log_plan(log: Logger, plan: RefreshPlan) -> None:
     else:
         log.info("Plan for %s: %s of the rows with %s (they are %s)", plan.view, plan.mode, plan.interval, plan.state)
     for reason in plan.reasons:
-        log.info("  because %s [%s]", reason.message, reason.code)
+        if reason.code in OF_INPUTS:
+            log.warning("  but %s [%s]", reason.message, reason.code)
+        else:
+            log.info("  because %s [%s]", reason.message, reason.code)
     if (why := fallback(plan.reasons)) is not None:
         done = "left as it is" if plan.script is None else "recomputed in full"
         # A query that is never incremental says so once for each definition, and not as a warning at each refresh.

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.freshness.chains import Chains
 from airflow_mv.freshness.expiry import expiries, warnings
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, max_staleness_of
-from airflow_mv.freshness.observe import Observation, observe
+from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.status import history, how_to_read
 from airflow_mv.freshness.summaries import column_of, summary_of
 from airflow_mv.plugin import listing, runs
@@ -230,7 +231,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
     loaded = catalog.load(view)
     if loaded.settings is None:
         raise NotMaterializedError(f"{view} is a plain view: there is nothing to refresh")
-    observation = observe(catalog, loaded)
+    observation = Chains().observe(catalog, loaded)
     column = column_of(observation)
     return {
         **row_of(summary_of(observation)).to_dict(),

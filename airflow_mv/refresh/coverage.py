@@ -14,6 +14,7 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.statistics import AddedFiles, FileStatistics
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.freshness.chains import Chains
 from airflow_mv.freshness.coverage import Affected, Cover, Coverage, CoverRange, Units, cover
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, PartFreshness, State
@@ -84,7 +85,7 @@ def coverage(
         raise ConfigurationError(
             f"view {name}: {within} has more than {MAX_COVERED:,} intervals of a {unit}: ask for fewer"
         )
-    if not _are_its_own(observation):
+    if not _are_its_own(observation) or _has_stale_inputs(catalog, observation):
         whole = units.interval(chosen, units.first, units.after)
         stale = CoverRange(whole.start, whole.end, units.after - units.first, Cover.STALE)
         return Coverage(name, chosen, kind, unit, (stale,))
@@ -127,6 +128,12 @@ def _are_its_own(observation: Observation) -> bool:
     """Whether the stored rows are those of refreshes of the present definition."""
     known = (State.FRESH, State.STALE, State.NEVER_REFRESHED)
     return observation.freshness.of_rows in known and (observation.record is None or observation.storage.intact)
+
+
+def _has_stale_inputs(catalog: MaterializedViewCatalog, observation: Observation) -> bool:
+    """Whether the view reads a materialized view that is not fresh: any of its intervals may depend on it."""
+    reads_views = any(table.view is not None for table in observation.tables)
+    return reads_views and bool(Chains().through(catalog, observation).freshness.inputs)
 
 
 def _after(moment: datetime | None, unit: str, *, exact: bool = False) -> int:

@@ -201,7 +201,7 @@ def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPi
     name = loaded.identifier
     if (fault := run.faults.get(str(name))) is not None:
         raise PinError(f"view {name} was left out when the run pinned its base tables: {fault}. {_AGAIN}")
-    pins = Pins()
+    pins = Pins(refreshed=set(run.reads))
     tables = load_dependencies(catalog, query_of(loaded, pins), pins=pins).tables
     given = {table: _given(run, name, table) for table in tables if str(table) not in run.views}
     places = _places(catalog, given)
@@ -313,7 +313,7 @@ def _restored_view(
         raise PinError(f"the rows of {name} that the run has pinned have expired") from None
     if pin.head is not None and storage.table.find(pin.head) is None:
         raise PinError(f"the rows of {name} that the run has pinned have expired")
-    return replace(_observed(name, pin, storage.location, storage.rows_table), storage=storage.place)
+    return replace(_observed(name, pin, storage.location, storage.rows_table), storage=storage.place, view=name)
 
 
 def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -> ObservedTable:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import join
+from airflow_mv.freshness.chains import stale_inputs
 from airflow_mv.freshness.lag import lag
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import Pins
@@ -60,7 +61,11 @@ def plan_refresh(
         RefreshRefusedError: The fallback policy forbids what would be needed.
         ConfigurationError, InvalidQueryError: A check is invalid.
     """
-    return compile_plan(load_inputs(catalog, view, options or RefreshOptions(), pins=pins), earlier)
+    inputs = load_inputs(catalog, view, options or RefreshOptions(), pins=pins)
+    plan = compile_plan(inputs, earlier)
+    if inputs.options.as_of is not None or not any(table.view for table in inputs.observation.tables):
+        return plan
+    return replace(plan, reasons=(*plan.reasons, *stale_inputs(catalog, inputs.observation, pins)))
 
 
 def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> RefreshPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
@@ -19,8 +19,9 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import State
+from airflow_mv.freshness.chains import Chains
+from airflow_mv.freshness.observe import Observation, observe_tables
+from airflow_mv.freshness.state import State, assess
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.refresh.time_travel import CURRENT, TimeTravel, find
 from airflow_mv.spec.identifiers import Identifier
@@ -44,7 +45,7 @@ class Readable:
         storage: Its storage table.
         record: The refresh that the rows are of.
         snapshot_id: The storage snapshot that holds them; ``None`` for no rows at all.
-        state: The view's state when it was loaded.
+        state: The state of these rows when the view was loaded.
     """
 
     view: LoadedView
@@ -119,17 +120,17 @@ def readable(
         StaleViewError: A refresh would be needed, and ``refresh`` is ``None``.
         RefreshNotFoundError: The history holds no such refresh.
     """
-    observation = observe(catalog, view)
+    observation = Chains().observe(catalog, view)
     if wanted != CURRENT:
-        return _recorded(catalog, observation.view, observation.storage, observation.freshness.state, wanted)
+        return _of_history(catalog, observation, wanted)
     loaded, storage, state = observation.view, observation.storage, observation.freshness.state
     servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in _SERVABLE)
     if not servable:
         why = "; ".join(reason.message for reason in observation.freshness.reasons)
-        if refresh is None:
+        elsewhere = {item.view.catalog for item in observation.freshness.inputs} - {catalog.name}
+        if refresh is None or elsewhere:
             raise StaleViewError(
-                f"view {loaded.identifier} is {state} ({why}), so its rows are not returned. "
-                f"{_remedy(loaded.identifier, state)}"
+                f"view {loaded.identifier} is {state} ({why}), so its rows are not returned. {_remedy(observation)}"
             )
         log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)
         refresh(loaded.identifier)
@@ -169,9 +170,10 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
 
 
-def _remedy(view: Identifier, state: State) -> str:
+def _remedy(observation: Observation) -> str:
     """Return what to do about rows that are not returned."""
-    refresh_first = f"Run `airflow-mv refresh {view}`"
+    view, freshness, state = observation.view.identifier, observation.freshness, observation.freshness.state
+    refresh_first = f"Run `airflow-mv refresh {view}{' --with-inputs' if freshness.inputs else ''}`"
     if state not in _SERVABLE:
         return refresh_first
     return f"{refresh_first}, or allow stale rows: `airflow-mv create {view} --replace --allow-stale-data`"
@@ -183,6 +185,21 @@ def _has_variant(kind: Any) -> bool:
         return bool(kind == "variant")
     parts = [field["type"] for field in kind.get("fields", [])]
     return any(_has_variant(part) for part in (*parts, *(kind.get(name) for name in ("element", "key", "value"))))
+
+
+def _of_history(catalog: MaterializedViewCatalog, observation: Observation, wanted: TimeTravel) -> Readable:
+    """Return recorded rows with their own state, which is not that of the present rows."""
+    found = _recorded(catalog, observation.view, observation.storage, observation.freshness.state, wanted)
+    if found.record == observation.record:
+        return found
+    tables, _ = observe_tables(catalog, observation.dependencies.tables, found.record)
+    freshness = assess(
+        found.record,
+        version_id=observation.view.metadata.current_version_id,
+        nested_views=observation.nested_views,
+        observed=tables,
+    )
+    return replace(found, state=freshness.with_inputs(observation.freshness.inputs).state)
 
 
 def _recorded(

@@ -366,6 +366,8 @@ def _refresh_one(
         result = publish(catalog, plan, outcome, effects=effects)
         if result is not None:
             result = replace(result, seconds=time.monotonic() - started)
+            if pins is not None and result.outcome != "skipped":
+                pins.refreshed.add(view)
             if after:
                 after(plan, outcome, result)
             return result

@@ -22,14 +22,14 @@ from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import duration
 from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger, judge, span_of
-from airflow_mv.triggers.views import read_view
+from airflow_mv.triggers.views import Wanted, read_view
 
 
 class MaterializedViewFreshSensor(WaitingSensor):
     """Wait until a materialized view is fresh. Reads metadata only; logs the state when it changes.
 
     ========================  ====================================================================================
-    ``FRESH``                 It contains all commits of its base tables.
+    ``FRESH``                 It contains all commits of its base tables, and so do the views that it reads.
     ``WITHIN_GRACE``          Its lag is at most ``max_staleness``; this is accepted.
     ``STALE``                 Its lag is more than that.
     ``NEVER``, ``INVALID``    It was never refreshed, or its rows are those of another definition.
@@ -53,6 +53,8 @@ class MaterializedViewFreshSensor(WaitingSensor):
             at ``interval_start``.
         interval_column: The view's column (templated); by default that of its property
             ``airflow-mv.interval-column``.
+        freshness: ``chain``: the view is as late as the materialized views that it reads, down to the base tables.
+            ``direct``: it is fresh as soon as it has their present rows, however late these are.
         deferrable: Wait in the triggerer. Default: ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``; if that is not set, yes
             unless Airflow reports that no triggerer runs. Otherwise the task is rescheduled between polls. No worker
             slot is held either way.
@@ -66,7 +68,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
     ui_color: str = "#d9efe5"
     operator_extra_links = (MaterializedViewLink(),)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a field of the task)
         self,
         *,
         view: str,
@@ -78,6 +80,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         interval_start: datetime | str | None = None,
         interval_end: datetime | str | None = None,
         interval_column: str | None = None,
+        freshness: Literal["chain", "direct"] = "chain",
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -91,8 +94,11 @@ class MaterializedViewFreshSensor(WaitingSensor):
         self.interval_start = interval_start
         self.interval_end = interval_end
         self.interval_column = interval_column
+        self.freshness = freshness
         self._of_run: Span | None = None
         self._require_one_interval()
+        if freshness not in ("chain", "direct"):
+            raise ConfigurationError(f"freshness is {freshness!r}; it must be chain or direct")
         if not isinstance(max_staleness, str):
             self._max_staleness_seconds()
 
@@ -114,7 +120,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         """Poll the view."""
         try:
             with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:
-                found = read_view(hook, (self.view, self._span()))
+                found = read_view(hook, Wanted(self.view, self._span(), self.freshness == "direct"))
             seen = judge(found, states=self.states, max_staleness_seconds=self._max_staleness_seconds())
         except MaterializedViewError as error:
             if not error.retryable:
@@ -134,6 +140,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
             max_staleness_seconds=self._max_staleness_seconds(),
             poke_interval=self.poke_interval,
             interval=(span.start.isoformat(), end, span.column) if span else None,
+            freshness=self.freshness,
         )
 
     def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:

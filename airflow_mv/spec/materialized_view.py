@@ -69,6 +69,8 @@ METADATA_LOCATION = "metadata-location"
 
 #: Key in a base table's ``properties``: the table whose branch, tag or snapshot the identifier selects.
 SELECTS_FROM = "selects-from"
+#: Key in a base table's ``properties``: the materialized view whose rows the table has.
+VIEW = "view"
 #: Key in a base table's ``properties``: the catalog in which another writer has found the table.
 CATALOG = "catalog"
 #: A name with at most so many parts has no catalog.

@@ -18,6 +18,7 @@ class Code(StrEnum):
     SNAPSHOT_EXPIRED = "SNAPSHOT_EXPIRED"
     BASE_RECREATED = "BASE_RECREATED"
     BASE_UNREADABLE = "BASE_UNREADABLE"
+    INPUT_STALE = "INPUT_STALE"
     VIEW_UNREADABLE = "VIEW_UNREADABLE"
     CATALOG_UNREADABLE = "CATALOG_UNREADABLE"
     NEVER_REFRESHED = "NEVER_REFRESHED"
@@ -60,6 +61,8 @@ class Code(StrEnum):
 NOT_INCREMENTAL = "the strategy is incremental, but this change is not: see why"
 #: The beginning of the reason of a job that could not refresh incrementally.
 FOUND_BY_JOB = "found by the job"
+#: Reasons of a refresh that are about the views that it reads, and do not decide what it does.
+OF_INPUTS = frozenset({Code.INPUT_STALE, Code.BASE_UNREADABLE})
 _UNEXPECTED = frozenset({Code.INCREMENTAL_UNAVAILABLE, Code.SKIPPED})
 
 
@@ -87,7 +90,9 @@ def fallback(reasons: Sequence[Reason]) -> str | None:
     at = next((at for at, reason in enumerate(reasons) if reason.code in _UNEXPECTED), None)
     if at is None:
         return None
-    unexpected = [reason for reason in reasons[at:] if reason.message != NOT_INCREMENTAL]
+    unexpected = [
+        reason for reason in reasons[at:] if reason.message != NOT_INCREMENTAL and reason.code not in OF_INPUTS
+    ]
     return "; ".join(reason.message for reason in unexpected or reasons[:at])
 
 

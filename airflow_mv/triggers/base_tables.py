@@ -130,10 +130,10 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
 def _still_fresh(connected: Connected, views: Sequence[str], wanted: PendingCriteria) -> set[str]:
     """Return the views that were fresh at the last poll of this process, and of which no pointer has moved since."""
     known: dict[Wanted, Mapping[Identifier, str]] = {
-        (view, None): pointers for view in views if (pointers := connected.fresh.get((view, wanted)))
+        Wanted(view): pointers for view in views if (pointers := connected.fresh.get((view, wanted)))
     }
     try:
-        return {view for view, _ in unmoved(connected.hook, known)} if known else set()
+        return {item.view for item in unmoved(connected.hook, known)} if known else set()
     except MaterializedViewError:
         return set()  # the reads of the views meet the error again
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -19,7 +19,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.times import parse_time
 from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
-from airflow_mv.triggers.views import ViewFreshness
+from airflow_mv.triggers.views import ViewFreshness, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         poke_interval: Seconds between polls.
         interval: Consider only the rows of this interval: start and end (or ``None``) in ISO 8601, and the column
             (or ``None``); see :class:`airflow_mv.spec.interval.Span`.
+        freshness: As for :class:`airflow_mv.sensors.MaterializedViewFreshSensor`.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         max_staleness_seconds: float | None = None,
         poke_interval: float = 60.0,
         interval: Sequence[str | None] | None = None,
+        freshness: Literal["chain", "direct"] = "chain",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.view = view
@@ -157,6 +159,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         self.max_staleness_seconds = max_staleness_seconds
         self.poke_interval = poke_interval
         self.interval = list(interval) if interval else None
+        self.freshness = freshness
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the triggerer makes the trigger from."""
@@ -169,6 +172,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
                 "max_staleness_seconds": self.max_staleness_seconds,
                 "poke_interval": self.poke_interval,
                 "interval": self.interval,
+                "freshness": self.freshness,
             },
         )
 
@@ -191,7 +195,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         """
         # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
         try:
-            wanted = self.view, span_of(*self.interval) if self.interval else None
+            wanted = Wanted(self.view, span_of(*self.interval) if self.interval else None, self.freshness == "direct")
             seen = await connected(self.iceberg_conn_id).poll(wanted, every=self.poke_interval, since=since)
         except MaterializedViewError as error:
             return FreshnessPoll.failed(error)

@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.state import Pins
 from airflow_mv.freshness.summary import Summary
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 
-#: A view's name, as its trigger has it, and the interval that it waits for; ``None`` for all rows.
-Wanted: TypeAlias = tuple[str, Span | None]
+if TYPE_CHECKING:
+    from airflow_mv.freshness.chains import Chains
 
 #: Seconds from the first request of a batch to its start.
 _COLLECT_SECONDS = 0.2
@@ -33,6 +32,26 @@ _COLLECT_SECONDS = 0.2
 _OLDEST_SECONDS = 30.0
 #: A view is forgotten when it was not asked for during this many periods.
 _PERIODS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a trigger wants to know.
+
+    Args:
+        view: The view's name, as its trigger has it.
+        span: The interval that it waits for; ``None`` for all rows.
+        direct: Whether a view is fresh as soon as it has the present rows of the materialized views that it reads.
+    """
+
+    view: str
+    span: Span | None = None
+    direct: bool = False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the cache has the answer."""
+        return self.span is None and not self.direct
 
 
 @dataclass(frozen=True)
@@ -181,7 +200,9 @@ def read_view(hook: MaterializedViewHook, wanted: Wanted) -> ViewFreshness:
     Raises:
         MaterializedViewError: It cannot be read.
     """
-    return _read(hook, wanted, None)
+    from airflow_mv.freshness.chains import Chains
+
+    return _read(hook, wanted, Chains())
 
 
 def read_views(
@@ -197,23 +218,29 @@ def read_views(
     from airflow_mv.freshness.each import for_each
     from airflow_mv.freshness.known import without_collections
 
-    kept, pins = cache or FactCache.of_user(), Pins(only_saves_reads=True)
+    kept = cache or FactCache.of_user()
     with without_collections():
         remembered = _remembered(hook, [item for item in last if last[item] is None], kept)
     results: Results = {**remembered, **_unmoved(hook, last)}
-    new: Results = {}
-    for result in for_each([item for item in last if item not in results], lambda item: _read(hook, item, pins)):
-        new[result.item] = result.error or result.get()
+    left, new = [item for item in last if item not in results], Results()
+    if left:
+        from airflow_mv.freshness.chains import Chains
+
+        chains = Chains()
+        for result in for_each(left, lambda item: _read(hook, item, chains)):
+            new[result.item] = result.error or result.get()
     _keep(hook, new, kept)
     return {**results, **new}
 
 
-def _read(hook: MaterializedViewHook, wanted: Wanted, pins: Pins | None) -> ViewFreshness:
+def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFreshness:
     from airflow_mv.freshness.observe import observe
     from airflow_mv.freshness.summaries import summary_of
 
-    view, span = wanted
-    return ViewFreshness(summary_of(observe(hook.catalog_for(view), hook.identify(view), pins=pins, span=span)))
+    catalog, view = hook.catalog_for(wanted.view), hook.identify(wanted.view)
+    if wanted.direct:
+        return ViewFreshness(summary_of(observe(catalog, view, pins=chains.pins, span=wanted.span)))
+    return ViewFreshness(summary_of(chains.observe(catalog, view, span=wanted.span)))
 
 
 def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[str, dict[Wanted, Identifier]]:
@@ -221,7 +248,7 @@ def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[st
     from airflow_mv.freshness.each import for_each
 
     found: dict[str, dict[Wanted, Identifier]] = {}
-    for result in for_each(wanted, lambda item: hook.identify(item[0])):
+    for result in for_each(wanted, lambda item: hook.identify(item.view)):
         if result.value is not None:
             found.setdefault(result.value.catalog, {})[result.item] = result.value
     return found
@@ -234,7 +261,7 @@ def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: Fac
     from airflow_mv.freshness.summary import SUMMARY
 
     found: dict[Wanted, ViewFreshness] = {}
-    by_catalog = _by_catalog(hook, [item for item in wanted if item[1] is None])
+    by_catalog = _by_catalog(hook, [item for item in wanted if item.is_kept])
 
     def recalled(name: str) -> dict[Wanted, ViewFreshness]:
         keys = {item: key_of(view) for item, view in by_catalog[name].items()}
@@ -263,7 +290,7 @@ def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
 
     for name, items in _by_catalog(hook, found).items():
         catalog = hook.catalog_named(name)
-        summaries = {found[item].summary.view: found[item].summary for item in items if item[1] is None}
+        summaries = {found[item].summary.view: found[item].summary for item in items if item.is_kept}
         lookup: CacheLookup[Summary] = CacheLookup(kind_of(name, catalog.properties))
         keep(catalog, lookup, summaries, cache)
 

@@ -94,6 +94,26 @@ def test_the_trigger_survives_a_restart_with_all_its_arguments() -> None:
     assert MaterializedViewFreshTrigger(**arguments).serialize() == trigger.serialize()
 
 
+def test_a_sensor_waits_for_the_views_that_a_view_reads(airflow: Airflow, daily: Lake) -> None:
+    """Unless it is told to be content with the rows that they have."""
+    top = str(daily.refresh(daily.view("top", f"SELECT region FROM {VIEW}")).view)
+    daily.append()
+    direct = MaterializedViewFreshSensor(task_id="direct", view=top, freshness="direct", deferrable=False)
+    assert direct.poke({}).is_done
+    seen = seen_by(MaterializedViewFreshTrigger(view=top))
+    assert (seen.ready, seen.document()["readiness"]) == (False, "STALE")
+    assert seen.describe().startswith(f"{top} is stale, behind for ")
+    assert f"{VIEW}, which it reads, is stale (lake.sales.orders moved " in seen.describe()
+    trigger = direct.trigger()
+    assert trigger.serialize()[1]["freshness"] == "direct"
+    assert seen_by(trigger).ready
+    daily.refresh()
+    daily.refresh(top)
+    assert MaterializedViewFreshSensor(task_id="chain", view=top, deferrable=False).poke({}).is_done
+    with pytest.raises(ConfigurationError, match="freshness is 'deep'; it must be chain or direct"):
+        MaterializedViewFreshSensor(task_id="wrong", view=top, freshness="deep")  # type: ignore[arg-type]
+
+
 def test_the_trigger_waits_through_an_outage_and_ends_if_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
     """A database that restarts must not fail a sensor; a missing view must."""
 

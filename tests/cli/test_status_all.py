@@ -119,3 +119,23 @@ def test_an_unexpected_error_does_not_hide_other_views(home: Lake, monkeypatch: 
     ended = call("status", "lake.sales.behind")
     assert ended.code == 1
     assert ended.stderr.splitlines()[-1].startswith("error: unexpected ZeroDivisionError: a bug")
+
+
+def test_a_view_on_a_stale_view_is_stale_for_every_form_of_status(home: Lake) -> None:
+    """Also if the cache knows it: a commit to a table at the end of its chain is seen."""
+    home.refresh(home.view("top", "SELECT region FROM sales.behind"))
+    commands = [("status", "lake.sales.top"), ("status", "--namespace", "lake.sales"), ("status", "--all=lake")]
+    for _ in range(2):
+        for command in commands:
+            ended = call(*command, "--check")
+            assert ended.code == 3
+            assert "lake.sales.behind, which it reads, is stale (lake.sales.orders moved " in ended.stdout
+    for view in ("behind", "top"):
+        home.refresh(f"sales.{view}")
+    assert [call(*command, "--check").code for command in commands] == [0] * 3
+    home.append()
+    assert [call(*command, "--check").code for command in commands] == [3] * 3
+
+
+def test_inputs_are_refreshed_with_named_views_only(home: Lake) -> None:
+    assert call("refresh", "--all", "lake", "--with-inputs").code == 2

@@ -57,6 +57,7 @@ class Observed:
 
     freshness: Freshness
     tables: tuple[ObservedTable, ...]
+    behind: Lag | None = None
 
 
 def ready(seen: Observed, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
