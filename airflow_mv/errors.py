@@ -31,6 +31,19 @@ class CatalogUnavailableError(MaterializedViewError):
     retryable = True
 
 
+class StoreUnavailableError(CatalogUnavailableError):
+    """A file's store did not respond, or this host cannot reach it. The catalog and its other stores may respond.
+
+    Args:
+        message: The message.
+        location: The file.
+    """
+
+    def __init__(self, message: str, location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
+
+
 class InvalidIdentifierError(MaterializedViewError):
     """A name that cannot be an identifier."""
 

@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +173,23 @@ def response_timeout(properties: Mapping[str, Any]) -> float:
     Raises:
         ConfigurationError: The property is not a number of seconds.
     """
-    text = properties.get(RESPONSE_TIMEOUT)
+    return seconds_of(properties, RESPONSE_TIMEOUT, DEFAULT_TIMEOUT)
+
+
+def seconds_of(properties: Mapping[str, Any], key: str, default: float) -> float:
+    """Return the seconds that a catalog property sets.
+
+    Raises:
+        ConfigurationError: It is not a number of seconds.
+    """
+    text = properties.get(key)
     if text is None:
-        return DEFAULT_TIMEOUT
+        return default
     with suppress(ValueError):
         seconds = float(text)
         if 0 < seconds < math.inf:
             return seconds
-    raise ConfigurationError(f"the catalog property {RESPONSE_TIMEOUT} is {text!r}; it must be a number of seconds")
+    raise ConfigurationError(f"the catalog property {key} is {text!r}; it must be a number of seconds")
 
 
 def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
@@ -369,6 +379,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "ncpfs"}
 )
+#: Seconds after which the mounts are read again.
+_MOUNT_SECONDS = 60.0
 #: File systems in user space that are on this machine's own disks.
 _LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs"})
 
@@ -401,13 +413,35 @@ def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
 
 def remote_kind(path: str) -> str | None:
     """Return the type of a path's network file system; ``None`` if it is local or unknown."""
+    kind = mounted_as(os.path.realpath(path), _mounts())
+    return kind if _is_remote(kind) else None
+
+
+def remote_mount(path: str) -> str | None:
+    """Return the mount of the network file system that an absolute path is in; ``None`` for a disk. It opens nothing.
+
+    Mounts are looked up again after some seconds.
+    """
+    plain = os.path.normpath(path)
+    mounts = _remote_mounts(int(time.monotonic() // _MOUNT_SECONDS))
+    return next((mount for mount in mounts if plain == mount or plain.startswith(f"{mount}/")), None)
+
+
+@lru_cache(maxsize=1)
+def _remote_mounts(_period: int) -> tuple[str, ...]:
+    found = [place for place, kind in dict(_mounted(_mounts())).items() if place and _is_remote(kind)]
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _mounts() -> str:
     try:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")
+        return _MOUNTS.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None  # not Linux
-    kind = mounted_as(os.path.realpath(path), mounts)
-    remote = kind in _REMOTE or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
-    return kind if remote else None
+        return ""  # not Linux
+
+
+def _is_remote(kind: str) -> bool:
+    return kind in _REMOTE or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
 
 def mounted_as(path: str, mounts: str) -> str:
@@ -418,12 +452,16 @@ def mounted_as(path: str, mounts: str) -> str:
         mounts: The text of ``/proc/self/mountinfo``. Of two mounts at one place the later one counts.
     """
     best, kind = "", ""
+    for place, mounted in _mounted(mounts):
+        if (path == place or path.startswith(f"{place}/")) and len(place) >= len(best):
+            best, kind = place, mounted
+    return kind
+
+
+def _mounted(mounts: str) -> Iterator[tuple[str, str]]:
+    """Yield place and type of each mount."""
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         words = fields.split()
-        if len(words) < 5 or not rest:
-            continue
-        place = words[4].encode().decode("unicode_escape").rstrip("/")
-        if (path == place or path.startswith(f"{place}/")) and len(place) >= len(best):
-            best, kind = place, rest.split()[0]
-    return kind
+        if len(words) >= 5 and rest:
+            yield words[4].encode().decode("unicode_escape").rstrip("/"), rest.split()[0]

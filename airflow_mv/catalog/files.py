@@ -22,8 +22,9 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStrea
 
 from airflow_mv.catalog import stores
 from airflow_mv.catalog.durability import first_folder, flush
-from airflow_mv.catalog.limits import with_store_limits
-from airflow_mv.catalog.stores import StoredFile, named
+from airflow_mv.catalog.limits import LISTING_FACTOR, store_timeout, with_store_limits
+from airflow_mv.catalog.store_deadlines import within
+from airflow_mv.catalog.stores import StoredFile, named, on_disk
 from airflow_mv.catalog.vended import Vended, VendedCredentials
 from airflow_mv.errors import (
     InvalidMetadataError,
@@ -73,6 +74,7 @@ class MetadataFiles:
 
     def __init__(self, properties: Mapping[str, str], vended: VendedCredentials | None = None) -> None:
         self._properties = with_store_limits(properties)
+        self._seconds = store_timeout(properties)
         self._opened: dict[str, FileIO] = {}
         self._vended = vended
         self._opened_by: WeakKeyDictionary[Vended, dict[str, FileIO]] = WeakKeyDictionary()
@@ -99,7 +101,7 @@ class MetadataFiles:
 
         check_location(location, what=what)
         with named(location, what):
-            local = self._local_content(location, what)
+            local = self._within(location, self._seconds, lambda: self._local_content(location, what))
             data = self._with_io(location, what, content) if local is None else local
         if (data[:2] == b"\x1f\x8b") != location.endswith(_PACKED):
             # Iceberg and pyiceberg decide by the name, so they could not read this file.
@@ -180,9 +182,17 @@ class MetadataFiles:
             UnsupportedError: The ``FileIO`` cannot list files.
         """
         with named(base, "folder"):
-            for file in self._with_io(base, "folder", lambda io: list(stores.below(io, base))):
+            self._require_answer(base)
+            listing = self._seconds * LISTING_FACTOR
+            for file in self._with_io(base, "folder", lambda io: list(stores.below(io, base)), seconds=listing):
                 if _is_location(file.location):
                     yield file
+
+    def _require_answer(self, base: str) -> None:
+        """Ask a store for one folder before a listing, which has more time. A silent store is not asked again."""
+        if not on_disk(self._whole(base)):
+            with suppress(Exception):  # the listing tells why
+                self.exists(base, what="folder")
 
     def now_ms(self, base: str) -> int:
         """Return the store's clock in milliseconds since the epoch: the modification time of a new small file.
@@ -225,8 +235,10 @@ class MetadataFiles:
         """
         check_location(location, what=what)
         vended = self._vended_at(location)
-        io = self._opened_with(vended, location)
-        return io if vended is None else _RenewingIO(self._with_io, io.properties)
+        if vended is None and on_disk(self._whole(location)):
+            return self._opened_with(None, location)
+        properties = vended.properties(location) if vended is not None else {}
+        return GuardedIO(self._with_io, self._seconds, {**self._properties, **properties})
 
     def require_access(self, location: str) -> None:
         """Check that credentials for a location are known, if its catalog's server vends credentials.
@@ -245,6 +257,18 @@ class MetadataFiles:
         """Whether the catalog's server has vended credentials for a location."""
         return self._vended is not None and self._vended.knows(location)
 
+    def _within(self, location: str, seconds: float, act: Callable[[], Result]) -> Result:
+        """Call a location's store until a deadline. A disk of this host has none."""
+        place = self._whole(location)
+        return act() if on_disk(place) else within(place, seconds, act)
+
+    def _whole(self, location: str) -> str:
+        """Return a location with the scheme that pyiceberg gives to a path without one."""
+        scheme = self._properties.get("DEFAULT_SCHEME")
+        if scheme is None or not location.startswith("/"):
+            return location
+        return f"{scheme}://{self._properties.get('DEFAULT_NETLOC', '')}{location}"
+
     def _vended_at(self, location: str) -> Vended | None:
         return self._vended.at(location) if self._vended else None
 
@@ -261,19 +285,29 @@ class MetadataFiles:
             opened[key] = load_file_io({**self._properties, **properties}, location)
         return opened[key]
 
-    def _with_io(self, location: str, what: str, act: Callable[[FileIO], Result]) -> Result:
-        """Do something with a location's ``FileIO``; once more, with new credentials, if vended ones are refused."""
+    def _with_io(
+        self, location: str, what: str, act: Callable[[FileIO], Result], *, seconds: float | None = None
+    ) -> Result:
+        """Do something with a location's ``FileIO``; once more, with new credentials, if vended ones are refused.
+
+        Args:
+            location: A file or folder.
+            what: Its role, for messages.
+            act: What is done.
+            seconds: The deadline; by default that of the catalog.
+        """
         check_location(location, what=what)
+        limit = self._seconds if seconds is None else seconds
         vended = self._vended_at(location)
         try:
-            return act(self._opened_with(vended, location))
+            return self._within(location, limit, lambda: act(self._opened_with(vended, location)))
         except OSError as error:
             if vended is None or self._vended is None or not is_refusal(error):
                 raise
             if not self._vended.renewed(location, vended):
                 raise _refused(vended, error) from None
         try:
-            return act(self._opened_with(self._vended_at(location), location))
+            return self._within(location, limit, lambda: act(self._opened_with(self._vended_at(location), location)))
         except OSError as error:
             raise (_refused(vended, error) if is_refusal(error) else error) from None
 
@@ -288,39 +322,43 @@ def _delete(io: FileIO, location: str) -> None:
 
 
 class WithIO(Protocol):
-    """Does something with a location's ``FileIO``; once more, with new credentials, if vended ones are refused."""
+    """Does something with a location's ``FileIO``, until a deadline."""
 
     def __call__(self, location: str, what: str, act: Callable[[FileIO], Result]) -> Result:
         """Do it."""
 
 
-class _RenewingIO(FileIO):
-    """Opens the files of a table for pyiceberg. Each call has the credentials that are vended at that time.
+class GuardedIO(FileIO):
+    """Opens the files of a table for pyiceberg. Each call has a deadline, and credentials that are vended at that time.
 
     Args:
         with_io: Does something with a location's ``FileIO``.
+        seconds: The deadline of a read or write.
         properties: The properties of a ``FileIO`` of the table.
     """
 
-    def __init__(self, with_io: WithIO, properties: Mapping[str, str]) -> None:
+    def __init__(self, with_io: WithIO, seconds: float, properties: Mapping[str, str]) -> None:
         super().__init__(dict(properties))
-        self._with_io = with_io
+        self._with_io, self._seconds = with_io, seconds
 
     def new_input(self, location: str) -> InputFile:
-        return _RenewingInput(location, self._with_io)
+        """Return a file to read."""
+        return _GuardedInput(location, self._with_io, self._seconds)
 
     def new_output(self, location: str) -> OutputFile:
-        return _RenewingOutput(location, self._with_io)
+        """Return a file to write."""
+        return _GuardedOutput(location, self._with_io, self._seconds)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
         path = location if isinstance(location, str) else location.location
         self._with_io(path, "file", partial(_delete, location=path))
 
 
-class _RenewingInput(InputFile):
-    def __init__(self, location: str, with_io: WithIO) -> None:
+class _GuardedInput(InputFile):
+    def __init__(self, location: str, with_io: WithIO, seconds: float) -> None:
         super().__init__(location)
-        self._with_io = with_io
+        self._with_io, self._seconds = with_io, seconds
 
     def __len__(self) -> int:
         return self._with_io(self.location, "file", lambda io: len(io.new_input(self.location)))
@@ -329,14 +367,14 @@ class _RenewingInput(InputFile):
         return self._with_io(self.location, "file", lambda io: io.new_input(self.location).exists())
 
     def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002, FBT001, FBT002 (pyiceberg's signature)
-        return _RenewingStream(self.location, self._with_io)
+        return _GuardedStream(self.location, self._with_io, self._seconds)
 
 
-class _RenewingStream:
+class _GuardedStream:
     """A file that is read. An S3 client requests the content only when it is read, long after the file was opened."""
 
-    def __init__(self, location: str, with_io: WithIO) -> None:
-        self._location, self._with_io = location, with_io
+    def __init__(self, location: str, with_io: WithIO, seconds: float) -> None:
+        self._location, self._with_io, self._seconds = location, with_io, seconds
         self._stream: Any = with_io(location, "file", lambda io: io.new_input(location).open())
 
     @property
@@ -344,9 +382,9 @@ class _RenewingStream:
         return bool(self._stream.closed)
 
     def read(self, size: int = -1) -> bytes:
-        position = self._stream.tell()
+        position, stream = self._stream.tell(), self._stream
         try:
-            return _read(self._stream, size)
+            return within(self._location, self._seconds, lambda: _read(stream, size))
         except OSError as error:
             if not is_refusal(error) and _UNREAD_REFUSAL not in str(error):
                 raise
@@ -373,7 +411,7 @@ class _RenewingStream:
     def close(self) -> None:
         self._stream.close()
 
-    def __enter__(self) -> _RenewingStream:
+    def __enter__(self) -> _GuardedStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -384,10 +422,10 @@ def _read(stream: Any, size: int) -> bytes:
     return bytes(stream.read() if size is None or size < 0 else stream.read(size))
 
 
-class _RenewingOutput(OutputFile):
-    def __init__(self, location: str, with_io: WithIO) -> None:
+class _GuardedOutput(OutputFile):
+    def __init__(self, location: str, with_io: WithIO, seconds: float) -> None:
         super().__init__(location)
-        self._with_io = with_io
+        self._with_io, self._seconds = with_io, seconds
 
     def __len__(self) -> int:
         return self._with_io(self.location, "file", lambda io: len(io.new_output(self.location)))
@@ -396,10 +434,40 @@ class _RenewingOutput(OutputFile):
         return self._with_io(self.location, "file", lambda io: io.new_output(self.location).exists())
 
     def to_input_file(self) -> InputFile:
-        return _RenewingInput(self.location, self._with_io)
+        return _GuardedInput(self.location, self._with_io, self._seconds)
 
     def create(self, overwrite: bool = False) -> OutputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
-        return self._with_io(self.location, "file", lambda io: io.new_output(self.location).create(overwrite))
+        stream = self._with_io(self.location, "file", lambda io: io.new_output(self.location).create(overwrite))
+        return _GuardedWriter(self.location, self._seconds, stream)
+
+
+class _GuardedWriter:
+    """A file that is written. Object stores get the content when it is closed."""
+
+    def __init__(self, location: str, seconds: float, stream: Any) -> None:
+        self._location, self._seconds, self._stream = location, seconds, stream
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def write(self, data: bytes) -> int:
+        return int(within(self._location, self._seconds, lambda: self._stream.write(data)))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        within(self._location, self._seconds, self._stream.flush)
+
+    def close(self) -> None:
+        within(self._location, self._seconds, self._stream.close)
+
+    def __enter__(self) -> _GuardedWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def is_refusal(error: OSError) -> bool:

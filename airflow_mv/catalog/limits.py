@@ -23,7 +23,7 @@ from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 from urllib3.exceptions import HTTPError
 
-from airflow_mv.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout
+from airflow_mv.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout, seconds_of
 from airflow_mv.catalog.pyiceberg_compat import PreparedRestCatalog, PreparedSqlCatalog
 from airflow_mv.catalog.rest_session import RestSession
 from airflow_mv.spec.stored import MAX_BYTES
@@ -33,6 +33,12 @@ CONNECT_SECONDS = 10.0
 #: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
 #: few times.
 STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
+#: Catalog property: the seconds for one call of a store, such as the read of a metadata file.
+STORE_TIMEOUT = "airflow-mv.store-timeout-seconds"
+#: Its default.
+STORE_SECONDS = 60.0
+#: How much longer the listing of a large folder may take.
+LISTING_FACTOR = 10
 #: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change
 #: name the version that they replace, so one at most is applied.
 GLUE_SECONDS = 20.0
@@ -44,6 +50,15 @@ HIVE_SECONDS = 60.0
 def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
     """Return a catalog's properties with default timeouts for its object store."""
     return {**STORE_LIMITS, **properties}
+
+
+def store_timeout(properties: Mapping[str, Any]) -> float:
+    """Return the seconds for one call of a catalog's stores.
+
+    Raises:
+        ConfigurationError: The property is not a number of seconds.
+    """
+    return seconds_of(properties, STORE_TIMEOUT, STORE_SECONDS)
 
 
 _opening: ContextVar[bool] = ContextVar("airflow_mv_opening", default=False)

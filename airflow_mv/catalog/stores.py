@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_mv.catalog.database_limits import remote_mount
 from airflow_mv.catalog.pyiceberg_compat import file_system_of, path_in
 from airflow_mv.errors import (
-    CatalogUnavailableError,
     ConfigurationError,
     InvalidMetadataError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    StoreUnavailableError,
     UnsupportedError,
 )
+from airflow_mv.redaction import shortened
 from airflow_mv.spec.times import parse_timestamp, to_ms
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 _NOT_IN_A_PATH = frozenset("#?;")
+_LONGEST_CAUSE = 300
 #: The key of a file's time in a listing of fsspec, by store.
 _FSSPEC_TIMES = ("mtime", "LastModified", "last_modified", "updated")
 
@@ -88,6 +91,11 @@ def modified_ms(io: FileIO, location: str) -> int:
 def is_local(location: str) -> bool:
     """Whether a location is in this host's own file system."""
     return urlsplit(location).scheme in ("", "file")
+
+
+def on_disk(location: str) -> bool:
+    """Whether a location is on a disk of this host. All other stores have deadlines."""
+    return is_local(location) and remote_mount(urlsplit(location).path) is None
 
 
 def leads_out(location: str, base: str) -> bool:
@@ -202,7 +210,8 @@ def named(location: str, what: str) -> Iterator[None]:
     except PermissionError as error:
         raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
     except OSError as error:
-        raise CatalogUnavailableError(f"{what}: the store of {location} did not respond: {error}") from None
+        cause = shortened(" ".join(str(error).split()), _LONGEST_CAUSE)
+        raise StoreUnavailableError(f"{what}: the store of {location} did not respond: {cause}", location) from None
     except (ValueError, ImportError) as error:
         raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
 

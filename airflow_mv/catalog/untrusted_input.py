@@ -9,8 +9,9 @@ property ``airflow-mv.allowed-locations``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -21,13 +22,17 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata as PyIcebergTable
 
-from airflow_mv.catalog.files import MetadataFiles, check_location
-from airflow_mv.catalog.limits import STORE_LIMITS
+from airflow_mv.catalog.files import GuardedIO, MetadataFiles, check_location
+from airflow_mv.catalog.limits import STORE_LIMITS, store_timeout
 from airflow_mv.catalog.places import check_regular, exact_form, lies_in
 from airflow_mv.catalog.pyiceberg_compat import LoadFileIO, on_loaded_tables, wrap_file_io
+from airflow_mv.catalog.store_deadlines import within
+from airflow_mv.catalog.stores import on_disk
 from airflow_mv.catalog.vended import Vended, VendedCredentials, without_classes
 from airflow_mv.errors import InvalidMetadataError, RefusedLocationError
 from airflow_mv.spec.table import TableMetadata
+
+Result = TypeVar("Result")
 
 #: Catalog property: more folders, separated by commas.
 ALLOWED = "airflow-mv.allowed-locations"
@@ -139,17 +144,24 @@ def _is_folder(location: str) -> bool:
 
 
 def restrain(catalog: Catalog) -> None:
-    """Make a catalog's tables open their files with the catalog's properties only.
+    """Make a catalog's tables open their files with the catalog's properties only, and with deadlines.
 
     A REST server's answer mixes the table's properties with the server's own (credentials for this table), so for REST
     only properties that name a class are removed.
     """
-    mixed = isinstance(catalog, RestCatalog)
+    mixed, seconds = isinstance(catalog, RestCatalog), store_timeout(catalog.properties)
     missing = {key: value for key, value in STORE_LIMITS.items() if key not in catalog.properties}
 
     def restrained(inner: LoadFileIO) -> LoadFileIO:
         def load(properties: Mapping[str, str], location: str | None) -> FileIO:
-            return inner({**missing, **(without_classes(properties) if mixed else {})}, location)
+            io = inner({**missing, **(without_classes(properties) if mixed else {})}, location)
+            if location is not None and on_disk(location):
+                return io
+
+            def with_io(location: str, what: str, act: Callable[[FileIO], Result]) -> Result:  # noqa: ARG001
+                return within(location, seconds, lambda: act(io))
+
+            return GuardedIO(with_io, seconds, io.properties)
 
         return load
 

@@ -65,7 +65,7 @@ def local() -> MetadataFiles:
 
 
 def put(files: MetadataFiles, location: str, text: str = "rows") -> None:
-    io = files.io(location, what="file")
+    io = files._opened["s3"]
     if isinstance(io, FsspecFileIO):
         Bucket().pipe_file(location, text.encode())
         return
@@ -91,7 +91,7 @@ def test_a_folder_that_does_not_exist_is_listed_as_empty(
     local: MetadataFiles, store: MetadataFiles, tmp_path: Path
 ) -> None:
     assert list(local.list(f"file://{tmp_path}/nowhere")) == []
-    if isinstance(store.io(BASE, what="bucket"), PyArrowFileIO):
+    if isinstance(store._opened["s3"], PyArrowFileIO):
         assert list(store.list(BASE)) == []
 
 
@@ -128,7 +128,7 @@ def test_a_bucket_is_listed_with_sizes_and_the_store_s_times(store: MetadataFile
     assert {location: file.size_bytes for location, file in found.items()} == {
         f"{BASE}/{name}": len(name) for name in names
     }
-    known = isinstance(store.io(BASE, what="bucket"), PyArrowFileIO)
+    known = isinstance(store._opened["s3"], PyArrowFileIO)
     moment = WRITTEN.timestamp() if known else time.time()
     assert all(abs(file.modified_ms / 1000 - moment) < (1 if known else 60) for file in found.values())
 
@@ -137,7 +137,7 @@ def test_a_bucket_is_listed_with_sizes_and_the_store_s_times(store: MetadataFile
 def test_a_name_that_no_location_can_express_is_omitted(store: MetadataFiles, name: str) -> None:
     """pyiceberg truncates a location at these characters, so it would name another file."""
     put(store, f"{BASE}/a")
-    system = store.io(BASE, what="bucket")
+    system = store._opened["s3"]
     if isinstance(system, PyArrowFileIO):
         with system.fs_by_scheme("s3", "bucket").open_output_stream(f"bucket/warehouse/v/{name}") as stream:
             stream.write(b"rows")
@@ -168,7 +168,7 @@ def test_a_store_that_cannot_be_listed_raises_an_error() -> None:
 
 
 def test_a_store_that_does_not_answer_is_unavailable(store: MetadataFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    io = store.io(BASE, what="bucket")
+    io = store._opened["s3"]
 
     def away(*_: object, **__: object) -> None:
         raise OSError("no route to host")
