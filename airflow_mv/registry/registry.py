@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import discard, join
+from airflow_mv.catalog.stores import StoredFile
 from airflow_mv.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -33,8 +35,16 @@ log = logging.getLogger(__name__)
 
 #: The folder of the spool, below that of the table ``refreshes``. Iceberg's removal of orphan files skips such names.
 SPOOL = "_spool"
-#: The most files that one sync reads.
+#: The folder beside it for files of the spool that are no rows. No sync reads them again.
+REFUSED = "_refused"
+#: The most rows that one sync brings in.
 MOST_FILES = 10_000
+#: The most bytes of a file with a row. A longer one is not read.
+MOST_BYTES = 4 * 2**20
+#: How long a file that is no row stays in the spool: it may be one that is being written.
+REFUSED_AFTER_MS = 3_600_000
+#: Files that are named in the log.
+_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,14 @@ class Spooled:
 
     rows: dict[str, RefreshRow]
     faults: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A file of the spool that is no row."""
+
+    file: StoredFile
+    content: bytes
 
 
 class Registry:
@@ -79,20 +97,47 @@ class Registry:
         self.catalog.files.write(join(folder, f"{uuid.uuid4()}.json"), row.model_dump_json().encode())
 
     def spooled(self) -> Spooled:
-        """Read the files in the spool, at most :data:`MOST_FILES`."""
+        """Read at most :data:`MOST_FILES` rows of the spool, the oldest ones. Files that are no rows do not count.
+
+        What has been no row for an hour is moved aside, with its name.
+        """
         found, folder = Spooled({}, {}), self._spool(create=False)
         if folder is None:
             return found
-        for file in sorted(self.catalog.files.list(folder), key=lambda item: item.modified_ms)[:MOST_FILES]:
-            what = f"registry, file {file.location}"
-            try:
-                data = self.catalog.files.read(file.location, what=what)
-                found.rows[file.location] = RefreshRow.parse(data, source=what)
-            except MetadataFileNotFoundError:
-                continue  # another sync has brought it in
-            except InvalidMetadataError as error:
-                found.faults[file.location] = str(error)
+        refused: list[_Refused] = []
+        for file in sorted(self.catalog.files.list(folder), key=lambda item: item.modified_ms):
+            if len(found.rows) == MOST_FILES:
+                break
+            self._read(file, found, refused)
+        if refused:
+            self._move_aside(folder, refused)
         return found
+
+    def _read(self, file: StoredFile, found: Spooled, refused: list[_Refused]) -> None:
+        """Read one file of the spool."""
+        what, data = f"registry, file {file.location}", b""
+        try:
+            if file.size_bytes > MOST_BYTES:
+                raise InvalidMetadataError(f"{what} has {file.size_bytes} bytes: it is no row")
+            data = self.catalog.files.read(file.location, what=what)
+            found.rows[file.location] = RefreshRow.parse(data, source=what)
+        except MetadataFileNotFoundError:
+            return  # another sync has brought it in
+        except (InvalidMetadataError, ConfigurationError) as error:
+            found.faults[file.location] = str(error)
+            if isinstance(error, InvalidMetadataError) and file.size_bytes <= MOST_BYTES:
+                refused.append(_Refused(file, data))
+
+    def _move_aside(self, folder: str, refused: Iterable[_Refused]) -> None:
+        """Move files that are no rows out of the spool, so that the next sync does not read them."""
+        files = self.catalog.files
+        old_ms, aside = files.now_ms(folder) - REFUSED_AFTER_MS, join(folder.rpartition("/")[0], REFUSED)
+        for item in refused:
+            if item.file.modified_ms > old_ms:
+                continue
+            with suppress(FileExistsError):  # another sync moves it
+                files.write(join(aside, item.file.location.rpartition("/")[2]), item.content)
+            discard(files, item.file.location)
 
     def count_spooled(self) -> int:
         """Return how many files are in the spool."""
@@ -141,8 +186,10 @@ def bring_in(registry: Registry) -> tuple[int, dict[str, str]]:
     found = registry.spooled()
     written = registry.refreshes.overwrite(_of_best_tries(registry, [*found.rows.values()]))
     registry.forget(found.rows)
-    for location, why in found.faults.items():
-        log.warning("The registry leaves %s as it is: %s", location, why)
+    for why in [*found.faults.values()][:_NAMED]:
+        log.warning("The registry did not bring in a file: %s", why)
+    if len(found.faults) > _NAMED:
+        log.warning("The registry did not bring in %d files", len(found.faults))
     return written, found.faults
 
 

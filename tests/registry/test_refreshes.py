@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from airflow_mv.freshness.status import history
 from airflow_mv.maintenance.registry import rebuild, sync
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
-from airflow_mv.registry.registry import Registry, require_registry
+from airflow_mv.registry.registry import MOST_BYTES, REFUSED, Registry, require_registry
 from airflow_mv.registry.settings import PLACE, SYNC_AFTER
 from tests.builders import ORDERS, Lake, lake
 from tests.intervals.support import add_days
@@ -214,6 +216,34 @@ def test_a_file_that_is_no_row_is_reported_and_the_others_come_in(home: Lake, re
     assert done.refreshes == 1
     assert sorted(location.rpartition("/")[2] for location in done.faults) == sorted(f"{name}.json" for name in hostile)
     assert registry.refreshes.rows() == [good]
+
+
+def test_files_that_are_no_rows_do_not_stop_the_registry(
+    home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than rows that one sync brings in, older than each row. They are read once."""
+    monkeypatch.setattr("airflow_mv.registry.registry.MOST_FILES", 3)
+    registry.leave(refresh_row(0))
+    (location,) = registry.spooled().rows
+    spool = Path(urlsplit(location).path).parent
+    old = time.time() - 2 * 3600
+    for number in range(5):
+        (spool / f"{number}.json").write_text("{")
+        os.utime(spool / f"{number}.json", (old, old))
+    (spool / "long.json").write_bytes(b" " * (MOST_BYTES + 1))
+    os.utime(spool / "long.json", (old, old))
+    (spool / "young.json").write_text('{"catalog": ')
+    done = sync(home.catalog)
+    assert done.refreshes == 1
+    bad = {f"{number}.json" for number in range(5)}
+    assert {name.rpartition("/")[2] for name in done.faults} == {"long.json", "young.json", *bad}
+    assert {path.name for path in (spool.parent / REFUSED).iterdir()} == bad
+    for number in range(1, 3):
+        registry.leave(refresh_row(number))
+    done = sync(home.catalog)
+    assert done.refreshes == 2
+    assert {name.rpartition("/")[2] for name in done.faults} == {"long.json", "young.json"}
+    assert len(registry.refreshes.rows()) == 3
 
 
 def test_after_enough_refreshes_one_of_them_brings_all_in(sqlite_uri: str, warehouse: Path) -> None:
