@@ -411,7 +411,7 @@ class _Doctor:
     def _table(self, view: LoadedView) -> TableFile | None:
         if _in_pointer(view):
             location = view.materialized.storage_table_location
-            table = self.evidence.table_file(location, view)
+            table = self._allowed(self.evidence.table_file(location, view))
             return table if table.storage else self._lost_table(view, table, self._pointed_tables(view, table))
         if not self.evidence.catalog.tells_locations:
             return self.evidence.served_table(view)
@@ -420,13 +420,23 @@ class _Doctor:
             known = f"the catalog has no row of the table {view.storage_table}"
             self._cannot("the storage table is not in the catalog", str(view.storage_table), known, _REPLACE)
             return None
-        table = self.evidence.table_file(row.location, view)
+        table = self._allowed(self.evidence.table_file(row.location, view))
         beside = self.evidence.table_files(row.location.rpartition("/")[0], view)
         files = [item for item in beside if item.committed]
         if table.storage is not None:
             return self._restored_table(table, files)
         before = self.evidence.table_file(row.previous, view) if row.previous else None
         return self._lost_table(view, table, self._registered_tables(table, before, files))
+
+    def _allowed(self, table: TableFile) -> TableFile:
+        """Refuse a table in a folder that the catalog's configuration does not allow, before that folder is listed.
+
+        Raises:
+            RefusedLocationError: It is in such a folder.
+        """
+        if table.refused is not None:
+            raise table.refused
+        return table
 
     def _pointed_tables(self, view: LoadedView, lost: TableFile) -> list[tuple[TableFile, str]]:
         """Return the intact storage metadata files that can replace a lost one, best first, with their proofs."""
@@ -467,8 +477,6 @@ class _Doctor:
     def _lost_table(
         self, view: LoadedView, lost: TableFile, candidates: Sequence[tuple[TableFile, str]]
     ) -> TableFile | None:
-        if lost.refused is not None:
-            raise lost.refused
         known = f"{'the view names' if _in_pointer(view) else 'the catalog names'} it: {lost.why}"
         if not candidates:
             advice = _RECREATE_TABLE if view.holder else _REPLACE

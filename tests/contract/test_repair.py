@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from sqlalchemy import text
 
@@ -206,6 +207,33 @@ def test_what_the_configuration_does_not_allow_is_not_damaged(home: Lake, tmp_pa
             act()
     with lake(uri, warehouse, layout=home.layout, **allowed) as wide:
         assert (state_of(wide), wide.read()) == (before, rows)
+
+
+@pytest.mark.parametrize("home", ["pointed", "registered"], indirect=True)
+def test_i19_a_folder_that_the_configuration_does_not_allow_is_not_listed(
+    home: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is its content: the refusal comes first."""
+    place, view = f"file://{tmp_path}/metadata/1.metadata.json", home.catalog.load(VIEW)
+    if home.layout == "pointed":
+        path = Path(local(view.metadata_location))
+        path.write_text(path.read_text().replace(view.materialized.storage_table_location, place))
+    else:
+        assert isinstance(home.iceberg, SqlCatalog)
+        swap = "UPDATE iceberg_tables SET metadata_location = :place WHERE table_name = 'daily__storage'"
+        with home.iceberg.engine.begin() as connection:
+            assert connection.execute(text(swap), {"place": place}).rowcount == 1
+    listed: list[str] = []
+    inner = home.catalog.files.list
+
+    def recorded(base: str) -> Iterator[Any]:
+        listed.append(base)
+        return inner(base)
+
+    monkeypatch.setattr(home.catalog.files, "list", recorded)
+    with pytest.raises(RefusedLocationError, match="outside of this catalog's folders"):
+        repair(home.catalog, VIEW, act=True)
+    assert not [base for base in listed if str(tmp_path) in base]
 
 
 @pytest.mark.parametrize("each", [2, pytest.param(1, marks=pytest.mark.slow)])
