@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from airflow_mv.freshness.state import State
 from airflow_mv.plugin.rows import ViewRow
-from airflow_mv.plugin.sources import CatalogSource
+from airflow_mv.plugin.sources import CatalogSource, impatiently
 from airflow_mv.refresh.coverage import coverage
 from airflow_mv.spec.identifiers import Identifier
 
@@ -61,7 +62,8 @@ class Counts:
         with self._lock:
             kept = self._kept.get(row.view)
             if kept is None or (kept[0] != state and kept[1].done()):
-                kept = self._kept[row.view] = (state, source.counting.submit(_count, source, row.view))
+                count = source.counting.submit(impatiently, partial(_count, source, row.view))
+                kept = self._kept[row.view] = (state, count)
             return kept[1]
 
 

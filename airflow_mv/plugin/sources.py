@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
 
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.catalog.store_deadlines import Impatience, impatient
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.freshness.each import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 SECTION = "airflow_mv"
 #: Seconds after which a catalog is opened again: its credentials may be short-lived.
 _OPEN_SECONDS = 300.0
-_THREADS = 2
+#: Questions about one catalog that are answered at once, and that wait. Others are refused.
+THREADS = 8
+MAX_WAITING = 32
+#: The limits of what a reader waits for: less than the 20 s after which a request ends, and of one store that does not
+#: answer fewer calls than there are threads.
+IMPATIENCE = Impatience(seconds=15.0, calls=2, wait=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,8 @@ class Address:
 class CatalogSource:
     """A catalog that is shown.
 
-    It has its own threads: a hanging catalog blocks neither other catalogs nor Airflow's API.
+    It has its own threads: a hanging catalog blocks neither other catalogs nor Airflow's API. A store that does not
+    answer takes some of them, so that questions about views in other stores are answered.
 
     Args:
         address: Its connection and name.
@@ -59,7 +66,7 @@ class CatalogSource:
     def __post_init__(self) -> None:
         name, hook = self.address.catalog, MaterializedViewHook(self.address.conn_id)
         self.survey = Survey(name, self.open, self.seconds, properties_of=hook.properties_from(name))
-        self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="airflow-mv-page")
+        self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="airflow-mv-page")
         # Counts of many views must not keep a reader of one view waiting.
         self.counting = ThreadPoolExecutor(1, thread_name_prefix="airflow-mv-counts")
         self._lock_of_answers = threading.Lock()
@@ -85,14 +92,28 @@ class CatalogSource:
         Args:
             call: The function.
             key: The question.
+
+        Raises:
+            CatalogUnavailableError: Too many other questions wait.
         """
         with self._lock_of_answers:
             now = time.monotonic()
             for old in [key for key, (until, answer) in self._answers.items() if until < now and answer.done()]:
                 del self._answers[old]
             if key not in self._answers:
-                self._answers[key] = (now + self.seconds, self.pool.submit(call))
+                if sum(not answer.done() for _, answer in self._answers.values()) >= THREADS + MAX_WAITING:
+                    raise CatalogUnavailableError(
+                        f"{MAX_WAITING} questions about catalog {self.address.catalog!r} wait for an answer. Try again "
+                        "in a few seconds"
+                    )
+                self._answers[key] = (now + self.seconds, self.pool.submit(impatiently, call))
             return self._answers[key][1]
+
+
+def impatiently(call: Callable[[], Any]) -> Any:
+    """Call a function for which a reader waits."""
+    with impatient(IMPATIENCE):
+        return call()
 
 
 @dataclass
