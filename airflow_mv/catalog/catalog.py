@@ -594,13 +594,17 @@ class MaterializedViewCatalog:
         """Change several rows of a SQL catalog in one transaction: see :meth:`SqlPointers.swap_rows`."""
         return self._views.swap_rows(swaps)
 
-    def other_entries(self, own: frozenset[str]) -> tuple[CatalogEntry, ...]:
+    def other_entries(self, own: frozenset[str], folders: Sequence[str]) -> tuple[CatalogEntry, ...]:
         """Return the other tables and views, and where their files are.
 
         For a SQL catalog these are all in its database, of any catalog name; for another one those that it lists.
 
         Args:
             own: Names to leave out, each with its parts joined by dots.
+            folders: The folders in which something is to be deleted, see :func:`from_files`.
+
+        Raises:
+            StoreUnavailableError: A store of these folders did not respond.
         """
         if self._rest is not None:
             return tuple(from_server(self._catalog, self._rest, own))
@@ -608,7 +612,7 @@ class MaterializedViewCatalog:
         if self._metastore is not None:
             listed = self._metastore.tables(None)
             rows = [(".".join((self.name, *space, name)), location) for space, name, location in listed]
-        return tuple(from_files(self.files, [row for row in rows if row[0] not in own]))
+        return tuple(from_files(self.files, [row for row in rows if row[0] not in own], folders))
 
     # -- base tables ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchV
 
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.places import lies_elsewhere
 from airflow_mv.catalog.rest import RestViews, namespaces_of
 from airflow_mv.catalog.untrusted_input import PLACES
 from airflow_mv.errors import (
@@ -22,6 +23,7 @@ from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
     MetadataFileNotFoundError,
+    StoreUnavailableError,
     UnsupportedError,
 )
 from airflow_mv.spec.identifiers import Identifier
@@ -77,27 +79,36 @@ class MetadataPlaces(msgspec.Struct, rename="kebab"):
         return tuple(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys()))
 
 
-def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[CatalogEntry]:
+def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]], folders: Iterable[str]) -> list[CatalogEntry]:
     """Read the metadata files of tables and views.
 
     Args:
-        files: Their store.
+        files: Their stores.
         rows: Name and metadata file of each.
+        folders: The folders in which something is to be deleted. Of a table that certainly lies in another store, which
+            does not respond, only the folder is known.
 
     Raises:
-        CatalogUnavailableError: The store did not respond.
+        StoreUnavailableError: A store of these folders did not respond.
     """
-    wanted = list(rows)
+    wanted, deleting = list(rows), tuple(folders)
     if len(wanted) < _FEW:
-        return [_from_file(files, *row) for row in wanted]
+        return [_from_file(files, deleting, *row) for row in wanted]
     with ThreadPoolExecutor(_READERS) as readers:
-        return list(readers.map(lambda row: _from_file(files, *row), wanted))
+        return list(readers.map(lambda row: _from_file(files, deleting, *row), wanted))
 
 
-def _from_file(files: MetadataFiles, name: str, location: str) -> CatalogEntry:
+def _from_file(files: MetadataFiles, folders: tuple[str, ...], name: str, location: str) -> CatalogEntry:
     own = _folder(location)
     try:
         found = read_places(files, location, what=f"{name}, metadata file")
+    except StoreUnavailableError as error:
+        if not all(lies_elsewhere(location, folder) for folder in folders):
+            raise StoreUnavailableError(
+                f"{error}. It may have files in a folder of the view. Nothing was deleted", location
+            ) from None
+        log.warning("Only the folder of %s is known, in another store: %s", name, error)
+        return CatalogEntry(name, location, (own,), None)
     except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
         # Its other places are not known. Deletion additionally needs proof that a file is the view's own.
         log.warning("Only the folder of %s is known: %s", name, error)

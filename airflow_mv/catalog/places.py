@@ -78,6 +78,19 @@ def canonical(location: str) -> str:
     return unicodedata.normalize("NFC", f"//{_host(scheme, host)}{plain}".casefold())
 
 
+def lies_elsewhere(location: str, folder: str) -> bool:
+    """Whether a location is certainly in another store than a folder, whatever their paths are.
+
+    Buckets are compared by name alone, since several schemes may reach one bucket. ``viewfs`` may show any store.
+    """
+    one, other = split_location(location), split_location(folder)
+    if "viewfs" in (one.scheme, other.scheme):
+        return False
+    if one.scheme in _WITHOUT_HOST or other.scheme in _WITHOUT_HOST:
+        return one.scheme != other.scheme
+    return _host(one.scheme, one.host).casefold() != _host(other.scheme, other.host).casefold()
+
+
 def is_within(form: str, folder: str) -> bool:
     """Whether a canonical or exact form is that of a folder, or of something below it."""
     return form == folder or form.startswith(f"{folder}/")

@@ -15,9 +15,10 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
@@ -41,6 +42,7 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,
     NotFoundError,
+    StoreUnavailableError,
     UnsupportedError,
 )
 from airflow_mv.spec.definition import definition_text, parse_definition
@@ -221,19 +223,22 @@ class TableViews:
 
         A table is read again if the catalog names another metadata file for it. Where the catalog names none, views are
         read each time, and ordinary tables once a minute. A table that cannot be read is returned if an earlier listing
-        or an earlier metadata file shows that it was a view, or if its server failed: loading it tells why.
+        or an earlier metadata file shows that it was a view, or if its server failed: loading it tells why. The others
+        are in :attr:`unread`.
 
         Raises:
-            CatalogUnavailableError: The catalog, or its store, does not respond.
+            CatalogUnavailableError: The catalog does not respond.
         """
         listed, now = list(self._listed(namespace)), time.monotonic()
         new = [item for item in listed if not self._is_known(item, now)]
         for item, seen in zip(new, self._looked(new), strict=True):
             self._seen[item.identifier] = seen
+        self._forget_errors(namespace, {item.identifier for item in listed})
         failed = [self._seen[item.identifier].error for item in new]
         away = [error for error in failed if isinstance(error, CatalogUnavailableError)]
-        if len(away) >= _MANY_FAILED and len(away) == len(failed):
-            raise away[0]
+        of_server = [error for error in away if not isinstance(error, StoreUnavailableError)]
+        if len(of_server) >= _MANY_FAILED and len(of_server) == len(failed):
+            raise of_server[0]
         return [item.identifier for item in listed if self._seen[item.identifier].is_view]
 
     @property
@@ -255,6 +260,12 @@ class TableViews:
         for name, location in tables.items():
             self._seen.setdefault(name, _Seen(location, is_view=False, until=math.inf))
 
+    def _forget_errors(self, namespace: tuple[str, ...] | None, listed: Collection[Identifier]) -> None:
+        """Forget the tables that could not be read and do not exist any more."""
+        for name, seen in list(self._seen.items()):
+            if seen.error is not None and namespace in (None, name.namespace) and name not in listed:
+                del self._seen[name]
+
     def _is_known(self, item: _Listed, now: float) -> bool:
         seen = self._seen.get(item.identifier)
         return seen is not None and seen.location == item.location and now < seen.until
@@ -262,20 +273,21 @@ class TableViews:
     def _looked(self, wanted: Sequence[_Listed]) -> list[_Seen]:
         if len(wanted) < _FEW:
             return [self._look(item) for item in wanted]
+        context = copy_context()
         with ThreadPoolExecutor(_READERS) as readers:
-            return list(readers.map(self._look, wanted))
+            return list(readers.map(lambda item: context.copy().run(self._look, item), wanted))
 
     def _look(self, item: _Listed) -> _Seen:
         name, soon = item.identifier, time.monotonic() + ORDINARY_SECONDS
         try:
             properties = self._properties(item)
         except _OF_ONE_TABLE as error:
-            if item.location is not None and isinstance(error, CatalogUnavailableError):
-                raise  # the store does not respond, for whichever table
             # A table that cannot be read, or was dropped in between, must not prevent the listing of the others.
             may_be_view = self._may_be_view(item, error)
             known = "it may be one" if may_be_view else "it is left out"
-            log.warning("It is not known whether the table %s is a view (%s): %s", name, known, error)
+            # Those of a store are reported together, by `left_out`.
+            level = logging.INFO if isinstance(error, StoreUnavailableError) else logging.WARNING
+            log.log(level, "It is not known whether the table %s is a view (%s): %s", name, known, error)
             return _Seen(item.location, may_be_view, soon, error)
         is_view = _names(name, properties)
         if item.location is not None:
@@ -289,6 +301,8 @@ class TableViews:
             return True
         if item.location is None:
             return seen is None and isinstance(error, CatalogUnavailableError)
+        if isinstance(error, StoreUnavailableError):
+            return False  # its earlier files are in the same store
         with suppress(MaterializedViewError):
             folder = item.location.rpartition("/")[0]
             names = sorted(

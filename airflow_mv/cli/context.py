@@ -596,6 +596,7 @@ def pin(
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """
+    from airflow_mv.freshness.each import left_out
     from airflow_mv.refresh.pins import pin_base_tables
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)
@@ -604,6 +605,8 @@ def pin(
         print_json(found.document())
     else:
         _show(found)
+    for error in left_out(catalog):
+        raise error
 
 
 def _show(found: RunPins) -> None:

@@ -22,6 +22,7 @@ from airflow_mv.catalog.files import join
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.chains import Chains
+from airflow_mv.freshness.each import left_out
 from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA
 from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.quoting import quote
@@ -211,6 +212,11 @@ def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
     if not catalog.holds_views:
         return Inspection(f"catalog {name}", ok=True, found="it holds no views, base tables only")
     views = counted(len(catalog.list()), "view")
+    if left := left_out(catalog):
+        found = "; ".join(map(str, left))
+        return Inspection(
+            f"catalog {name}", ok=False, found=f"{views}. {found}", fix="make the store reachable from here"
+        )
     if not catalog.chooses_locations:
         return Inspection(f"catalog {name}", ok=True, found=f"{views}, its server chooses the locations")
     warehouse = catalog.properties.get("warehouse")

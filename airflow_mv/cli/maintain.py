@@ -26,6 +26,7 @@ from airflow_mv.cli.context import (
 )
 from airflow_mv.errors import (
     InvalidMetadataError,
+    MaterializedViewError,
     NewerFormatError,
     NotFoundError,
     NotMaterializedError,
@@ -100,6 +101,7 @@ def maintain(
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     stager = stager_for(catalog, master, remote) if compact else None
     _each(
+        catalog,
         identifiers,
         lambda view: maintain_view(
             catalog, view, older_than=older_than, dry_run=dry_run, stager=stager, report=progress
@@ -110,15 +112,17 @@ def maintain(
 
 
 def _each(
+    catalog: MaterializedViewCatalog,
     views: Sequence[Identifier],
     run: Callable[[Identifier], dict[str, Any]],
     show: Callable[[dict[str, Any]], None],
     *,
     as_json: bool,
 ) -> None:
-    from airflow_mv.freshness.each import for_each
+    from airflow_mv.freshness.each import for_each, left_out
 
-    documents, errors = [], []
+    documents: list[dict[str, Any]] = []
+    errors: list[MaterializedViewError] = []
     for result in for_each(views, run):
         if result.error is not None:
             errors.append(result.error)
@@ -128,6 +132,7 @@ def _each(
             show(documents[-1])
     if as_json and (documents or not errors):
         print_json(documents)
+    errors += left_out(catalog)
     for error in errors[1:]:
         progress(str(error))
     if errors:

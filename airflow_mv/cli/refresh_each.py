@@ -31,10 +31,11 @@ def refresh_each(
     """Refresh views of one Spark application and one set of base snapshots; a failure does not stop the others.
 
     Raises:
-        MaterializedViewError: The first failure, after all views.
+        MaterializedViewError: The first failure, after all views. A table that was left out, since its store did not
+            respond, is one.
     """
     from airflow_mv.actions import refresh_views
-    from airflow_mv.freshness.each import for_each
+    from airflow_mv.freshness.each import for_each, left_out
     from airflow_mv.freshness.state import Pins
     from airflow_mv.maintenance.run import maintain_after_refresh
     from airflow_mv.refresh.pins import pin_base_tables
@@ -60,7 +61,12 @@ def refresh_each(
             render.result(documents[-1])
     if as_json:
         print_json(documents)
-    counts = Counter(str(document["outcome"]) for document in documents) + Counter(failed=len(errors))
+    left = left_out(catalog)
+    for error in left[0 if errors else 1 :]:
+        progress(str(error))
+    errors += left
+    failed = len(ordered) - len(documents)
+    counts = Counter(str(document["outcome"]) for document in documents) + Counter(failed=failed)
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     progress(f"{counted(len(ordered), 'view')}: {summary or 'none to refresh'}")
     if errors:

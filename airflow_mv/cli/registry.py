@@ -98,11 +98,23 @@ for _name in QUESTIONS:
 def _show(done: Synced, *, as_json: bool) -> None:
     if as_json:
         print_json(done.to_dict())
+        _require_complete(done)
         return
     removed = f", {done.removed_views} views removed" if done.removed_views else ""
     out.print(f"{done.registry}  {done.refreshes} refreshes written, {done.views} views{removed}", markup=False)
     for what, why in done.faults.items():
         out.print(f"  not read: {visible(what)}: {visible(why)}", markup=False)
+    _require_complete(done)
+
+
+def _require_complete(done: Synced) -> None:
+    """Raise if a store did not respond.
+
+    Raises:
+        MaterializedViewError: The first error.
+    """
+    for error in done.away:
+        raise error
 
 
 def _print(found: Answer, *, as_json: bool) -> None:

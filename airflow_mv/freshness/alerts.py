@@ -179,7 +179,12 @@ class Watched:
         return results if results and len(results) == len(found) else None
 
     def observed(self, lookup: CacheLookup[Summary]) -> Iterator[ItemResult[Identifier, Summary]]:
-        """Yield the summary of each view. What the cache knows is not read."""
+        """Yield the summary of each view. What the cache knows is not read.
+
+        Raises:
+            StoreUnavailableError: A table that may be a view was left out. Raised after all views.
+        """
+        from airflow_mv.freshness.each import left_out
         from airflow_mv.freshness.summaries import note_ordinary, summaries
 
         catalog = self.opener()
@@ -188,6 +193,8 @@ class Watched:
         for result in summaries(catalog, views, lookup, self.cache, named=self.namespace is None):
             if result.value is None or result.value.status is not None:
                 yield result
+        for error in left_out(catalog, self.namespace or None):
+            raise error
 
 
 def freshness_slos(
@@ -203,7 +210,7 @@ def freshness_slos(
         now: The current time, for the lag.
 
     Raises:
-        MaterializedViewError: A catalog does not respond. Raised after all readable views.
+        MaterializedViewError: A catalog or a store does not respond. Raised after all readable views.
     """
     moment = now or datetime.now(UTC)
     with without_collections():

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError, UnexpectedError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    MaterializedViewError,
+    StoreUnavailableError,
+    UnexpectedError,
+)
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -21,6 +26,8 @@ T = TypeVar("T")
 
 #: If a catalog fails for so many views in a row, it does not respond: the next ones would fail, too.
 MOST_UNANSWERED = 3
+#: Tables that a message names.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,8 @@ def while_answered(
 ) -> Iterator[ItemResult[Identifier, T]]:
     """Yield results of views until their catalog has failed for several of them in a row.
 
-    All code that reads the views of a whole catalog goes through here. A catalog of base tables that does not respond
-    is a fault of the views that read it.
+    All code that reads the views of a whole catalog goes through here. A catalog of base tables, or a store, that does
+    not respond is a fault of the views that need it.
 
     Args:
         catalog: The catalog.
@@ -100,6 +107,38 @@ def while_answered(
 
 
 def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
-    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not respond."""
+    """Return the error of the view's own catalog; ``None`` if only another catalog or a store does not respond."""
     (result,) = for_each([view], catalog.load)
-    return result.error if isinstance(result.error, CatalogUnavailableError) else None
+    error = result.error
+    return (
+        error if isinstance(error, CatalogUnavailableError) and not isinstance(error, StoreUnavailableError) else None
+    )
+
+
+def left_out(catalog: MaterializedViewCatalog, namespace: tuple[str, ...] | None = None) -> list[StoreUnavailableError]:
+    """Return an error for each store whose tables the listings of a catalog have left out.
+
+    A view may be a table, so it is unknown whether such a table is a view. All code that lists the views of a catalog
+    reports these errors.
+
+    Args:
+        catalog: The catalog.
+        namespace: Only the tables of this namespace.
+    """
+    from airflow_mv.catalog.store_deadlines import store_name  # only needed after a failure
+
+    by_store: dict[str, list[tuple[Identifier, StoreUnavailableError]]] = {}
+    for name, error in sorted(catalog.unread_tables.items(), key=lambda item: item[0]):
+        if isinstance(error, StoreUnavailableError) and namespace in (None, name.namespace):
+            by_store.setdefault(store_name(error.location) or "", []).append((name, error))
+    return [_left_out(found) for found in by_store.values()]
+
+
+def _left_out(found: Sequence[tuple[Identifier, StoreUnavailableError]]) -> StoreUnavailableError:
+    (_, first), *more = found
+    text = f"{first}. It may be a view, and was left out"
+    if more:
+        names = ", ".join(f"{name} ({error.location})" for name, error in more[:_NAMED])
+        others = f" and {len(more) - _NAMED} others" if len(more) > _NAMED else ""
+        text = f"{text}; so were {names}{others} of the same store"
+    return StoreUnavailableError(text, first.location)

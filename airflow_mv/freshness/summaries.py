@@ -10,7 +10,7 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.fact_cache import FactCache
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.freshness.chains import observe_each
-from airflow_mv.freshness.each import ItemResult, for_each, while_answered
+from airflow_mv.freshness.each import ItemResult, for_each, left_out, while_answered
 from airflow_mv.freshness.known import (
     CacheLookup,
     CatalogStatuses,
@@ -234,6 +234,9 @@ def observe_catalogs(
         else:
             catalog, lookup, views = result.get()
             _add_results(found, catalog, summaries(catalog, views, lookup, cache))
+            for error in left_out(catalog, namespace):
+                found.errors.append(error)
+                found.documents.append(_unreadable(None, catalog.name, Code.STORE_UNREADABLE, error))
 
 
 def observe_named(

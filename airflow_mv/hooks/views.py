@@ -348,13 +348,20 @@ class MaterializedViewHook(BaseHook):
     def views_of(self, namespace: str) -> list[str]:
         """Return the full names of the materialized views of a namespace.
 
+        A table whose store does not respond is left out, with a warning in the log.
+
         Args:
             namespace: ``catalog.namespace``.
         """
+        from airflow_mv.freshness.each import left_out
         from airflow_mv.refresh.pins import materialized_views
 
         name, inner = split_namespace(namespace)
-        return [str(view) for view in materialized_views(self.catalog_named(name), inner)]
+        catalog = self.catalog_named(name)
+        views = [str(view) for view in materialized_views(catalog, inner)]
+        for error in left_out(catalog, inner):
+            self.log.warning("%s", error)
+        return views
 
     def maintain(
         self, view: str, *, older_than: timedelta | None = None, dry_run: bool = False, compact: bool = False

@@ -15,6 +15,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
     NewerFormatError,
+    StoreUnavailableError,
     UnsupportedError,
     ViewNotFoundError,
 )
@@ -132,10 +133,17 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
             f"`airflow-mv drop {view} --force` drops it all the same, and leaves its files"
         ) from None
     except (CatalogUnavailableError, UnsupportedError) as error:
-        if catalog.has_rows or isinstance(error, NewerFormatError):
+        lost = _is_view_in_lost_store(catalog, view, error)
+        if (catalog.has_rows and not lost) or isinstance(error, NewerFormatError):
             raise
         _require_force_unread(view, error, force=force)
         return None
+
+
+def _is_view_in_lost_store(catalog: MaterializedViewCatalog, view: Identifier, error: MaterializedViewError) -> bool:
+    """Whether a SQL catalog says that a name is a view, and the store of its metadata file does not respond."""
+    row = catalog.row(view) if catalog.has_rows and isinstance(error, StoreUnavailableError) else None
+    return row is not None and row.kind == VIEW
 
 
 def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView | None:
@@ -159,17 +167,17 @@ def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView |
 
 
 def _require_force_unread(view: Identifier, error: MaterializedViewError, *, force: bool) -> None:
-    """Allow to drop a view that a REST server does not load: the server may be able to drop it.
+    """Allow to drop a view that cannot be loaded: a REST server, or a SQL catalog whose store is gone, may drop it.
 
     Raises:
         MaterializedViewError: The error, without ``force``.
     """
     if not force:
         raise type(error)(
-            f"{error}. A server may be able to drop a view that it cannot load: `airflow-mv drop {view} --force` "
+            f"{error}. A catalog may be able to drop a view that cannot be loaded: `airflow-mv drop {view} --force` "
             "requests it, and leaves the view's files and its storage table"
         )
-    log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
+    log.warning("Dropping %s although it is unknown what it is: %s", view, error)
 
 
 def _require_force(view: Identifier, error: ViewNotFoundError, *, force: bool) -> None:

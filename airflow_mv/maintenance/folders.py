@@ -115,7 +115,7 @@ def others_in(
     own = frozenset(".".join(name.parts) for name in names)
     inside: list[tuple[str, str]] = []
     reached: set[str] = set()
-    listed = catalog.other_entries(own)
+    listed = catalog.other_entries(own, bases)
     for other in (*listed, *found):
         wide = _wide(compare, bases, other) if other in listed else frozenset()
         inner = [place for place in other.places if place not in wide]

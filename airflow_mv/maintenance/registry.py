@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
-from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
+from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.freshness.chains import observe_each
-from airflow_mv.freshness.each import while_answered
+from airflow_mv.freshness.each import left_out, while_answered
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
@@ -39,7 +39,9 @@ class Synced:
         refreshes: Refreshes that are new in the table, or were completed.
         views: Views that were checked.
         removed_views: Views that are no longer in the catalog, and were removed from the table.
-        faults: What could not be read, and why: files of the spool by location, views by name.
+        faults: What could not be read, and why: files of the spool by location, views by name, and tables that may be
+            views.
+        away: The errors of stores that did not respond.
     """
 
     registry: str
@@ -47,10 +49,13 @@ class Synced:
     views: int = 0
     removed_views: int = 0
     faults: dict[str, str] = field(default_factory=dict)
+    away: tuple[MaterializedViewError, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document."""
-        return asdict(self)
+        document = asdict(replace(self, away=()))
+        del document["away"]
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class _Looked:
     views: list[ViewRow]
     refreshes: list[RefreshRow]
     faults: dict[str, str]
+    away: list[MaterializedViewError]
 
 
 def sync(catalog: MaterializedViewCatalog) -> Synced:
@@ -77,7 +83,7 @@ def sync(catalog: MaterializedViewCatalog) -> Synced:
     compact_finished_months(registry, datetime.now(UTC))
     looked = _look(catalog)
     removed = _register(registry, looked)
-    return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults})
+    return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away))
 
 
 def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
@@ -103,7 +109,7 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
     rows = _completed(registry, looked.refreshes)
     written = registry.refreshes.overwrite(rows)
     removed = _register(registry, looked)
-    return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults})
+    return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away))
 
 
 def _look(catalog: MaterializedViewCatalog) -> _Looked:
@@ -112,7 +118,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     Raises:
         CatalogUnavailableError: The catalog does not respond.
     """
-    found, now = _Looked([], [], {}), datetime.now(UTC)
+    found, now = _Looked([], [], {}, []), datetime.now(UTC)
 
     def rows(seen: Observation) -> tuple[ViewRow, list[RefreshRow]]:
         return _view_row(seen, now), _recorded_rows(seen.view, seen.storage)
@@ -124,9 +130,11 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
         if result.error is not None:
             found.faults[str(result.item)] = str(result.error)
             found.views.append(_unreadable_row(result.item, result.error, now))
+            found.away.extend([result.error] if _is_away(result.error) else [])
         elif result.value is not None:
             found.views.append(result.value[0])
             found.refreshes.extend(result.value[1])
+    found.away.extend(left_out(catalog))
     return found
 
 
@@ -138,9 +146,14 @@ def _register(registry: Registry, looked: _Looked) -> int:
     registry.views.overwrite(looked.views)
     known = registry.views.read(equal(catalog=registry.catalog.name), ["view"])["view"].to_pylist()
     unread = {str(name): str(error) for name, error in registry.catalog.unread_tables.items()}
-    looked.faults.update({view: unread[view] for view in known if view in unread})
+    away = {str(name) for name, error in registry.catalog.unread_tables.items() if _is_away(error)}
+    looked.faults.update({view: why for view, why in unread.items() if view in known or view in away})
     gone = sorted(set(known) - {row.view for row in looked.views} - unread.keys())
     return registry.views.delete(both(equal(catalog=registry.catalog.name), one_of("view", gone))) if gone else 0
+
+
+def _is_away(error: MaterializedViewError) -> bool:
+    return isinstance(error, StoreUnavailableError)
 
 
 def _completed(registry: Registry, rows: list[RefreshRow]) -> list[RefreshRow]:

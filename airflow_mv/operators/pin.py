@@ -80,6 +80,7 @@ class PinBaseTablesOperator(RetriedOperator):
             ConfigurationError: The views are in several catalogs, or on more levels than the DAG has.
             InvalidQueryError: The views read each other in a cycle.
         """
+        from airflow_mv.freshness.each import left_out
         from airflow_mv.refresh.pins import pin_base_tables
 
         with task_errors(self):
@@ -95,6 +96,8 @@ class PinBaseTablesOperator(RetriedOperator):
                 definitions={hook.identify(view): sql for view, sql in self.definitions.items()},
                 order=order,
             )
+            if self.namespace is not None:
+                run.faults.update({error.location: str(error) for error in left_out(catalog)})
             self._say(run)
             if self.depth is not None and len(run.levels) > self.depth:
                 raise ConfigurationError(

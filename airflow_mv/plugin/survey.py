@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog.fact_cache import FactCache
-from airflow_mv.errors import MaterializedViewError
+from airflow_mv.catalog.store_deadlines import Impatience, impatient
+from airflow_mv.errors import MaterializedViewError, StoreUnavailableError
 from airflow_mv.freshness.each import ItemResult
 from airflow_mv.freshness.known import CacheLookup, Known, PropertiesOf, identifier_of, look_up, without_collections
 from airflow_mv.freshness.summary import SUMMARY, Summary
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
 
 log = logging.getLogger(__name__)
+
+#: The limits of a survey's calls of stores. What a store did not return is read by the next survey.
+IMPATIENCE = Impatience(seconds=15.0, calls=8, wait=15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,12 @@ class Survey:
 
     def _look(self) -> None:
         trouble: dict[str, Any] | None = None
+        left: list[StoreUnavailableError] = []
         try:
             first = not self._rows
             if not (first and self._recalled_all()):
-                self._go_through(self.open(), first=first)
+                with impatient(IMPATIENCE):
+                    left = self._go_through(self.open(), first=first)
         except MaterializedViewError as error:
             trouble = problem(error)
         except Exception as error:
@@ -122,13 +128,14 @@ class Survey:
             unexpected = f"unexpected {type(error).__name__}; the api-server's log says more"
             trouble = {"error": type(error).__name__, "message": unexpected, "advice": ""}
         with self._lock:
-            self._problem = trouble
+            self._problem = problem(left[0]) if left else trouble
             self._checked_at = self._checked_at if trouble else datetime.now(UTC)
             self._ended = time.monotonic()
             self._took = (self._took[1], self._ended - self._started)
 
-    def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> None:
-        from airflow_mv.freshness.each import while_answered
+    def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> list[StoreUnavailableError]:
+        """Read what has changed. Return why tables that may be views were left out."""
+        from airflow_mv.freshness.each import left_out, while_answered
         from airflow_mv.freshness.observe import moved
         from airflow_mv.freshness.summaries import note_ordinary, summaries
 
@@ -146,6 +153,7 @@ class Survey:
             row = row_of_result(result)
             with self._lock:
                 self._rows[row.view] = row
+        return left_out(catalog)
 
     def _recalled_all(self) -> bool:
         """Take the rows that an earlier process has found and that are still true. Return whether these are all."""

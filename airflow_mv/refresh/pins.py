@@ -22,6 +22,7 @@ from airflow_mv.errors import (
     NotFoundError,
     NotMaterializedError,
     PinError,
+    StoreUnavailableError,
 )
 from airflow_mv.freshness.each import for_each
 from airflow_mv.freshness.observe import load_dependencies, observe_tables, query_of
@@ -160,7 +161,7 @@ def pin_base_tables(
 
     Raises:
         InvalidQueryError: The views depend on each other in a cycle.
-        CatalogUnavailableError: The catalog does not respond.
+        CatalogUnavailableError: The catalog does not respond, or no base table could be read and a store does not.
     """
     wanted = list(dict.fromkeys(catalog.identify(view) for view in views))
     faults: dict[str, str] = {}
@@ -174,7 +175,10 @@ def pin_base_tables(
     faults |= _misplaced(reads, order)
     tables = dict.fromkeys(table for view in wanted for table in sources[view] if table not in sources)
     pinned_at = datetime.now(UTC)
-    pins = _pinned(catalog, [*tables], as_of, faults)
+    away: list[StoreUnavailableError] = []
+    pins = _pinned(catalog, [*tables], as_of, faults, away)
+    if away and not pins:
+        raise away[0]
     return RunPins(
         pinned_at=pinned_at.isoformat(timespec="milliseconds"),
         as_of=as_of.isoformat() if as_of else None,
@@ -240,16 +244,29 @@ def _misplaced(reads: Reads, order: Reads | None) -> dict[str, str]:
 
 
 def _pinned(
-    catalog: MaterializedViewCatalog, tables: list[Identifier], as_of: datetime | None, faults: dict[str, str]
+    catalog: MaterializedViewCatalog,
+    tables: list[Identifier],
+    as_of: datetime | None,
+    faults: dict[str, str],
+    away: list[StoreUnavailableError],
 ) -> dict[str, Pin]:
-    """Load tables together. If that fails, load them one by one, so that a broken table does not affect the others."""
+    """Load tables together. If that fails, load them one by one, so that a broken table does not affect the others.
+
+    Args:
+        catalog: Where they are.
+        tables: Their names.
+        as_of: Their state at this time.
+        faults: Receives why a table is not pinned.
+        away: Receives the errors of stores.
+    """
     (result,) = for_each([tuple(tables)], lambda names: observe_tables(catalog, names, None, as_of=as_of))
     _raise_if_retryable(result.error)
     if result.value is None:
         if len(tables) == 1:
             faults[str(tables[0])] = str(result.error)
+            away += [result.error] if isinstance(result.error, StoreUnavailableError) else []
             return {}
-        return {name: pin for table in tables for name, pin in _pinned(catalog, [table], as_of, faults).items()}
+        return {name: pin for table in tables for name, pin in _pinned(catalog, [table], as_of, faults, away).items()}
     observed, storages = result.value
     faults |= {table.identifier: table.error for table in observed if table.error is not None}
     return {
@@ -265,8 +282,11 @@ def _pinned(
 
 
 def _raise_if_retryable(error: MaterializedViewError | None) -> None:
-    """Raise an error that a retry of the whole run may fix, such as an unavailable catalog. No view causes it."""
-    if error is not None and error.retryable:
+    """Raise an error that a retry of the whole run may fix, such as an unavailable catalog. No view causes it.
+
+    A store that does not respond is a fault of the views that need it.
+    """
+    if error is not None and error.retryable and not isinstance(error, StoreUnavailableError):
         raise error
 
 

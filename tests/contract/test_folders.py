@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -270,11 +270,11 @@ def test_a_purge_keeps_a_view_that_was_created_meanwhile(every_home: Lake, monke
     home.refresh()
     loaded, others = home.catalog.load(VIEW), home.catalog.other_entries
 
-    def created_again(own: frozenset[str]) -> tuple[CatalogEntry, ...]:
+    def created_again(own: frozenset[str], folders: Sequence[str]) -> tuple[CatalogEntry, ...]:
         drop(home.catalog, VIEW)
         home.view()
         home.refresh()
-        return others(own)
+        return others(own, folders)
 
     with monkeypatch.context() as patched:
         patched.setattr(home.catalog, "other_entries", created_again)

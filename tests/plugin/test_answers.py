@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,19 +23,22 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 
+from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.summaries import summary_of
 from airflow_mv.plugin.app import create_app
 from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.rows import row_of
-from airflow_mv.plugin.sources import CatalogSource, Sources
+from airflow_mv.plugin.sources import MAX_WAITING, THREADS, CatalogSource, Sources
 from airflow_mv.registry.registry import Registry
 from airflow_mv.registry.settings import PLACE, registry_settings
-from tests.builders import Lake
+from tests.builders import Lake, lake
+from tests.catalog.test_sick_stores import GCS, add_row
 from tests.intervals.support import VIEW, days_lake
 from tests.plugin.conftest import Server
 from tests.registry.support import refresh_row
+from tests.services import Quiet
 
 pytestmark = pytest.mark.airflow
 
@@ -305,6 +310,57 @@ def test_a_catalog_that_never_answers_does_not_block_the_others(
         assert found["total"] == 5
         looking = {source["catalog"]: source["looking"] for source in found["sources"]}
         assert (looking["pages"], looking["other"] is None) == (None, False)
+
+
+def test_i29_views_on_a_store_that_never_answers_block_no_other_view(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More of them are requested than the catalog has threads; the list names the store."""
+    (tmp_path / "warehouse").mkdir()
+    with closing(Quiet()) as quiet, lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "warehouse", "pages") as home:
+        home.table()
+        home.view("daily", "SELECT id FROM orders")
+        for number in range(8):
+            add_row(home, f"far{number}", f"gs://walled/{number}/metadata/1.metadata.json", "VIEW")
+        add_row(home, "table", "gs://other/metadata/1.metadata.json")
+        extra = {**home.iceberg.properties, "type": "sql", **GCS, "gcs.service.host": f"http://127.0.0.1:{quiet.port}"}
+        monkeypatch.setenv("AIRFLOW_CONN_SICK", json.dumps({"conn_type": "iceberg", "extra": extra}))
+        page = Page(Sources(("sick:pages",), 60))
+        client = TestClient(create_app(page), cookies=server.client().cookies)
+
+        def ask(name: str) -> tuple[int, float, str]:
+            started = time.monotonic()
+            found = client.get("/api/view", params={"view": f"pages.sales.{name}"})
+            return found.status_code, time.monotonic() - started, found.text
+
+        with ThreadPoolExecutor(8) as readers:
+            far = [readers.submit(ask, f"far{number}") for number in range(8)]
+            time.sleep(1)
+            status, seconds, text = ask("daily")
+            assert (status, seconds < 10) == (200, True), (status, seconds, text)
+            answers = [answer.result() for answer in far]
+        assert {status for status, _, _ in answers} == {503}
+        assert all("walled" in text or "has not answered" in text for _, _, text in answers)
+        found = page.rows(set())
+        deadline = time.monotonic() + 60
+        while found[1][0]["looking"] is not None and time.monotonic() < deadline:
+            time.sleep(0.5)
+            found = page.rows(set())
+        assert {row.view.name: row.state for row in found[0]}["daily"] == "never-refreshed"
+        assert "gs://other" in found[1][0]["problem"]["message"]
+
+
+def test_questions_that_wait_are_bounded(server: Server) -> None:
+    """The next one is refused at once, and its message says what to do."""
+    (source,) = Sources(("pages",), 60).all(set())[0]
+    held = threading.Event()
+    answers = [source.ask(held.wait, str(number)) for number in range(THREADS + MAX_WAITING)]
+    assert source.ask(held.wait, "0") is answers[0]
+    with pytest.raises(CatalogUnavailableError, match="Try again in a few seconds"):
+        source.ask(held.wait, "one more")
+    held.set()
+    assert all(answer.result(30) for answer in answers)
+    assert source.ask(lambda: 1, "one more").result(30) == 1
 
 
 def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
