@@ -151,6 +151,12 @@ class JobError(MaterializedViewError):
     retryable = True
 
 
+class QueryValueError(JobError):
+    """A value in the base tables' rows makes an expression of the query fail. With the same rows it fails again."""
+
+    retryable = False
+
+
 class StoppedError(JobError):
     """The Spark job was stopped from outside of the task: by a user, a timeout, or the end of its worker."""
 

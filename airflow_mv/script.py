@@ -607,6 +607,7 @@ class Outcome:
         executor_seconds: Seconds that Spark's executors worked for steps and checks; ``None`` if Spark does not tell.
         error: Spark's reason in one paragraph, or ``None``.
         error_class: Spark's error condition (e.g. ``UNRESOLVED_COLUMN.WITH_SUGGESTION``), if the error has one.
+        sql_state: Spark's SQLSTATE, if the error has one. Those of class 22 are errors of values in the rows.
         query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
         mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
@@ -629,6 +630,7 @@ class Outcome:
     executor_seconds: float | None = None
     error: str | None = None
     error_class: str | None = None
+    sql_state: str | None = None
     query_error: bool = False
     application_id: str | None = None
     mode: str = "full"

@@ -44,6 +44,10 @@ _LATER_COLUMN = (
     ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
     "there as of the table's next write (an INSERT of no rows is one)."
 )
+_NO_EXPRESSION = (
+    ". Spark does not say in which expression: corr, regr_r2, regr_slope and regr_intercept divide too, for a group in "
+    "which all values are equal."
+)
 #: The database in memory that all staging catalogs of a JVM share. Each has rows of its own in it.
 _DATABASE = f"jdbc:derby:memory:{STAGING_CATALOG};create=true"
 #: Names of unused staging catalogs, by the session over Connect (empty for a classic one) and the access to files.
@@ -130,6 +134,7 @@ def _failed(context: JobContext, script: Script, error: Exception, seconds: list
         step_seconds=tuple(seconds),
         error=context.public(reason(error, context.sql)),
         error_class=_condition(error),
+        sql_state=_sql_state(error),
         query_error=isinstance(error, AnalysisException | InvalidQueryError),
         application_id=_application_id(context.spark),
         mode="none",
@@ -367,11 +372,17 @@ def reason(error: BaseException, sql: str = "") -> str:
     place = _place(error, sql, coded)
     causes = re.findall(r"(?m)^Caused by: (.+)$", text + stack)
     cause = f" Caused by: {causes[-1]}" if causes and not coded and causes[-1] not in message else ""
-    hint = _LATER_COLUMN if "VERSION AS OF" in sql and (_condition(error) or "").startswith("UNRESOLVED_COLUMN") else ""
-    paragraph = " ".join(f"{message}{place}{cause}{hint}".split())
+    paragraph = " ".join(f"{message}{place}{cause}{_hint(_condition(error) or '', sql, place)}".split())
     if not paragraph:
         return type(error).__name__
     return shortened(paragraph, _LONGEST_REASON)
+
+
+def _hint(condition: str, sql: str, place: str) -> str:
+    """Return what Spark does not say of an error."""
+    if "VERSION AS OF" in sql and condition.startswith("UNRESOLVED_COLUMN"):
+        return _LATER_COLUMN
+    return _NO_EXPRESSION if condition == "DIVIDE_BY_ZERO" and not place else ""
 
 
 def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:
@@ -387,6 +398,11 @@ def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:
         start = max(0, int(coded[3]) - 60)
         return f" In the SQL, line {coded[2]}: {brief(line[start : int(coded[3]) + 60])}"
     return ""
+
+
+def _sql_state(error: BaseException) -> str | None:
+    found = re.search(r"SQLSTATE: (\w{5})", str(error))
+    return found[1] if found else None
 
 
 def _condition(error: BaseException) -> str | None:

@@ -23,6 +23,7 @@ from airflow_mv.errors import (
     InvalidQueryError,
     JobError,
     MaterializedViewError,
+    QueryValueError,
     RefreshRefusedError,
 )
 from airflow_mv.freshness.drift import on_schema_change
@@ -60,6 +61,8 @@ _ABOUT_CLOCKS = re.compile(
 AfterRefresh = Callable[[RefreshPlan, Outcome | None, RefreshResult], None]
 #: Analyses the query of a view again, whose base columns have changed, and returns the view.
 Redefine = Callable[[LoadedView], LoadedView]
+#: The class of SQLSTATEs of data errors, such as a division by zero, an invalid cast or an overflow.
+_OF_VALUES = "22"
 #: The most plans of one refresh, of a view that keeps changing.
 MAX_PLANS = 6
 #: Each refresh of another interval changes the storage table once, and a backfill runs many of them at a time.
@@ -84,6 +87,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
         CheckFailedError: The staged rows have not passed the checks.
         ClockError, FutureTimeError: The clock of Spark's driver is wrong, or the view holds times of a wrong clock.
+        QueryValueError: A value of the base tables makes the query fail.
         JobError: Spark failed; a retry may succeed.
     """
     if plan.script is None:
@@ -125,8 +129,15 @@ def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outco
     if outcome.error_class == CLOCK or _ABOUT_CLOCKS.search(reason):
         return _clock_error(catalog, plan.view, reason)
     _require_files(catalog, plan, reason)
-    kind = InvalidQueryError if outcome.query_error else JobError
-    return kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
+    text = f"view {plan.view}: the Spark job failed, nothing was published: {reason}"
+    if outcome.query_error:
+        return InvalidQueryError(text)
+    if (outcome.sql_state or "").startswith(_OF_VALUES):
+        return QueryValueError(
+            f"{text} A retry fails too, until the rows of the base tables or the query change. `try_divide`, "
+            "`try_cast` and the like return NULL instead"
+        )
+    return JobError(text)
 
 
 def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str) -> MaterializedViewError:

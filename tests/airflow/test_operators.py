@@ -168,7 +168,7 @@ def test_the_reason_of_a_spark_error_is_shown_and_nothing_is_published(airflow: 
     sales.view(sql="SELECT region, sum(amount) / (count(*) - 2) AS share FROM orders GROUP BY region")
     before = sales.rows_of_catalog()
     run = airflow.run(f"{REFRESH}, conf={SMALL})")
-    error = run.log.partition("JobError: ")[2].partition("\n")[0]
+    error = run.log.partition("QueryValueError: ")[2].partition("\n")[0]
 
     assert run.states == {"refresh": "failed"}
     assert error.startswith("view lake.sales.daily: the Spark job failed, nothing was published: [DIVIDE_BY_ZERO]")

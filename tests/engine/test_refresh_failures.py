@@ -8,7 +8,7 @@ import re
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_mv.errors import AlreadyExistsError, InvalidQueryError, JobError
+from airflow_mv.errors import AlreadyExistsError, InvalidQueryError, QueryValueError
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import find_staged, publish, stage
@@ -38,9 +38,10 @@ def test_a_job_that_fails_on_one_row_publishes_nothing_and_reports_the_reason(ra
     before = ratio.view("ratio").metadata_location
     ratio.insert("orders", "(3, 1, 0)")
 
-    with pytest.raises(JobError) as caught:
+    with pytest.raises(QueryValueError) as caught:
         ratio.refresh("ratio")
 
+    assert not caught.value.retryable
     text = str(caught.value)
     assert text.startswith(f"view {ratio('ratio')}: the Spark job failed, nothing was published: [DIVIDE_BY_ZERO]")
     assert "amount / parts" in text
@@ -54,6 +55,28 @@ def test_a_job_that_fails_on_one_row_publishes_nothing_and_reports_the_reason(ra
     ratio.insert("orders", "(3, 1, 4)")
     ratio.refresh("ratio")
     assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("corr(amount, parts)", r"\[DIVIDE_BY_ZERO\].*(corr\(amount, parts\)|which expression: corr, )"),
+        (
+            "max(CAST(concat('x', day) AS INT))",
+            r"\[CAST_INVALID_INPUT\] The value 'x1' .*CAST\(concat\('x'",
+        ),
+        ("max(CAST(amount AS BIGINT) * 9223372036854775807)", r"\[ARITHMETIC_OVERFLOW\].*BIGINT\) \* 92233720368"),
+    ],
+    ids=["division", "cast", "overflow"],
+)
+def test_an_error_of_the_rows_values_is_not_retried(orders: Lake, column: str, said: str) -> None:
+    """With the expression, and the value if Spark tells it."""
+    orders.insert("orders", "(1, 10, 2), (1, 10, 2)")
+    orders.create("v", f"SELECT day, {column} AS x FROM {{ns}}.orders GROUP BY day")
+    with pytest.raises(QueryValueError, match=said) as caught:
+        orders.refresh("v")
+    assert not caught.value.retryable
+    assert "A retry fails too" in str(caught.value)
 
 
 def test_a_staged_refresh_whose_publication_was_lost_is_published_without_spark(ratio: Lake) -> None:

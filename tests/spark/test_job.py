@@ -468,7 +468,7 @@ def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started
     (good, failed, wrong), message = over_connect(confs, lake.whole(), bad, worse)
     assert rows_of(good) == PINNED
     assert good.rows_written == 2
-    assert (failed.error_class, failed.query_error) == ("DIVIDE_BY_ZERO", False)
+    assert (failed.error_class, failed.sql_state, failed.query_error) == ("DIVIDE_BY_ZERO", "22012", False)
     assert "1 / (amount - 20)" in (failed.error or "")
     assert wrong.query_error
     assert good.executor_seconds is None
