@@ -42,8 +42,11 @@ _FIXED_FULL = 0.5
 _FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
 #: Seconds to prepare the change of one table.
 _FIXED_DELTA = 0.15
-#: A factor outside of this range is ignored as an outlier, such as the start of a cluster.
+#: The range of the factors that are learned and used.
 _LEAST_FACTOR, _MOST_FACTOR = 0.1, 6.0
+#: One refresh counts as at most so many times slower or faster than its estimate: it may be an outlier, such as the
+#: start of a cluster or an overloaded hour.
+_MOST_SEEN = 4.0
 #: Up to this size, rewriting a stored table takes as long as patching it.
 SMALL_STORAGE = 8 * 1024 * 1024
 
@@ -73,7 +76,7 @@ class Estimate:
         Args:
             factors: By mode.
         """
-        known = min(max(factors.get(self.mode, 1.0), _LEAST_FACTOR), _MOST_FACTOR)
+        known = _bounded(factors.get(self.mode, 1.0))
         return self if self.seconds is None else replace(self, seconds=round(self.seconds * known, 3), factor=known)
 
     def factor_of(self, seconds: float) -> float | None:
@@ -82,14 +85,15 @@ class Estimate:
         The geometric mean of the old and the measured factor. After a full refresh that was faster than estimated, the
         measured factor itself: a full refresh is never fast by accident. It may be slow by accident, because a view's
         first refresh is a full one, in a session that has just started. So after a slower one the old factor counts
-        twice. An incremental refresh may also be fast by accident, because changes differ.
+        twice. An incremental refresh may also be fast by accident, because changes differ. No single refresh decides:
+        its part is bounded, and so is the factor, as it is used.
         """
         if self.seconds is None:
             return None
-        seen = seconds / self.seconds
+        seen = min(seconds / self.seconds, _MOST_SEEN)
         if self.mode == "full":
-            return round(self.factor * (seen if seen < 1 else seen ** (1 / 3)), 3)
-        return round(self.factor * math.sqrt(seen), 3)
+            return round(_bounded(self.factor * (seen if seen < 1 else seen ** (1 / 3))), 3)
+        return round(_bounded(self.factor * math.sqrt(max(seen, 1 / _MOST_SEEN))), 3)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -105,6 +109,10 @@ class Estimate:
         if self.seconds is None:
             return f"{self.mode} unknown, because the size of a base table is unknown"
         return f"{self.mode} {self.seconds:.1f} s for {human(self.bytes_read)}"
+
+
+def _bounded(factor: float) -> float:
+    return min(max(factor, _LEAST_FACTOR), _MOST_FACTOR)
 
 
 @dataclass(frozen=True, slots=True)

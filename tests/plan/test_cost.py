@@ -157,15 +157,36 @@ def test_few_affected_keys_are_cheaper_than_all_of_them() -> None:
     assert of_few.seconds < of_all.seconds / 1.5
 
 
-@pytest.mark.parametrize(("mode", "learned"), [("full", 8 ** (1 / 3)), ("merge", 8**0.5)])
+@pytest.mark.parametrize(("mode", "learned"), [("full", 4 ** (1 / 3)), ("merge", 4**0.5)])
 def test_a_slow_refresh_corrects_the_next_estimate_by_a_part_and_within_bounds(mode: str, learned: float) -> None:
     """One slow run is a hint, a full one the less: a view's first refresh is in a session that has just started."""
     estimate = Estimate(mode, 2.0, MIB, 10)
-    assert estimate.factor_of(16.0) == pytest.approx(learned, abs=1e-3)
+    assert estimate.factor_of(8.0) == pytest.approx(learned, abs=1e-3)
+    assert estimate.factor_of(2000.0) == estimate.factor_of(8.0)
     assert estimate.corrected({mode: learned, "append": 5.0}).seconds == pytest.approx(2 * learned, abs=1e-3)
     assert estimate.corrected({"append": 5.0}).seconds == 2.0
     assert estimate.corrected({mode: 1000.0}).factor == 6.0
     assert estimate.corrected({mode: 0.0001}).factor == 0.1
+
+
+@pytest.mark.parametrize("mode", ["full", "merge"])
+def test_an_overloaded_hour_is_forgotten_and_what_is_stored_is_what_is_used(mode: str) -> None:
+    """Each estimate takes 2 s at the factor 1. In the slow hour refreshes take 40 times as long."""
+    bare, factor = Estimate(mode, 2.0, MIB, 10), 1.0
+
+    def learn(seconds: float) -> float:
+        estimate = bare.corrected({mode: factor})
+        assert estimate.factor == factor
+        return estimate.factor_of(seconds) or 0.0
+
+    factor = learn(80.0)
+    assert factor <= 2.0
+    for _ in range(20):
+        factor = learn(80.0)
+    assert factor == 6.0
+    for _ in range(5):
+        factor = learn(2.0)
+    assert factor < 1.1
 
 
 def test_a_faster_full_refresh_corrects_the_estimate_completely() -> None:
