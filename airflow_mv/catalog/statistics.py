@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What manifests tell without a read of data files.
 
-That no row matches a filter, that two snapshots have the same files, and how many rows were only copied into new files.
+That no row matches a filter, in which files two snapshots differ, and how many rows were only copied into new files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import struct
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -28,7 +28,16 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.io import InputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.types import (
@@ -52,7 +61,7 @@ from airflow_mv.catalog.stores import parsed
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier
-from airflow_mv.spec.table import Snapshot
+from airflow_mv.spec.table import FileChange, Snapshot
 from airflow_mv.spec.times import parse_date, parse_timestamp
 
 log = logging.getLogger(__name__)
@@ -74,9 +83,11 @@ _MOST_FILES = 1_000
 #: The reserved field id of ``_last_updated_sequence_number``. A commit writes null for rows that it adds or changes;
 #: copied rows keep their values. Source: Iceberg ``format/spec.md``, "Row Lineage".
 _ROW_VERSION = 2147483539
-#: Digests of manifest lists that this process has read, by location: they never change.
-_digests: dict[str, bytes] = {}
-_MOST_DIGESTS = 10_000
+#: The differences of snapshots that this process has read, by the locations of both manifest lists: they never change.
+_changes: dict[tuple[str | None, str], FileChange | None] = {}
+_MOST_CHANGES = 10_000
+#: Content, whether it is a deletion vector, path, sequence number, rows and bytes.
+_FileKey = tuple[DataFileContent, bool, str, int | None, int, int]
 _lock = threading.Lock()
 
 
@@ -541,37 +552,75 @@ def _time(comparison: ColumnBound, kind: IcebergType) -> Any:
     return None
 
 
-def have_same_files(files: MetadataFiles, one: Snapshot, other: Snapshot) -> bool:
-    """Whether two snapshots have the same manifests, and so the same data and delete files.
+def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -> FileChange | None:
+    """Return the files in which two snapshots differ, from the manifests that only one of them has.
 
     Args:
         files: The table's store.
-        one: A snapshot.
-        other: Another one of the same table.
+        one: A snapshot; ``None`` for the table before its first one.
+        other: A later one of the same table.
 
     Returns:
-        ``False`` also where a manifest list cannot be read.
+        ``None`` if a manifest list or a manifest cannot be read, or too many would have to be.
     """
-    if one.manifest_list is None or other.manifest_list is None:
-        return False
+    if other.manifest_list is None or (one is not None and one.manifest_list is None):
+        return None
+    key = (one.manifest_list if one else None, other.manifest_list)
+    if key in _changes:
+        return _changes[key]
     try:
-        return _digest(files, one.manifest_list) == _digest(files, other.manifest_list)
+        lists = [read_manifests(_input(files, place, "manifest list"))[1] if place else [] for place in key]
+        found = _difference(files, *lists)
     except MaterializedViewError as error:
-        log.warning("Snapshot %d counts as a change of rows: %s", one.snapshot_id, error)
-        return False
-
-
-def _digest(files: MetadataFiles, location: str) -> bytes:
-    known = _digests.get(location)
-    if known is not None:
-        return known
-    _, listed = read_manifests(files.io(location, what="manifest list").new_input(location))
-    entries = sorted(
-        (item.manifest_path, int(item.content), item.partition_spec_id, item.sequence_number or 0) for item in listed
-    )
-    digest = hashlib.sha256(repr(entries).encode()).digest()
+        log.warning("Snapshot %d counts as a change of rows: %s", other.snapshot_id, error)
+        return None
     with _lock:
-        if len(_digests) >= _MOST_DIGESTS:
-            _digests.clear()
-        _digests[location] = digest
-    return digest
+        if len(_changes) >= _MOST_CHANGES:
+            _changes.clear()
+        _changes[key] = found
+    return found
+
+
+def _difference(files: MetadataFiles, old: Sequence[ManifestFile], new: Sequence[ManifestFile]) -> FileChange | None:
+    sides = ({item.manifest_path: item for item in side} for side in (old, new))
+    before, after = sides
+    gone = [item for path, item in before.items() if path not in after]
+    come = [item for path, item in after.items() if path not in before]
+    if len(gone) + len(come) > _MOST_MANIFESTS:
+        return None
+    removed, added = (Counter(map(_file_key, _live(files, side))) for side in (gone, come))
+    deletes = any(item.content == ManifestContent.DELETES for item in old)
+    return FileChange(_numbers(added - removed), _numbers(removed - added), deletes)
+
+
+def _live(files: MetadataFiles, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
+    for manifest in manifests:
+        yield from read_entries(manifest, files.io(manifest.manifest_path, what="manifest"))
+
+
+def _file_key(entry: ManifestEntry) -> _FileKey:
+    """Return what makes a file of a snapshot the same as one of another: deletes apply by sequence numbers."""
+    file = entry.data_file
+    kind = DataFileContent(file.content)
+    vector = kind == DataFileContent.POSITION_DELETES and file.file_format == FileFormat.PUFFIN
+    return kind, vector, file.file_path, entry.sequence_number, file.record_count, file.file_size_in_bytes
+
+
+def _numbers(files: Counter[_FileKey]) -> dict[str, int]:
+    """Return the numbers of a summary for files, by keys without ``added-`` or ``removed-``."""
+    found: Counter[str] = Counter()
+    for (kind, vector, _, _, rows, size), count in files.items():
+        found["files-size"] += size * count
+        if kind == DataFileContent.DATA:
+            found["data-files"] += count
+            found["records"] += rows * count
+            continue
+        name = "position" if kind == DataFileContent.POSITION_DELETES else "equality"
+        found["delete-files"] += count
+        found["dvs" if vector else f"{name}-delete-files"] += count
+        found[f"{name}-deletes"] += rows * count
+    return dict(found)
+
+
+def _input(files: MetadataFiles, location: str, what: str) -> InputFile:
+    return files.io(location, what=what).new_input(location)

@@ -3,6 +3,8 @@
 
 Source of the summary keys: Iceberg ``format/spec.md``, "Optional Snapshot Summary Fields". All of them are optional: a
 number that is absent is unknown, not 0. Where an operation or the totals of two snapshots determine it, it is computed.
+A summary may also be wrong, because other writers make it. One that contradicts itself or lacks numbers is replaced
+by what the manifests show, before a change is classified: :func:`is_in_doubt`, :func:`as_in_manifests`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 
+import msgspec
+
 from airflow_mv.script import REFRESH_ID_KEY
-from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.table import FileChange, Snapshot, TableMetadata, ancestors, snapshots_between
 
 
 class Kind(StrEnum):
@@ -169,13 +173,89 @@ _DELETES = (
 )
 
 
-def may_have_same_rows(snapshot: Snapshot) -> bool:
-    """Whether a commit other than a compaction has a summary without changes: its manifests must be read.
+def is_in_doubt(snapshot: Snapshot, parent: Snapshot | None) -> bool:
+    """Whether a summary alone does not show what a commit has changed: its manifests must be read.
 
-    Writers that found nothing to delete write such a summary, and so do writers that omit the optional numbers.
+    Neither its operation nor a single number is believed alone. The numbers of files, rows and deletes must be there,
+    account for the difference of the totals, and fit each other and the operation. Writers that found nothing to
+    delete write a summary without changes, and so do writers that omit the optional numbers.
+
+    Args:
+        snapshot: The commit.
+        parent: The snapshot before it; ``None`` for the first one.
     """
-    touched = [key for key in snapshot.summary if key.startswith(_CHANGES)]
-    return snapshot.operation != "replace" and not any(snapshot.number(key) != 0 for key in touched)
+    numbers = {key: snapshot.number(key) for key in snapshot.summary if key.startswith(_CHANGES)}
+    before = _NONE if parent is None else parent
+    # Rewritten manifests are a compaction without numbers, and with the totals of before.
+    if None in numbers.values() or not (any(numbers.values()) or snapshot.operation == "replace"):
+        return True
+    changed = {what: tuple(numbers.get(key) or 0 for key in keys) for what, keys in _NAMES.items()}
+    if not all(_accounts(snapshot, before, what, *changed[what]) for what in _NAMES):
+        return True
+    content = (("records", "data-files"), ("position-deletes", "delete-files"), ("equality-deletes", "delete-files"))
+    if any(changed[rows][side] and not changed[files][side] for rows, files in content for side in (0, 1)):
+        return True
+    return not _fits(snapshot.operation, changed, hidden=_hidden(before))
+
+
+def _hidden(before: Snapshot) -> int | None:
+    """Return the most rows that delete files of a snapshot may match; ``None``: unknown."""
+    if before is _NONE or before.number("total-delete-files") == 0:
+        return 0
+    return before.number("total-position-deletes") if before.number("total-equality-deletes") == 0 else None
+
+
+def _accounts(snapshot: Snapshot, before: Snapshot, what: str, added: int, removed: int) -> bool:
+    """Whether two numbers are the difference of a total in two snapshots. Some totals may be absent in both."""
+    key = f"total-{what}"
+    then = 0 if before is _NONE else before.number(key)
+    now = snapshot.number(key)
+    if now is None and (then is None or before is _NONE):
+        return what in _MAY_LACK and not (added or removed)
+    return None not in (then, now) and (now or 0) - (then or 0) == added - removed
+
+
+def _fits(operation: str, changed: Mapping[str, Sequence[int]], *, hidden: int | None) -> bool:
+    """Whether a commit that added and removed so much may have an operation.
+
+    Args:
+        operation: The operation.
+        changed: What was added and removed, by the keys of :data:`_NAMES`.
+        hidden: The most rows that delete files may match in the snapshot before. A compaction leaves out such rows.
+            ``None``: unknown.
+    """
+    added, removed = ({what: numbers[side] for what, numbers in changed.items()} for side in (0, 1))
+    if operation == "append":
+        return added["data-files"] > 0 and not any(removed.values()) and not added["delete-files"]
+    if operation == "delete":
+        return not added["data-files"]
+    if operation == "replace":
+        fewer = removed["records"] - added["records"]
+        deletes = all(added[what] <= removed[what] for what in ("position-deletes", "equality-deletes"))
+        return deletes and fewer >= 0 and (hidden is None or fewer <= hidden)
+    return True
+
+
+def as_in_manifests(snapshot: Snapshot, found: FileChange | None) -> Snapshot:
+    """Return a commit with what its manifests show in the place of its summary's numbers.
+
+    Its operation stays if it fits. Otherwise it is ``overwrite``, which may have changed any row.
+
+    Args:
+        snapshot: A commit whose summary is in doubt.
+        found: The files by which it differs from its parent; ``None`` if that is not known.
+    """
+    summary = {key: text for key, text in snapshot.summary.items() if not key.startswith(_CHANGES)}
+    if found is None:
+        return msgspec.structs.replace(snapshot, summary={**summary, "operation": "overwrite"})
+    changed = {what: (found.added.get(what, 0), found.removed.get(what, 0)) for what in _NAMES}
+    for what, keys in _NAMES.items():
+        summary |= {key: str(number) for key, number in zip(keys, changed[what], strict=True)}
+    kinds = ("dvs", "position-delete-files", "equality-delete-files")
+    summary |= {f"added-{kind}": str(found.added[kind]) for kind in kinds if kind in found.added}
+    fits = _fits(snapshot.operation, changed, hidden=None if found.had_deletes else 0)
+    operation = snapshot.operation if fits else "overwrite"
+    return msgspec.structs.replace(snapshot, summary={**summary, "operation": operation})
 
 
 def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
@@ -243,7 +323,10 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     "files-size": ("added-files-size", "removed-files-size"),
     "delete-files": ("added-delete-files", "removed-delete-files"),
     "position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
+#: Totals that a writer may leave out where there is nothing to count.
+_MAY_LACK = ("files-size", "position-deletes", "equality-deletes")
 _Moved = tuple[int | None, int | None]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.loaded import may_be_reused
 from airflow_mv.catalog.path_tables import check_path
-from airflow_mv.catalog.statistics import have_same_files
+from airflow_mv.catalog.statistics import changed_files
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
@@ -23,7 +23,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
 )
-from airflow_mv.freshness.changes import ends_of_commits, may_have_same_rows
+from airflow_mv.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
 from airflow_mv.freshness.each import MOST_UNANSWERED
 from airflow_mv.freshness.lag import Lag
@@ -50,7 +50,7 @@ from airflow_mv.sql.translation import spark_sql
 
 K = TypeVar("K")
 
-#: The limit of commits that are inspected. Older ones count as changes of rows.
+#: The limit of commits whose manifests are read. Older ones in doubt count as changes of any rows.
 _MOST_LOOKS = 100
 
 _METADATA_TABLES = frozenset(
@@ -139,11 +139,11 @@ def observe(
     tables, nested = observe_tables(
         catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
     )
-    tables, proven = _with_proofs(catalog, tables, storage.record)
+    tables, known = _settled(catalog, tables, storage.record)
     unjudged = Freshness(State.UNKNOWN, (), ())
     interval = None if span is None else _interval(loaded, storage, span)
     observation = Observation(loaded, storage, query, dependencies, tables, nested, unjudged, interval)
-    pointers = _pointers(observation, located) if as_of is None and proven else None
+    pointers = _pointers(observation, located) if as_of is None and known else None
     return replace(observation, freshness=freshness_of(observation), pointers=pointers)
 
 
@@ -192,44 +192,57 @@ def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identif
     return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
 
 
-def _with_proofs(
+def _settled(
     catalog: MaterializedViewCatalog, observed: Iterable[ObservedTable], record: RefreshRecord | None
 ) -> tuple[tuple[ObservedTable, ...], bool]:
-    """Return the base tables with the commits that are proven to have changed no row, and whether none was in doubt."""
-    pairs = [_with_proof(catalog, table, record) for table in observed]
-    return tuple(table for table, _ in pairs), all(proven for _, proven in pairs)
+    """Return the base tables with what manifests show of commits in doubt, and whether all of these could be read."""
+    pairs = [_settled_table(catalog, table, record) for table in observed]
+    return tuple(table for table, _ in pairs), all(known for _, known in pairs)
 
 
-def _with_proof(
+def _settled_table(
     catalog: MaterializedViewCatalog, observed: ObservedTable, record: RefreshRecord | None
 ) -> tuple[ObservedTable, bool]:
-    """Return a base table with the commits whose manifests show that they changed no row, and whether all did.
+    """Return a base table whose commits in doubt have what their manifests show, and whether all could be read.
 
-    For one that did not, its manifests may have changed rows, or may be unreadable now and readable later.
+    Manifests that are unreadable now may be readable later. Such a commit may have changed any row.
     """
-    table = observed.table
-    if table is None:
+    table, name = observed.table, Identifier.parse(observed.identifier)
+    if table is None or name.kind is DELTA_BY_PATH:
         return observed, True
     parts = parts_of(record) if record else ()
     recorded = {item.snapshot_reference for part in parts for item in part.base_tables}
-    files = catalog.home_of(Identifier.parse(observed.identifier)).files
-    unnamed = _without_named_change(table, observed.head, recorded)
-    found = {item.snapshot_id for item, parent in unnamed if have_same_files(files, item, parent)}
-    return replace(observed, same_rows=frozenset(found)) if found else observed, len(found) == len(unnamed)
+    doubts = _in_doubt(table, observed.head, recorded)
+    if not doubts:
+        return observed, True
+    files = catalog.home_of(name).files
+    found = {
+        item.snapshot_id: changed_files(files, parent, item) if number < _MOST_LOOKS else None
+        for number, (item, parent) in enumerate(doubts)
+    }
+    same = frozenset(
+        key for key, change in found.items() if change is not None and not (change.added or change.removed)
+    )
+    other = {item.snapshot_id: as_in_manifests(item, found[item.snapshot_id]) for item, _ in doubts}
+    snapshots = [item if item.snapshot_id in same else other.get(item.snapshot_id, item) for item in table.snapshots]
+    settled = msgspec.structs.replace(table, snapshots=snapshots)
+    corrected = frozenset(other.keys() - same)
+    return replace(observed, table=settled, same_rows=same, corrected=corrected), None not in found.values()
 
 
-def _without_named_change(
+def _in_doubt(
     table: TableMetadata, head: int | None, recorded: Collection[int]
-) -> list[tuple[Snapshot, Snapshot]]:
-    """Return the commits since the oldest recorded snapshot with summaries without changes, and their parents."""
-    found: list[tuple[Snapshot, Snapshot]] = []
-    left = {identity for identity in recorded if table.find(identity) is not None}
+) -> list[tuple[Snapshot, Snapshot | None]]:
+    """Return the commits in doubt since the oldest recorded snapshot, the newest first, and their parents."""
+    found: list[tuple[Snapshot, Snapshot | None]] = []
+    left = {identity for identity in recorded if identity == NO_SNAPSHOT or table.find(identity) is not None}
     for snapshot in ancestors(table, head):
         left.discard(snapshot.snapshot_id)
-        if not left or len(found) == _MOST_LOOKS:
+        if not left:
             break
-        parent = table.find(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
-        if parent is not None and may_have_same_rows(snapshot):
+        is_first = snapshot.parent_snapshot_id is None
+        parent = None if snapshot.parent_snapshot_id is None else table.find(snapshot.parent_snapshot_id)
+        if (is_first or parent is not None) and is_in_doubt(snapshot, parent):
             found.append((snapshot, parent))
     return found
 

@@ -63,8 +63,10 @@ class ObservedTable:
         error: Why it cannot be read, or ``None``.
         storage: Where its rows are read, if not by its name: another name in a catalog, or a metadata file. For a
             materialized view only if a run has pinned it.
-        same_rows: Snapshots whose summaries name no change and whose manifests prove that they changed no row.
         view: The materialized view whose rows it has. A branch, tag or snapshot of such a table is an ordinary table.
+        same_rows: Snapshots whose summaries show no change, and whose manifests prove that they changed no row.
+        corrected: Snapshots in ``table`` whose summaries are not those of the metadata file: these contradicted
+            themselves or lacked numbers, and are replaced by what the manifests show.
     """
 
     identifier: str
@@ -76,6 +78,7 @@ class ObservedTable:
     error: str | None = None
     storage: StoragePlace | None = None
     same_rows: frozenset[int] = frozenset()
+    corrected: frozenset[int] = frozenset()
     view: Identifier | None = None
 
     @classmethod

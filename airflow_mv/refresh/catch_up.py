@@ -117,4 +117,4 @@ def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) ->
         return table
     # A location stands for the snapshot that is current in it, not for an older one.
     cut = ObservedTable.at(Identifier.parse(table.identifier), table.table, head, None, table.storage)
-    return replace(cut, same_rows=table.same_rows)
+    return replace(cut, same_rows=table.same_rows, corrected=table.corrected)

@@ -78,6 +78,18 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab", gc=False):
         return self.number(key) or 0
 
 
+class FileChange(msgspec.Struct, frozen=True):
+    """The files by which a snapshot differs from an earlier one, as the manifests of both list them.
+
+    ``added`` and ``removed`` are numbers by the keys of a summary without ``added-`` and ``removed-``; those that are 0
+    are left out. ``had_deletes``: whether the earlier one has delete files.
+    """
+
+    added: Mapping[str, int]
+    removed: Mapping[str, int]
+    had_deletes: bool = False
+
+
 class LogEntry(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     """When a snapshot became current."""
 

@@ -21,7 +21,7 @@ from airflow_mv.refresh.candidates import (
     candidate,
 )
 from airflow_mv.refresh.cost import StoredCost
-from airflow_mv.refresh.incremental import _merge_on_read_files
+from airflow_mv.refresh.incremental import _MANY_FILES, _merge_on_read_files
 from airflow_mv.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Mode
@@ -141,4 +141,13 @@ def test_the_files_of_a_table_with_delete_files_are_counted(deletes: Sequence[st
     ]
     snapshots = [Snapshot(snapshot_id=number, summary=summary) for number, summary in enumerate(summaries, 1)]
     table = TableMetadata(format_version=2, location="/t", snapshots=snapshots)
-    assert _merge_on_read_files(table, [item.snapshot_id for item in snapshots]) == known
+    assert _merge_on_read_files(table, (1, len(snapshots))) == known
+
+
+def test_a_wrong_operation_keeps_a_job_from_the_changelog() -> None:
+    """It skips commits that are stored as compactions; a job uses it where no number of files is given."""
+    totals = {"total-data-files": "10", "total-delete-files": "0"}
+    snapshots = [Snapshot(1, summary=totals), Snapshot(2, parent_snapshot_id=1, summary=totals)]
+    table = TableMetadata(format_version=2, location="/t", snapshots=snapshots)
+    assert _merge_on_read_files(table, (1, 2), {1}) is None
+    assert _merge_on_read_files(table, (1, 2), {2}) == _MANY_FILES

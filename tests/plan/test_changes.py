@@ -12,13 +12,14 @@ from airflow_mv.freshness.changes import (
     Kind,
     Range,
     Size,
+    as_in_manifests,
     between,
     bytes_changed,
     ends_of_commits,
-    may_have_same_rows,
+    is_in_doubt,
 )
 from airflow_mv.script import REFRESH_ID_KEY
-from airflow_mv.spec.table import Snapshot, TableMetadata
+from airflow_mv.spec.table import FileChange, Snapshot, TableMetadata
 
 #: The name of a total, of what adds to it, and of what subtracts from it.
 TOTALS = (
@@ -98,13 +99,74 @@ def test_the_size_of_a_commit_counts_added_and_removed_files(summary: dict[str, 
 def test_a_commit_without_changes_in_its_summary_is_empty_only_if_its_manifests_prove_it() -> None:
     """A DELETE without a match has the same summary as a writer that omits the optional numbers."""
     found = table(APPEND, NOTHING)
-    assert may_have_same_rows(found.snapshots[1])
+    assert is_in_doubt(*reversed(found.snapshots))
     assert between(found, 1, 2).kind == Kind.REWRITTEN
     assert bytes_changed(found, found.snapshots[1]) is None
     assert between(found, 1, 2, same_rows={2}) == Range(
         Kind.REPLACED, (("delete", 1),), Size(total_rows=10, total_bytes=100)
     )
     assert bytes_changed(found, found.snapshots[1], {2}) == 0
+
+
+#: A commit of each kind as Java's Iceberg describes it.
+FULL = [
+    APPEND,
+    COPY_ON_WRITE,
+    {**POSITION, "added-position-delete-files": "1"},
+    {**VECTOR, "removed-delete-files": "1", "removed-position-deletes": "2", "removed-dvs": "1"},
+    {**EQUALITY, "added-delete-files": "1"},
+    {**COMPACTION, "added-data-files": "1", "deleted-data-files": "3"},
+    {"operation": "delete", "deleted-data-files": "1", "deleted-records": "10", "removed-files-size": "100"},
+]
+
+
+@pytest.mark.parametrize("summary", FULL, ids=lambda summary: str(summary["operation"]))
+def test_a_summary_that_lacks_or_contradicts_anything_is_in_doubt(summary: dict[str, str]) -> None:
+    """Each number alone: left out, another one, or none; and an operation that does not fit."""
+    balances = (*TOTALS, ("total-equality-deletes", "added-equality-deletes", "removed-equality-deletes"))
+    before = {total: 200 if removed in summary or "delete" not in total else 0 for total, _, removed in balances}
+    parent = Snapshot(1, summary={total: str(number) for total, number in before.items()})
+    totals = {
+        total: str(before[total] + int(summary.get(added, 0)) - int(summary.get(removed, 0)))
+        for total, added, removed in balances
+    }
+
+    def in_doubt(commit: dict[str, str]) -> bool:
+        return is_in_doubt(Snapshot(2, parent_snapshot_id=1, summary={**totals, **commit}), parent)
+
+    assert not in_doubt(summary)
+    counts = [key for _, *keys in TOTALS for key in keys if key in summary]
+    for key in counts:
+        assert in_doubt({name: text for name, text in summary.items() if name != key}), key
+        for wrong in ("0", "209", "-1", "ten", ""):
+            assert in_doubt({**summary, key: wrong}), (key, wrong)
+    for key, *_ in TOTALS:
+        assert in_doubt({**summary, key: "7"}), key
+    assert in_doubt({"operation": summary["operation"]})
+    assert is_in_doubt(structs.replace(parent, summary={**parent.summary, "operation": "append"}), parent)
+    assert not is_in_doubt(structs.replace(parent, summary={**parent.summary, "operation": "replace"}), parent)
+    fits = {"append": [APPEND], "delete": [FULL[2], FULL[3], FULL[6]], "replace": [FULL[5]], "overwrite": FULL}
+    for operation, commits in fits.items():
+        assert summary in commits or in_doubt({**summary, "operation": operation}), operation
+
+
+def test_manifests_decide_where_a_summary_is_in_doubt() -> None:
+    """The operation stays if it fits; a commit whose manifests are unreadable may have changed any row."""
+    said = Snapshot(2, summary={"operation": "append", "added-data-files": "5", "total-records": "9"})
+    deleted = as_in_manifests(
+        said, FileChange({"delete-files": 1, "position-delete-files": 1, "position-deletes": 3}, {})
+    )
+    assert (deleted.operation, deleted.number("added-data-files"), deleted.number("added-position-deletes")) == (
+        ("overwrite", 0, 3)
+    )
+    added = as_in_manifests(said, FileChange({"data-files": 1, "records": 4}, {}))
+    assert (added.operation, added.number("added-data-files"), added.number("total-records")) == ("append", 1, 9)
+    unknown = as_in_manifests(said, None)
+    assert (unknown.operation, unknown.number("added-data-files")) == ("overwrite", None)
+    compaction = structs.replace(said, summary={"operation": "replace"})
+    fewer = FileChange({"data-files": 1, "records": 4}, {"data-files": 2, "records": 5})
+    assert as_in_manifests(compaction, fewer).operation == "overwrite"
+    assert as_in_manifests(compaction, structs.replace(fewer, had_deletes=True)).operation == "replace"
 
 
 #: Values that are not numbers, and one that contradicts the totals.

@@ -47,10 +47,21 @@ class BaseTable:
         parent = None if self.head == NO_SNAPSHOT else self.head
         self.snapshots[number] = {
             "snapshot-id": number, "sequence-number": number, "timestamp-ms": world.now,
-            **({"parent-snapshot-id": parent} if parent else {}), "summary": {"operation": operation},
+            **({"parent-snapshot-id": parent} if parent else {}), "summary": self._summary(operation),
         }  # fmt: skip
         self.rows[number] = self.rows[self.head] if operation == "replace" else number
         self._move(world, number)
+
+    def _summary(self, operation: str) -> dict[str, str]:
+        """Describe a commit of one file with one row, which replaces another one unless it is appended."""
+        before = int(self.snapshots.get(self.head, {}).get("summary", {}).get("total-records", 0))
+        removed = 0 if operation == "append" else min(1, before)
+        added = removed if operation == "replace" else 1
+        found = {"operation": operation, "total-delete-files": "0"}
+        for what in ("records", "data-files"):
+            numbers = {f"added-{what}": added, f"deleted-{what}": removed, f"total-{what}": before + added - removed}
+            found |= {key: str(number) for key, number in numbers.items()}
+        return found
 
     def roll_back(self, world: World) -> bool:
         """Make an older retained snapshot current again; return whether there is one."""
