@@ -129,7 +129,7 @@ class StaleViewError(MaterializedViewError):
 
 
 class RefreshRefusedError(MaterializedViewError):
-    """The fallback policy forbids the refresh that would be needed."""
+    """A policy forbids the refresh that would be needed, or the view is invalid and no refresh can change that yet."""
 
 
 class IncrementalRefusedError(MaterializedViewError):

@@ -134,14 +134,32 @@ def choose(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs
 
     Raises:
         ConfigurationError: The options exclude each other.
-        RefreshRefusedError: The policy forbids what would be needed.
+        RefreshRefusedError: The policy forbids what would be needed, or the view is invalid and has nothing to compute.
     """
     _require_columns(inputs)
     choice, chosen = _bounded(inputs, policy) or (_unbounded(inputs, policy), inputs)
     in_the_past = inputs.options.as_of is not None or inputs.pinned
     if in_the_past and (why := _older_than_recorded(chosen)) is not None:
         return Choice(Mode.NOOP, (why,)), chosen
+    if choice.mode in (Mode.NOOP, Mode.FAST_FORWARD):
+        _require_valid(inputs)
     return choice, chosen
+
+
+def _require_valid(inputs: RefreshInputs) -> None:
+    """Refuse to leave the rows of an invalid view as they are: that would be reported as a success.
+
+    Raises:
+        RefreshRefusedError: Names the changed columns, of which the tables have no commit yet.
+    """
+    view, freshness = inputs.observation.view.identifier, inputs.observation.freshness
+    if not freshness.drift or freshness.of_rows != State.FRESH:
+        return
+    raise RefreshRefusedError(
+        f"view {view} is invalid: {'; '.join(reason.message for reason in freshness.drift)}. No commit was made since, "
+        "so there are no new rows to compute. Adapt the query and replace the view (airflow-mv create "
+        f"{view} --replace), or refresh it after the next commit to the table"
+    )
 
 
 def _require_columns(inputs: RefreshInputs) -> None:
