@@ -325,6 +325,8 @@ class DeltaStep:
             that have one of these matches.
         merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
             that is not known, ``None``. Over Spark Connect, few of them are read before anything else is known.
+        partial: Those of ``columns`` whose types differ at the two snapshots. Later statements read only nested fields
+            of them that are the same at both.
     """
 
     view: str
@@ -341,6 +343,7 @@ class DeltaStep:
     near: tuple[tuple[str, str, str], ...] = ()
     near_views: tuple[tuple[str, str], ...] = ()
     merge_on_read_files: int | None = None
+    partial: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return a description of the view's content."""

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drift: columns of base tables that were dropped, renamed or retyped since the rows of a view were computed.
 
+Of a column with nested fields only the fields that a query reads matter, as far as its text shows.
+
 A change of a schema makes no snapshot, and earlier snapshots are still read with their own columns. So a view may be
 up to date with all snapshots, although its query does not fit the tables any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from airflow_mv.errors import ConfigurationError
@@ -17,9 +20,9 @@ from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import TABLE_UUID, BaseTable, RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import TableMetadata, is_branch
-from airflow_mv.sql.column_names import names_column
+from airflow_mv.sql.column_names import uses_in
 from airflow_mv.sql.query import Dependencies, ParsedQuery
-from airflow_mv.sql.types import rebound_columns, spark_type
+from airflow_mv.sql.types import Accesses, is_same_for, rebound_columns, spark_type
 
 #: View property: what a changed column of a base table leads to.
 ON_SCHEMA_CHANGE_PROPERTY = "airflow-mv.on-schema-change"
@@ -84,14 +87,38 @@ def drift(
             if table.find(known.snapshot_reference) is None or (uuid and item.table_uuid and uuid != item.table_uuid):
                 continue  # another table: its rows are recomputed anyway
             found += (
-                reason
-                for column, reason in changed_columns(item.identifier, table, known.snapshot_reference)
-                if policy == "fail" or any(names_column(text, name, column, output) for text, output in queries)
+                change.reason
+                for change in changed_columns(item.identifier, table, known.snapshot_reference)
+                if policy == "fail" or change.matters(uses_in(queries, name, change.column))
             )
     return tuple(dict.fromkeys(found))
 
 
-def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) -> Iterator[tuple[str, Reason]]:
+@dataclass(frozen=True, slots=True)
+class ChangedColumn:
+    """A column that a snapshot was read with and that the table has not any more, or not with all of its fields.
+
+    Args:
+        then: The stored field in the snapshot's schema.
+        now: The stored field with the same id and name in the table's current schema; ``None`` if there is none.
+        reason: How it changed.
+    """
+
+    then: Mapping[str, Any]
+    now: Mapping[str, Any] | None
+    reason: Reason
+
+    @property
+    def column(self) -> str:
+        """Its name."""
+        return str(self.then["name"])
+
+    def matters(self, uses: Collection[Accesses]) -> bool:
+        """Whether it has changed for queries that read these parts of it."""
+        return bool(uses) and (self.now is None or not is_same_for(self.then, self.now, uses))
+
+
+def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) -> Iterator[ChangedColumn]:
     """Yield each column that a snapshot was read with and that the table has not any more, with a reason.
 
     Args:
@@ -107,13 +134,13 @@ def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) ->
     for field in then.get("fields", ()):
         column, successor = str(field["name"]), current.get(field.get("id"))
         if successor is None:
-            yield column, Reason(Code.COLUMN_DROPPED, f"{name}: the column {column} was dropped")
+            yield ChangedColumn(field, None, Reason(Code.COLUMN_DROPPED, f"{name}: the column {column} was dropped"))
         elif successor["name"] != column:
             text = f"{name}: the column {column} was renamed to {successor['name']}"
-            yield column, Reason(Code.COLUMN_RENAMED, text)
+            yield ChangedColumn(field, None, Reason(Code.COLUMN_RENAMED, text))
         elif (kinds := (spark_type(field["type"]), spark_type(successor["type"])))[0] != kinds[1]:
             text = f"{name}: the type of the column {column} changed from {kinds[0]} to {kinds[1]}"
-            yield column, Reason(Code.COLUMN_RETYPED, text)
+            yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))
         elif column in rebound:
             text = f"{name}: a field inside of the column {column} is another field now"
-            yield column, Reason(Code.COLUMN_RETYPED, text)
+            yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))

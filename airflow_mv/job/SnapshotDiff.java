@@ -66,8 +66,8 @@ public class SnapshotDiff {
     this.end = end;
   }
 
-  /** Why the columns of the two snapshots cannot be compared, or null. */
-  public String problem(List columns) {
+  /** Why the columns of the two snapshots cannot be compared, or null. Of partial ones, only common fields are read. */
+  public String problem(List columns, List partial) {
     Schema old = SnapshotUtil.schemaFor(table, start.longValue());
     Schema now = SnapshotUtil.schemaFor(table, end.longValue());
     if (old.sameSchema(now)) {
@@ -84,11 +84,32 @@ public class SnapshotDiff {
       Type type = from.type();
       boolean promoted = type.isPrimitiveType() && to.type().isPrimitiveType()
           && TypeUtil.isPromotionAllowed(type, to.type().asPrimitiveType());
-      if (!promoted && !type.equals(to.type())) {
+      boolean same = partial.contains(name) ? isSame(type, to.type()) : type.equals(to.type());
+      if (!promoted && !same) {
         return "column " + name + " was " + type + " and is " + to.type();
       }
     }
     return null;
+  }
+
+  /**
+   * Whether the nested fields that both types have are the same ones. All rows are read with the columns of the end.
+   */
+  private static boolean isSame(Type from, Type to) {
+    if (!from.isNestedType() || !to.isNestedType() || from.typeId() != to.typeId()) {
+      return from.equals(to);
+    }
+    Iterator fields = from.asNestedType().fields().iterator();
+    while (fields.hasNext()) {
+      Types.NestedField field = (Types.NestedField) fields.next();
+      Types.NestedField now = to.isStructType() ? to.asStructType().field(field.name())
+          : to.asNestedType().field(field.fieldId());
+      boolean gone = now == null && to.isStructType();
+      if (!gone && (now == null || now.fieldId() != field.fieldId() || !isSame(field.type(), now.type()))) {
+        return false;
+      }
+    }
+    return true;
   }
 
   private static Types.NestedField field(Schema schema, String name) {

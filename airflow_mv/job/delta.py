@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.analysis import check_reads
@@ -333,7 +333,7 @@ def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]
     if not parts:
         empty = replace(step, where="false")
         return _Read(_pinned(context, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
-    frame = reduce(DataFrame.unionAll, (_signed(part.frame, step, part.sign) for part in parts))
+    frame = _all_of(step, [_signed(part.frame, step, part.sign) for part in parts])
     old, new = ([part for part in parts if part.sign == sign] for sign in (-1, 1))
     facts = Delta(
         step.table,
@@ -363,8 +363,26 @@ def _pinned(context: JobContext, step: DeltaStep, snapshot: int | None, sign: in
 
 
 def _values(context: JobContext, step: DeltaStep) -> _Read:
-    both = _pinned(context, step, step.start, -1).unionAll(_pinned(context, step, step.end, 1))
+    both = _all_of(step, [_pinned(context, step, step.start, -1), _pinned(context, step, step.end, 1)])
     return _Read(both, Delta(step.table, ("values",)), net=False)
+
+
+def _all_of(step: DeltaStep, frames: Sequence[DataFrame]) -> DataFrame:
+    """Return all rows of frames of two snapshots.
+
+    Raises:
+        IncrementalRefusedError: Code ``schema-changed``: a nested column has other fields. Spark would unite them by
+            their places.
+    """
+    if len(frames) > 1 and len({tuple(map(_nested_type, frame.schema.fields)) for frame in frames}) > 1:
+        message = f"{step.table}: the fields inside of a column have changed, and its rows are read with those of each"
+        raise IncrementalRefusedError("schema-changed", f"{message} snapshot")
+    return reduce(DataFrame.unionAll, frames)
+
+
+def _nested_type(field: StructField) -> str:
+    nested = isinstance(field.dataType, ArrayType | MapType | StructType)
+    return field.dataType.simpleString() if nested else ""
 
 
 def _append(
@@ -510,7 +528,7 @@ def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Re
             raise _expired(step, snapshot)
     diff = context.helper("SnapshotDiff", table, context.long(start), context.long(end))
     context.totals[step.view] = int(diff.total())
-    if (problem := diff.problem(list_of(context, step.columns))) is not None:
+    if (problem := diff.problem(list_of(context, step.columns), list_of(context, step.partial))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
     if step.kind == "append" and diff.appendsCanBeScanned():
         found = diff.appendedBounds(list_of(context, step.joined)) if step.joined else "[]"

@@ -117,7 +117,8 @@ class BaseTableInput:
         target: The snapshot to refresh to; ``None`` for no rows.
         range: The change between the two snapshots.
         total_bytes: Bytes of its files now; ``None``: unknown.
-        kept: Columns that the recorded snapshot also has, with the same id and type.
+        kept: Columns that the recorded snapshot also has, with the same id and type, as far as the queries read them.
+        partial: Those of them whose types differ, in nested fields that no query reads.
         before: Name and Spark type of each column at the recorded snapshot; empty: as now.
         not_null: Columns that are NOT NULL now and at the recorded snapshot.
         schema_is_current: Whether the target has the table's current columns: a scan of appends returns these.
@@ -146,6 +147,7 @@ class BaseTableInput:
     has_row_ids: bool = False
     rows_copied: int | None = None
     merge_on_read_files: int | None = None
+    partial: frozenset[str] = frozenset()
 
     @property
     def changed(self) -> bool:
@@ -475,6 +477,7 @@ def _delta(relation: BaseRelation, base: BaseTableInput, columns: Sequence[str],
         where=where,
         uses=uses,
         merge_on_read_files=base.merge_on_read_files,
+        partial=tuple(column for column in columns if column in base.partial),
     )
 
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.catalog.loaded import LoadedStorage
 from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, copying, known_sum
+from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable
 from airflow_mv.refresh.candidates import (
     AppendedFiles,
@@ -27,10 +28,15 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.table import TableMetadata, snapshots_between
-from airflow_mv.sql.types import columns_of, rebound_columns, unknown_type
+from airflow_mv.sql.column_names import uses_in
+from airflow_mv.sql.types import Accesses, columns_of, is_same_for, rebound_columns, unknown_type
 
 #: Why all rows are recomputed, also those of a fresh view.
 OTHER_STORAGE = Reason(Code.SCHEMA_CHANGED, "the storage table's columns or partitioning are not the view's")
+#: Stands for a number of files that is not known.
+_MANY_FILES = 1_000_000
+#: What the queries of a view read of a column of one base table.
+Uses = Callable[[str], frozenset[Accesses]]
 _MODES = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
 
 
@@ -102,7 +108,8 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
     # The job binds names to the columns that the table has when it runs. A pinned table may have other ones since.
     present = inputs.newest.get(identifier, table).current_schema
     is_current = _fields(target) == _fields(present)
-    kept = kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head), present)
+    uses = _uses(observation, identifier)
+    kept = kept_columns(recorded, target, uses) - _rebound(table, (change.recorded, observed.head), present, uses)
     return BaseTableInput(
         identifier=identifier,
         sql=place_names(observation.places).sql.get(identifier, identifier.sql()),
@@ -112,6 +119,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         range=_range(change, table) if record is not None else UNKNOWN,
         total_bytes=table.bytes_at(observed.head),
         kept=kept,
+        partial=kept - kept_columns(recorded, target),
         before=columns_of(recorded),
         not_null=required_columns(recorded) & required_columns(target),
         schema_is_current=is_current,
@@ -119,7 +127,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         files=_files(observed, table, change.recorded, kept),
         has_row_ids=table.has_row_ids,
         rows_copied=_rows_copied(inputs, observed, change),
-        merge_on_read_files=_merge_on_read_files(table, (change.recorded, observed.head)),
+        merge_on_read_files=_merge_on_read_files(table, (change.recorded, observed.head), observed.corrected),
     )
 
 
@@ -135,10 +143,19 @@ def _rows_copied(inputs: RefreshInputs, observed: ObservedTable, change: BaseTab
     return inputs.statistics.rows_copied(Identifier.parse(observed.identifier), location, commits) if commits else 0
 
 
-def _merge_on_read_files(table: TableMetadata, snapshots: Iterable[int | None]) -> int | None:
-    """Return the number of data and delete files of some snapshots; ``None`` if it is not known, or without deletes."""
+def _merge_on_read_files(
+    table: TableMetadata, snapshots: tuple[int | None, int | None], corrected: Collection[int] = ()
+) -> int | None:
+    """Return the number of data and delete files of two snapshots; ``None`` if it is not known, or without deletes.
+
+    Iceberg's changelog, which tells the change of a table without deletes, skips commits by their stored operations. So
+    it is not used where one of these was wrong: the table counts as one with deletes, and with many files.
+    """
     counts = [table.files_at(snapshot) for snapshot in snapshots]
-    return known_sum(number for pair in counts for number in pair) if any(deletes for _, deletes in counts) else None
+    found = known_sum(number for pair in counts for number in pair) if any(deletes for _, deletes in counts) else None
+    if found is None and any(item.snapshot_id in corrected for item in snapshots_between(table, *snapshots) or ()):
+        return _MANY_FILES
+    return found
 
 
 def _files(
@@ -177,22 +194,48 @@ def _range(change: BaseTableChange, table: TableMetadata) -> Range:
     return change.range
 
 
-def _rebound(table: TableMetadata, snapshots: Iterable[int | None], present: Mapping[str, Any]) -> frozenset[str]:
+def _uses(observation: Observation, table: Identifier) -> Uses:
+    """Return the function of a column that gives what the view's query, and those of nested views, read of it."""
+    queries = [(observation.query, observation.view.metadata.schema_.names)]
+    queries += [(view.query, view.columns) for view in observation.dependencies.views]
+    return lambda column: uses_in(queries, table, column)
+
+
+def _rebound(
+    table: TableMetadata, snapshots: Iterable[int | None], present: Mapping[str, Any], uses: Uses
+) -> frozenset[str]:
     """Return the columns that a scan of one of these snapshots would filter by another column's statistics.
 
     Args:
         table: The table.
         snapshots: The snapshots.
         present: The table's present schema.
+        uses: What is read of a column.
     """
-    read = [snapshot for snapshot in snapshots if snapshot is not None]
-    return frozenset().union(*(rebound_columns(table.schema_at(snapshot), present) for snapshot in read))
+    found: frozenset[str] = frozenset()
+    for schema in (table.schema_at(snapshot) for snapshot in snapshots if snapshot is not None):
+        found |= rebound_columns(schema, present) - kept_columns(schema, present, uses)
+    return found
 
 
-def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[str]:
-    """Return the columns that are the same in two schemas: name, field id and type."""
-    before = {str(field["name"]): _identity(field) for field in _fields(old)}
-    return frozenset(str(field["name"]) for field in _fields(new) if before.get(str(field["name"])) == _identity(field))
+def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any], uses: Uses | None = None) -> frozenset[str]:
+    """Return the columns that are the same in two schemas: name, field id and type.
+
+    Args:
+        old: A stored schema.
+        new: Another one of the table.
+        uses: What is read of a column. Only these of its nested fields have to be the same. By default all of it.
+    """
+    before = {str(field["name"]): field for field in _fields(old)}
+    after = {str(field["name"]): field for field in _fields(new)}
+    return frozenset(name for name in before.keys() & after.keys() if _is_kept(before[name], after[name], uses))
+
+
+def _is_kept(then: Mapping[str, Any], now: Mapping[str, Any], uses: Uses | None) -> bool:
+    if _identity(then) == _identity(now):
+        return True
+    found = uses(str(now["name"])) if uses is not None else frozenset()
+    return bool(found) and is_same_for(then, now, found)
 
 
 def required_columns(schema: Mapping[str, Any]) -> frozenset[str]:

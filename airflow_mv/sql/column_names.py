@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns a query names, as far as its text shows it."""
+"""Which columns a query names, and what it reads of them, as far as its text shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sqlglot import exp
 
@@ -11,33 +11,116 @@ from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.script import METADATA_COLUMNS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import ParsedQuery, chain_of, query_error, start_of
+from airflow_mv.sql.types import Accesses
 
 
-def names_column(query: ParsedQuery, table: Identifier, column: str, output: Collection[str]) -> bool:
-    """Whether a query names a column of a table that it reads. Case is ignored.
+def uses_in(
+    queries: Iterable[tuple[ParsedQuery, Collection[str]]], table: Identifier, column: str
+) -> frozenset[Accesses]:
+    """Return what several queries, each with its output columns, read of a column; see :func:`uses_of_column`."""
+    return frozenset().union(*(uses_of_column(query, table, column, output) for query, output in queries))
+
+
+def uses_of_column(query: ParsedQuery, table: Identifier, column: str, output: Collection[str]) -> frozenset[Accesses]:
+    """Return what a query may read of a column of a table: the accesses to nested fields; ``()`` for the whole column.
 
     A name without a qualifier counts for every table of the query. ``*`` counts for the columns that the query returns.
+    Case is ignored.
 
     Args:
         query: The query.
         table: The table.
         column: The column.
         output: The columns that the query returns.
+
+    Returns:
+        Nothing if the query does not name the column.
     """
     wanted, own = column.casefold(), {alias.casefold() for alias in _aliases(query, table)}
     if not own:
-        return False
+        return frozenset()
     others = {item.alias_or_name.casefold() for item in query.tree.find_all(exp.Table, exp.Subquery, exp.CTE)} - own
-    if any(_names(item, wanted, own, others) for item in query.tree.find_all(exp.Column)):
-        return True
-    if any(
-        name.name.casefold() == wanted
-        for join in query.tree.find_all(exp.Join)
-        for name in join.args.get("using") or ()
-    ):
-        return True
-    starred = any(_covers(star, own) for star in query.tree.find_all(exp.Star))
-    return starred and wanted in {name.casefold() for name in output}
+    found = {
+        path
+        for item in query.tree.find_all(exp.Column)
+        if _names(item, wanted, own, others)
+        for path in _accesses(query, item, wanted)
+    }
+    stars = [*_stars(query)]
+    covered = any(_covers(star, own) for star in stars) and wanted in {name.casefold() for name in output}
+    joins = [*query.tree.find_all(exp.Join)]
+    used = any(name.name.casefold() == wanted for join in joins for name in join.args.get("using") or ())
+    # As the argument of a function, a key of a join or of a pivot, it may be the column as a whole.
+    hidden = any(not isinstance(star.parent, exp.Select | exp.Column) for star in stars)
+    hidden = hidden or any(join.method.upper() == "NATURAL" for join in joins) or query.tree.find(exp.Pivot) is not None
+    if covered or used or (found and hidden):
+        found.add(())
+    return frozenset(found)
+
+
+def _stars(query: ParsedQuery) -> Iterator[exp.Star]:
+    """Yield each ``*`` that stands for columns; that of ``count(*)`` does not."""
+    return (star for star in query.tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
+
+
+def _accesses(
+    query: ParsedQuery, column: exp.Column, wanted: str, above: frozenset[str] = frozenset()
+) -> Iterator[Accesses]:
+    """Yield the accesses to nested fields that follow a column's name; of an exploded column, those to its elements.
+
+    Args:
+        query: The query.
+        column: An occurrence of the name.
+        wanted: The name in lower case.
+        above: The exploded columns whose elements have the name.
+    """
+    parts = _parts(column)
+    if parts.count(wanted) > 1:
+        yield ()  # it may be a table's name, a column's or a field's
+        return
+    node: exp.Expr = column
+    path: list[str | None] = list(parts[parts.index(wanted) + 1 :])
+    if isinstance(column.this, exp.Star):  # all fields of a struct
+        yield tuple(path[:-1])
+        return
+    while (step := _access(node)) is not None:
+        node = node.parent or node
+        path += step
+    element = _name_of_elements(node.parent)
+    above |= {wanted}
+    if element is None or element in above or any(_stars(query)):
+        yield tuple(path)
+        return
+    uses = [item for item in query.tree.find_all(exp.Column) if element in _parts(item)]
+    if not uses:
+        yield ()
+    for use in uses:
+        yield from ((*path, None, *inner) for inner in _accesses(query, use, element, above))
+
+
+def _parts(column: exp.Column) -> list[str]:
+    return [part.name.casefold() for part in column.parts]
+
+
+def _name_of_elements(generator: exp.Expr | None) -> str | None:
+    """Return the name that a LATERAL VIEW gives to the elements, or to the values of a map; ``None`` if it is none."""
+    lateral = generator.parent if isinstance(generator, exp.Explode | exp.Posexplode) else None
+    alias = lateral.args.get("alias") if isinstance(lateral, exp.Lateral) else None
+    columns = alias.columns if isinstance(alias, exp.TableAlias) else []
+    return columns[-1].name.casefold() if columns else None
+
+
+def _access(node: exp.Expr) -> list[str | None] | None:
+    """Return the access of which an expression is the operand: a field's name, or ``None`` for another key or index."""
+    parent = node.parent
+    if isinstance(parent, exp.Paren):
+        return []
+    if isinstance(parent, exp.Dot) and parent.this is node and isinstance(parent.expression, exp.Identifier):
+        return [parent.expression.name.casefold()]
+    if isinstance(parent, exp.Bracket) and parent.this is node and len(parent.expressions) == 1:
+        key = parent.expressions[0]
+        return [key.name.casefold() if isinstance(key, exp.Literal) and key.is_string else None]
+    return None
 
 
 def _aliases(query: ParsedQuery, table: Identifier) -> Iterator[str]:
@@ -51,7 +134,7 @@ def _aliases(query: ParsedQuery, table: Identifier) -> Iterator[str]:
 
 
 def _names(node: exp.Column, wanted: str, own: Collection[str], others: Collection[str]) -> bool:
-    parts = [part.name.casefold() for part in node.parts]
+    parts = _parts(node)
     if wanted not in parts:
         return False
     at = parts.index(wanted)

@@ -6,7 +6,7 @@ Source: Iceberg ``format/spec.md``, "Schemas and Data Types", and Iceberg's Spar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow_mv.quoting import quote
@@ -20,6 +20,10 @@ _NAMES = {
     "timestamptz_ns": "timestamp",
     "uuid": "string",
 }
+#: Accesses to a nested field, from the outside in: the name of a field, or a key; ``None`` for an index or another key.
+Accesses = tuple[str | None, ...]
+#: What does not change what a field is.
+_BESIDE = ("doc", "required", "element-required", "value-required")
 #: Types of format version 3 that pyiceberg 0.12 does not read, or not with all their parameters.
 _UNKNOWN_TYPES = ("variant", "geometry", "geography")
 
@@ -52,6 +56,45 @@ def rebound_columns(then: Mapping[str, Any], now: Mapping[str, Any]) -> frozense
     """
     current = dict(_paths(now.get("fields", ()), ()))
     return frozenset(path[0] for path, identity in _paths(then.get("fields", ()), ()) if current.get(path) != identity)
+
+
+def is_same_for(then: Mapping[str, Any], now: Mapping[str, Any], uses: Collection[Accesses]) -> bool:
+    """Whether a column of two schemas is the same one for a query, by field ids and types: for each part that it reads.
+
+    Args:
+        then: The stored field of the column in one schema.
+        now: The field in the other one.
+        uses: What the query reads of it, see :func:`airflow_mv.sql.column_names.uses_of_column`.
+    """
+    return then.get("id") == now.get("id") and all(_is_same(then["type"], now["type"], accesses) for accesses in uses)
+
+
+def _is_same(then: Any, now: Any, accesses: Accesses) -> bool:
+    """Whether accesses lead to the same fields of the same type. Where that is not certain, all of it is compared."""
+    nested = isinstance(then, Mapping) and isinstance(now, Mapping) and then.get("type") == now.get("type")
+    if not accesses or not nested:
+        return bool(_bare(then) == _bare(now))
+    name, *rest = accesses
+    kind = then.get("type")
+    if kind == "map":
+        keys = [(item.get("key-id"), _bare(item.get("key")), item.get("value-id")) for item in (then, now)]
+        return keys[0] == keys[1] and _is_same(then["value"], now["value"], tuple(rest))
+    if kind == "list":
+        # A field's name takes the field of each element.
+        inner = accesses if name is not None else tuple(rest)
+        return then.get("element-id") == now.get("element-id") and _is_same(then["element"], now["element"], inner)
+    fields = [[item for item in stored["fields"] if str(item["name"]).casefold() == name] for stored in (then, now)]
+    if kind != "struct" or any(len(found) != 1 for found in fields):
+        return bool(_bare(then) == _bare(now))
+    (one,), (other,) = fields
+    return one.get("id") == other.get("id") and _is_same(one["type"], other["type"], tuple(rest))
+
+
+def _bare(stored: Any) -> Any:
+    """Return a stored type without comments, and without what says where NULL is allowed."""
+    if isinstance(stored, Mapping):
+        return {key: _bare(item) for key, item in stored.items() if key not in _BESIDE}
+    return [_bare(item) for item in stored] if isinstance(stored, list | tuple) else stored
 
 
 def _paths(fields: Iterable[Mapping[str, Any]], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -28,8 +28,9 @@ from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode
-from airflow_mv.sql.column_names import names_column
+from airflow_mv.sql.column_names import uses_of_column
 from airflow_mv.sql.query import parse_query
+from airflow_mv.sql.types import is_same_for
 from tests.builders import Lake, lake
 
 VIEW = "sales.daily"
@@ -91,7 +92,9 @@ def test_a_column_that_changed_without_a_snapshot_makes_the_view_invalid_until_i
         assert readiness(observation.freshness.state, lag(observation)) == Readiness.INVALID
         with pytest.raises(StaleViewError, match=said):
             readable(home.catalog, VIEW)
-        assert home.refresh().mode == Mode.NOOP
+        with pytest.raises(RefreshRefusedError, match=f"is invalid: {said}.*No commit was made since") as refused:
+            home.refresh()
+        assert not refused.value.retryable
     if code == Code.COLUMN_RETYPED:  # DuckDB does not know the function that keeps filters from renamed columns
         assert home.refresh(options=RefreshOptions(full=True)).mode == Mode.FULL
         assert home.read() == [{"k": 1, "most": 0.5}]
@@ -217,7 +220,8 @@ def test_a_column_that_the_query_does_not_name_matters_only_to_the_policy_fail(h
 def test_with_the_policy_rebuild_a_retyped_column_gives_the_view_a_new_version(home: Lake) -> None:
     view(home, "rebuild", column_comments={"k": "the key"})
     alter(home, CHANGES[Code.COLUMN_RETYPED][0])
-    assert home.refresh().mode == Mode.NOOP  # the snapshot has the old type, so there is nothing to rebuild
+    with pytest.raises(RefreshRefusedError, match="the type of the column f changed from float to double"):
+        home.refresh()  # the snapshot has the old type, so there is nothing to rebuild
     write(home, f=0.1)
     assert home.refresh().mode == Mode.FULL
     metadata = home.catalog.load(VIEW).metadata
@@ -258,4 +262,86 @@ NOT_NAMED = (
 @pytest.mark.parametrize(("text", "named"), [*((text, True) for text in NAMED), *((text, False) for text in NOT_NAMED)])
 def test_a_query_names_a_column_of_a_table(text: str, named: bool) -> None:
     query = parse_query(text, view="v", default_catalog="lake", default_namespace=("sales",))
-    assert names_column(query, Identifier.parse("lake.sales.t"), "f", ("k", "f", "n")) == named
+    assert bool(uses_of_column(query, Identifier.parse("lake.sales.t"), "f", ("k", "f", "n"))) == named
+
+
+USES = {
+    "SELECT f['k'].a FROM t": {("k", "a")},
+    "SELECT t.f[0].A.b, f.c FROM t": {(None, "a", "b"), ("c",)},
+    "SELECT (f).a FROM t": {("a",)},
+    "SELECT sales.t.f.a FROM t": {("a",)},
+    "SELECT f.a, size(f) AS n FROM t": {("a",), ()},
+    "SELECT f.* FROM t": {()},
+    "SELECT transform(f, x -> x.a) AS a FROM t": {()},
+    "SELECT f.a, to_json(struct(*)) AS j FROM t": {("a",), ()},
+    "SELECT f.a FROM t NATURAL JOIN u": {("a",), ()},
+    "SELECT count(*) AS n, max(f.a) AS a FROM t": {("a",)},
+    "SELECT e.a, e.b.c FROM t LATERAL VIEW explode(f) x AS e": {(None, "a"), (None, "b", "c")},
+    "SELECT e.a FROM t LATERAL VIEW OUTER posexplode(t.f.g) x AS p, e": {("g", None, "a")},
+    "SELECT key FROM t LATERAL VIEW explode(f) x AS key, value": {()},
+    "SELECT f.a FROM t LATERAL VIEW explode(f) f AS f": {(), ("a",)},
+    "SELECT q.e FROM (SELECT f.a AS e FROM t) q": {("a",)},
+}
+
+
+@pytest.mark.parametrize("text", USES)
+def test_the_accesses_of_a_query_to_a_nested_column(text: str) -> None:
+    query = parse_query(text, view="v", default_catalog="lake", default_namespace=("sales",))
+    assert uses_of_column(query, Identifier.parse("lake.sales.t"), "f", ("a",)) == USES[text]
+
+
+def nested(number: int, *fields: Any) -> dict[str, Any]:
+    """The field ``f`` of a schema: a struct with a map, a list and a number."""
+    return {"id": number, "name": "f", "required": False, "type": {"type": "struct", "fields": list(fields)}}
+
+
+def field(number: int, name: str, kind: Any = "int", **more: Any) -> dict[str, Any]:
+    return {"id": number, "name": name, "required": False, "type": kind, **more}
+
+
+def struct(*fields: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+def map_of(key: int, value: int, kind: Any, *, of: str = "string") -> dict[str, Any]:
+    return {"type": "map", "key-id": key, "key": of, "value-id": value, "value": kind, "value-required": False}
+
+
+def list_of(element: int, kind: Any) -> dict[str, Any]:
+    return {"type": "list", "element-id": element, "element": kind, "element-required": False}
+
+
+THEN = nested(1, field(2, "m", map_of(3, 4, struct(field(5, "a")))), field(6, "l", list_of(7, struct(field(8, "p")))))
+ADDED = nested(
+    1,
+    field(9, "z"),
+    field(6, "l", list_of(7, struct(field(10, "z"), field(8, "p", doc="a price")))),
+    field(2, "m", map_of(3, 4, struct(field(5, "a"), field(11, "z")))),
+)
+A, P = ("m", "k", "a"), ("l", None, "p")
+
+
+@pytest.mark.parametrize(
+    ("now", "uses", "same"),
+    [
+        (ADDED, {A, P, ("l", "p")}, True),
+        (ADDED, {()}, False),
+        (ADDED, {A, ("m",)}, False),
+        (ADDED, {("m", "k")}, False),
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(12, "a"))))), {A}, False),  # dropped and added again
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(5, "b"))))), {A}, False),
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(5, "a", "long"))))), {A}, False),
+        (nested(1, field(2, "m", map_of(3, 13, struct(field(5, "a"))))), {A}, False),
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(5, "a")), of="int"))), {A}, False),
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(5, "a"))))), {A}, True),
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(5, "a"))))), {P}, False),
+        (nested(1, field(2, "m", map_of(3, 4, struct(field(5, "a"), field(14, "A"))))), {A}, False),
+        (nested(15, *THEN["type"]["fields"]), {A}, False),
+        (field(1, "f", "string"), {A}, False),
+    ],
+)
+def test_a_nested_column_is_the_same_for_a_query_if_the_fields_that_it_reads_are(
+    now: dict[str, Any], uses: set[Any], same: bool
+) -> None:
+    assert is_same_for(THEN, now, uses) == same
+    assert is_same_for(now, THEN, uses) == same

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job import context
@@ -391,6 +391,24 @@ def test_columns_with_another_meaning_are_refused_and_others_are_not(spark: Spar
     for column in ("extra", "k", "s"):
         with pytest.raises(IncrementalRefusedError, match=f"column {column}") as refused:
             table.delta(before, table.head, (column,))
+        assert refused.value.code == "schema-changed"
+
+
+def test_a_nested_column_is_read_with_the_fields_of_the_end_if_only_common_ones_are_wanted(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """Where each snapshot would be read with its own fields, Spark would unite them by their places."""
+    table = make_table(spark, f"{lake.name}.sales.n", V2, "id INT, s STRUCT<a: INT, b: INT>")
+    table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ cast(id AS int), struct(id, 7) FROM range(5)")
+    before = table.head
+    table.run(
+        "ALTER TABLE {t} DROP COLUMN s.b", "ALTER TABLE {t} ADD COLUMN s.c INT FIRST", "DELETE FROM {t} WHERE id = 3"
+    )
+    assert table.delta(before, table.head, ("id", "s"), partial=("s",))[0] == {repr([3, Row(c=None, a=3)]): -1}
+    table.run("ALTER TABLE {t} DROP COLUMN s.a", "ALTER TABLE {t} ADD COLUMN s.a INT", "DELETE FROM {t} WHERE id = 2")
+    for kind, message in (("diff", "column s"), ("values", "fields inside of a column")):
+        with pytest.raises(IncrementalRefusedError, match=message) as refused:
+            table.delta(before, table.head, ("id", "s"), kind=kind, partial=("s",))
         assert refused.value.code == "schema-changed"
 
 

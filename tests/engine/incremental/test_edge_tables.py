@@ -18,7 +18,7 @@ from airflow_mv.spec.reasons import Reason
 from tests.builders import LAYOUTS
 from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS
-from tests.engine.incremental.test_edges import mode_after, table, view
+from tests.engine.incremental.test_edges import MERGE_ON_READ, mode_after, table, view
 from tests.engine.support import Lake, no_spark
 from tests.spark.changing import Table, delete_by_equality
 
@@ -47,6 +47,58 @@ def test_a_table_may_have_a_column_of_a_type_that_is_not_known_here(lake: Lake) 
     view(lake, sql)
     assert mode_after(lake, sql, "DELETE FROM {ns}.r WHERE n = 2") == "replace-keys"
     assert lake.rows("v") == [(1, 1, 1), (2, 1, 3)]
+
+
+NESTED = (
+    "SELECT k, sum(m['k'].a) AS a, sum(st.b) AS b, sum(items[0].p) AS p FROM r GROUP BY k",
+    "SELECT k, ci.p AS p, element_at(map_values(m), 1).a AS a FROM r LATERAL VIEW explode(items) e AS ci",
+    "SELECT k, m['k'].a AS a FROM r WHERE st.b > 0",
+)
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_a_nested_field_that_is_added_beside_those_of_the_query_leaves_a_view_valid_and_incremental(
+    lake: Lake, mode: str
+) -> None:
+    """In a map's value, in a list's element and in a struct; also if such a field is dropped again."""
+    columns = "k int, m map<string, struct<a: int>>, st struct<b: int>, items array<struct<p: int>>"
+    table(lake, "r", columns)
+    if mode == "copy-on-write":
+        lake.run(f"ALTER TABLE {{ns}}.r SET TBLPROPERTIES ({MERGE_ON_READ.replace('merge-on-read', mode)})")
+    row = "({0}, map('k', named_struct('a', {1}{2})), named_struct('b', {1}{2}), array(named_struct('p', {1}{2})))"
+    rows = [row.format(number % 2, number, "") for number in range(6)]
+    lake.run(f"INSERT INTO {{ns}}.r VALUES {', '.join(rows)}")
+    for number, sql in enumerate(NESTED):
+        view(lake, sql, f"v{number}")
+    view(lake, "SELECT k, m FROM {ns}.r", "whole")
+    added = [f"ALTER TABLE {{ns}}.r ADD COLUMN {place}.z int" for place in ("m.value", "st", "items.element")]
+    lake.run(*added)
+    with_z = row.format(1, 7, ", 'z', 7")
+    changes = (
+        (f"INSERT INTO {{ns}}.r VALUES {with_z}",),
+        ("DELETE FROM {ns}.r WHERE st.b IN (2, 7)",),
+        ("UPDATE {ns}.r SET st.z = 1 WHERE st.b = 3",),
+        (*(text.replace("ADD COLUMN", "DROP COLUMN").replace(" int", "") for text in added),),
+        ("DELETE FROM {ns}.r WHERE st.b = 3",),
+    )
+    assert [lake.status(f"v{number}").state for number in (0, 2)] == ["fresh", "fresh"]
+    assert lake.status("whole").state == "invalid"
+    for change in changes:
+        for number, sql in enumerate(NESTED):
+            lake.run(*(change if number == 0 else ()))
+            if number != 1:
+                assert lake.status(f"v{number}").state in ("fresh", "stale")
+                assert mode_after(lake, sql, name=f"v{number}") != "full", (change, number)
+            elif "DROP" not in change[0]:  # map_values takes the map as a whole
+                lake.refresh(f"v{number}")
+                check(lake, f"v{number}", sql, in_duckdb=False)
+    lake.run("ALTER TABLE {ns}.r DROP COLUMN st.b", "ALTER TABLE {ns}.r ADD COLUMN st.b int")
+    assert [lake.status(f"v{number}").state for number in (0, 2)] == ["invalid", "invalid"]
+    with pytest.raises(RefreshRefusedError, match=r"is invalid: .*\.r: a field inside of the column st is another"):
+        lake.refresh("v0")
+    lake.run("INSERT INTO {ns}.r SELECT k, m, named_struct('b', 9), items FROM {ns}.r LIMIT 1")
+    assert lake.refresh("v0").mode == "full"
+    check(lake, "v0", NESTED[0], in_duckdb=False)
 
 
 def _expire(lake: Lake) -> None:
