@@ -306,7 +306,7 @@ class RegisteredStorage(LoadedStorage):
         if self.tagged is None:
             return False
         later = snapshots_between(self.table, self.tagged, self.table.head)
-        return later is not None and all(snapshot.operation == "replace" for snapshot in later)
+        return later is not None and all(snapshot.is_compaction for snapshot in later)
 
     @property
     def rows_snapshot(self) -> int | None:

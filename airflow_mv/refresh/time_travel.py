@@ -123,7 +123,7 @@ def _same_rows(table: TableMetadata, snapshot_id: int | None) -> Iterator[int]:
     """Yield a snapshot, and the earlier ones that differ from it by compactions only."""
     for snapshot in ancestors(table, snapshot_id):
         yield snapshot.snapshot_id
-        if snapshot.operation != "replace":
+        if not snapshot.is_compaction:
             return
 
 

@@ -73,6 +73,12 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab", gc=False):
         text = self.summary.get(key, "")
         return min(int(text), _LARGEST) if _NUMBER.fullmatch(text) else None
 
+    @property
+    def is_compaction(self) -> bool:
+        """Whether its operation is ``replace``, and no number shows more rows or deletes than were replaced."""
+        pairs = ("added-records", "deleted-records"), ("added-position-deletes", "removed-position-deletes")
+        return self.operation == "replace" and all(self.count(new) <= self.count(old) for new, old in pairs)
+
     def count(self, key: str) -> int:
         """Return a number of a summary that a refresh wrote; 0 if it is absent, because Spark omits zeros."""
         return self.number(key) or 0

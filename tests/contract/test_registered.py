@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
@@ -46,7 +47,7 @@ from airflow_mv.spec.reasons import Code, Mode
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from tests.branches import drop_branch
-from tests.builders import ORDERS, QUERY, Lake, orders
+from tests.builders import ORDERS, QUERY, Lake, orders, rewritten
 from tests.faults import (
     Clock,
     Fault,
@@ -86,12 +87,21 @@ def write_foreign_rows(home: Lake) -> None:
     table.append(table.scan().to_arrow())
 
 
+def _say(document: dict[str, Any], operation: str) -> None:
+    last = next(item for item in document["snapshots"] if item["snapshot-id"] == document["current-snapshot-id"])
+    last["summary"]["operation"] = operation
+
+
 # -- other writers -----------------------------------------------------------------------------
 
 
-def test_rows_of_other_writers_make_the_view_stale_and_the_next_refresh_removes_them(home: Lake) -> None:
+@pytest.mark.parametrize("said", ["append", "replace"])
+def test_rows_of_other_writers_make_the_view_stale_and_the_next_refresh_removes_them(home: Lake, said: str) -> None:
+    """Also if their commit calls itself a compaction: it has more rows."""
     home.refresh()
     write_foreign_rows(home)
+    if said == "replace" and isinstance(home.iceberg, SqlCatalog):
+        rewritten(home.iceberg, ".".join(name_of(home)), lambda document: _say(document, said))
     assert status(home.catalog, VIEW).state == State.STALE
     assert Code.STORAGE_CHANGED in codes(home)
     with pytest.raises(StaleViewError, match="another writer has changed it"):
