@@ -2,13 +2,14 @@
 """Check the files that snapshots name: manifest lists, manifests, data files and delete files.
 
 Iceberg's metadata has no checksums. Each file is compared with its metadata: its existence, its size, its counts and,
-for Parquet, its footer. Rows are not read.
+for Parquet, its footer. Parquet files and deletion vectors have checksums of their own content, which are checked too.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 from pyiceberg.schema import make_compatible_name
+from pyiceberg.table.puffin import PuffinFile
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
@@ -47,6 +49,11 @@ _WORKERS = 16
 _REPORT_EACH = 1000
 _MAGIC = b"PAR1"
 _TAIL = 8
+#: Rows of a Parquet file that are decoded at a time, and bytes of a column that are read at a time.
+_BATCH_ROWS, _BUFFER_BYTES = 65_536, 2**20
+#: A blob of a Puffin file: its length, a magic number, the deleted rows, and their CRC-32.
+_DELETION_VECTOR, _WORD = "deletion-vector-v1", 4
+_MAX_PUFFIN_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ class _DataFile:
     role: str
     size_bytes: int
     records: int
-    parquet: bool
+    format: FileFormat
 
 
 @dataclass(slots=True)
@@ -145,6 +152,69 @@ class Store:
             except OSError as error:  # pyarrow raises it for a footer that is not valid Thrift
                 raise ValueError(str(error)) from None
 
+    def changed_rows(self, location: str) -> str | None:
+        """Read the pages of a Parquet file, and return what is wrong with them."""
+        with named(location, "data file"), self.io.new_input(location).open() as stream:
+            source = _Source(stream)
+            try:
+                file = parquet.ParquetFile(
+                    pa.PythonFile(source, "r"), buffer_size=_BUFFER_BYTES, page_checksum_verification=True
+                )
+                for _ in file.iter_batches(_BATCH_ROWS, use_threads=False):
+                    pass
+            except NotImplementedError as error:  # a type that pyarrow does not read
+                log.info("The rows of %s were not checked: %s", location, error)
+            except (OSError, ValueError) as error:
+                if source.error is not None:
+                    raise source.error from None
+                return f"its content has changed since it was written: {error}"
+        return None
+
+    def changed_vectors(self, location: str, size: int) -> str | None:
+        """Compare the deletion vectors of a Puffin file with their checksums. Return what is wrong with them."""
+        if size > _MAX_PUFFIN_BYTES:
+            return None
+        with named(location, "delete file"), self.io.new_input(location).open() as stream:
+            data = stream.read()
+        with parsed(location, "delete file"):
+            blobs = PuffinFile(data).footer.blobs
+        for blob in (item for item in blobs if item.type == _DELETION_VECTOR):
+            vector = data[blob.offset : blob.offset + blob.length]
+            end = _WORD + int.from_bytes(vector[:_WORD], "big")
+            if zlib.crc32(vector[_WORD:end]) != int.from_bytes(vector[end:], "big"):
+                return "its content has changed since it was written: the checksum of a deletion vector is wrong"
+        return None
+
+
+class _Source:
+    """A stream whose own error is told from an error in its content: pyarrow raises ``OSError`` for both.
+
+    Args:
+        stream: The stream.
+    """
+
+    closed = False
+
+    def __init__(self, stream: InputStream) -> None:
+        self._stream = stream
+        self.error: OSError | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size) if size >= 0 else self._stream.read()
+        except OSError as error:
+            self.error = error
+            raise
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        """The stream is closed by its owner."""
+
 
 def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> Store:
     """Return the store of a view's storage table."""
@@ -167,7 +237,7 @@ class _CheckRun:
 
     store: Store
     table: TableMetadata
-    footers: bool
+    checksums: bool
     report: Callable[[str], None]
     files: dict[str, _DataFile] = field(default_factory=dict)
     contents: dict[str, tuple[Damage | None, tuple[str, ...]]] = field(default_factory=dict)
@@ -241,10 +311,15 @@ class _CheckRun:
             size = self.store.size(file.location, file.role)
             if size != file.size_bytes:
                 return Damage(file.location, file.role, _sizes(size, file.size_bytes))
-            why = self._of_another(file, size) if self.footers and file.parquet else None
+            why = self._changed(file, size) if self.checksums else None
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             why = _why(error)
         return Damage(file.location, file.role, why) if why else None
+
+    def _changed(self, file: _DataFile, size: int) -> str | None:
+        if file.format == FileFormat.PARQUET:
+            return self._of_another(file, size) or self.store.changed_rows(file.location)
+        return self.store.changed_vectors(file.location, size) if file.format == FileFormat.PUFFIN else None
 
     def _of_another(self, file: _DataFile, size: int) -> str | None:
         footer = self.store.footer(file.location, size)
@@ -269,7 +344,7 @@ def check_snapshots(
     *,
     only: Collection[int] | None = None,
     data: bool = True,
-    footers: bool = True,
+    checksums: bool = True,
     report: Callable[[str], None] = log.info,
 ) -> Checked:
     """Check the files that the snapshots of a table name.
@@ -279,7 +354,7 @@ def check_snapshots(
         table: The table.
         only: Ids of the snapshots to check; by default all that are retained.
         data: Whether data files and delete files are checked too.
-        footers: Whether the footers of Parquet files are read.
+        checksums: Whether Parquet files and deletion vectors are read, and compared with their checksums.
         report: Called with the progress.
 
     Raises:
@@ -287,7 +362,7 @@ def check_snapshots(
         ConfigurationError: There is no permission to read the store.
         RefusedLocationError: A file is in no folder that is allowed. This does not mean damage either.
     """
-    run = _CheckRun(store, table, footers, report)
+    run = _CheckRun(store, table, checksums, report)
     found: dict[int, tuple[list[Damage], list[str]]] = {}
     for snapshot in table.snapshots:
         if only is None or snapshot.snapshot_id in only:
@@ -316,8 +391,7 @@ def _of_snapshot(run: _CheckRun, snapshot: Snapshot) -> tuple[list[Damage], list
 
 def _data_file(file: DataFile) -> _DataFile:
     role = "data file" if file.content == DataFileContent.DATA else "delete file"
-    is_parquet = file.file_format == FileFormat.PARQUET
-    return _DataFile(file.file_path, role, file.file_size_in_bytes, file.record_count, is_parquet)
+    return _DataFile(file.file_path, role, file.file_size_in_bytes, file.record_count, file.file_format)
 
 
 def _listed(manifests: Iterable[ManifestFile]) -> int | None:

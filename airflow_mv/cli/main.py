@@ -544,7 +544,9 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 
 @main.command()
 @click.argument("view")
-@click.option("--files", is_flag=True, help="Check the stored files instead: existence, sizes, counts. Needs no Spark.")
+@click.option(
+    "--files", is_flag=True, help="Check the stored files instead: existence, sizes, counts, checksums. Needs no Spark."
+)
 @click.option("--sample", type=float, metavar="PERCENT", help="Only this percentage of the rows, the same in each run.")
 @sparked
 @common

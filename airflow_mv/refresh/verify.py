@@ -176,11 +176,11 @@ class FilesVerification:
 def verify_files(
     catalog: MaterializedViewCatalog, view: str | Identifier, *, report: Callable[[str], None] = log.info
 ) -> FilesVerification:
-    """Check that all files of a view's retained snapshots exist, with the recorded sizes and counts.
+    """Check that all files of a view's retained snapshots exist, with the recorded sizes and counts, and unchanged.
 
     Snapshots of an adopted table from before its adoption are not the view's, and are not checked.
 
-    Manifest lists and manifests are read as a whole. Of Parquet files only the footer is read, not the rows.
+    All files are read as a whole, but ORC and Avro data files, which have no checksums.
 
     Args:
         catalog: Where the view is.
