@@ -3,7 +3,7 @@
 # Everything that must be there before the first command, each step a no-op when it is there already:
 #   setup.sh            Python environment .venv, Java, Spark's jars
 #   setup.sh services   what the tests start or call: PostgreSQL's programs, a REST catalog's jars (by Maven),
-#                       DuckDB's TPC-DS extension, Chromium, and `docker-compose config` where CI is set
+#                       DuckDB's TPC-DS extension, Chromium, strace, faketime, and `docker-compose config` where CI is set
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -257,6 +257,15 @@ setup_compose() {
     if can_apt; then step "docker-compose, to check docker/compose.yaml (apt-get)" apt_install docker-compose; fi
 }
 
+# Power cuts are made from the record of a process's calls, and hosts with wrong clocks by faketime. Without them these
+# slow tests are skipped.
+setup_faults() {
+    local tool
+    for tool in strace faketime; do
+        if ! command -v "$tool" >/dev/null && can_apt; then step "$tool (apt-get)" apt_install "$tool"; fi
+    done
+}
+
 case ${1:-all} in
     all)
         setup_java
@@ -271,6 +280,7 @@ case ${1:-all} in
         setup_tpcds
         setup_chromium
         setup_compose
+        setup_faults
         ;;
     *) die "unknown part: $1 (one of: all, services)" ;;
 esac
