@@ -47,6 +47,8 @@ class Server:
         """``pg_ctl stop -m immediate``: all connections break, and the next start has to recover."""
         self.postmaster.send_signal(signal.SIGQUIT)
         self.postmaster.wait(30)
+        if self._again is not None:
+            self._again.wait(30)
 
     def start(self) -> None:
         """Start it again, on the same port."""
