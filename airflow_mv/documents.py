@@ -24,6 +24,11 @@ _LEXEME = re.compile(_SPELLING, re.DOTALL)
 _LEXEME_OF_BYTES = re.compile(_SPELLING.encode("ascii"), re.DOTALL)
 
 
+def id_text(snapshot: int | None) -> str | None:
+    """Return a snapshot id as all JSON documents and XComs have it. Programs lose the last digits of large numbers."""
+    return None if snapshot is None else str(snapshot)
+
+
 def check_marks(text: str | bytes | bytearray, limit: int = MAX_MARKS) -> None:
     """Reject a JSON text with too many values, without decoding it.
 

@@ -355,7 +355,7 @@ def test_the_command_line_pins_for_later_refreshes(command_line: Lake, tmp_path:
     home.append()
     refreshed(home, "lake.sales.daily", RunPins.read(document, source="file"))
     (result,) = call("refresh", "lake.sales.daily", "--pins", str(file), "--json").json
-    assert (result["outcome"], result["base_tables"]) == ("fresh", {"lake.sales.orders": head})
+    assert (result["outcome"], result["base_tables"]) == ("fresh", {"lake.sales.orders": str(head)})
     plan = call("plan", "lake.sales.count", "--pins", str(file), "--json").json
     assert [item["current"] for item in plan["base_tables"]] == [str(head)]
 

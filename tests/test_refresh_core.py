@@ -75,7 +75,7 @@ def test_a_stale_view_is_recomputed_and_the_reason_is_reported(home: Lake) -> No
     document = status(home.catalog, "sales.daily").to_dict()
     assert document["state"] == "stale"
     (change,) = document["base_tables"]
-    assert (change["recorded"], change["current"], change["rows_added"]) == (old, new, 1)
+    assert (change["recorded"], change["current"], change["rows_added"]) == (str(old), str(new), 1)
     assert [reason.code for reason in home.refresh().reasons] == [Code.BASE_CHANGED, Code.STRATEGY_FULL]
     assert home.read() == [EAST, NORTH, SOUTH]
 

@@ -52,7 +52,7 @@ def test_a_table_has_one_snapshot_for_all_views_that_are_observed_together(home:
     first, second = statuses(home.catalog, one_by_one())
 
     assert (first["state"], second["state"]) == ("fresh", "stale")
-    assert [document["base_tables"][0]["current"] for document in (first, second)] == [head, head]
+    assert [document["base_tables"][0]["current"] for document in (first, second)] == [str(head), str(head)]
 
 
 @pytest.mark.parametrize("first", ["fresh", "behind", "new"])
@@ -69,7 +69,7 @@ def test_a_view_that_is_refreshed_meanwhile_has_lost_no_snapshot(home: Lake, fir
 
     documents = list(statuses(home.catalog, one_by_one()))
     assert [document["state"] for document in documents[1:]] == ["fresh"] * 3
-    assert {document["base_tables"][0]["current"] for document in documents[1:]} == {home.head()}
+    assert {document["base_tables"][0]["current"] for document in documents[1:]} == {str(home.head())}
 
 
 def test_a_catalog_of_base_tables_that_does_not_respond_is_waited_for_a_few_times_only(

@@ -65,16 +65,11 @@ _SPOOL_BYTES = 16 * 2**20
 
 log = logging.getLogger(__name__)
 
-#: Keys of snapshot ids, which are written as text: JavaScript and jq lose the last digits of numbers above 2^53. So is
-#: ``current`` beside ``recorded``.
+#: Keys of snapshot ids in stored metadata, which are written as text: JavaScript and jq lose the last digits of numbers
+#: above 2^53. Documents of our own have text already, see :func:`airflow_mv.documents.id_text`.
 _SNAPSHOT_IDS = frozenset(
-    """
-    recorded snapshot snapshot_id snapshot-id snapshot_reference snapshot-reference parent-snapshot-id
-    current-snapshot-id
-    """.split()  # noqa: SIM905
+    {"snapshot", "snapshot-id", "snapshot_reference", "snapshot-reference", "parent-snapshot-id", "current-snapshot-id"}
 )
-#: Keys of lists of snapshot ids. A number there is their count.
-_LISTS_OF_IDS = frozenset({"snapshots", "expired_snapshots"})
 
 #: The layouts of a storage table, as options take them.
 LAYOUTS = ("pointed", "registered", "table")
@@ -510,7 +505,7 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _strict(_as_text(item) if _is_id(key, value) else item) for key, item in value.items()}
+        return {str(key): _strict(_as_text(item) if key in _SNAPSHOT_IDS else item) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, date | clock_time):
@@ -518,25 +513,7 @@ def _strict(value: Any) -> Any:
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def with_text_ids(statuses: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the documents of ``status`` with snapshot ids as text, for ``print_json(…, plain=True)``."""
-    found = []
-    for item in statuses:
-        tables = item.get("base_tables") or ()
-        texts = [{**table, **{key: _as_text(table[key]) for key in ("recorded", "current")}} for table in tables]
-        found.append({**item, "base_tables": texts})
-    return found
-
-
-def _is_id(key: Any, within: Mapping[Any, Any]) -> bool:
-    if key in _LISTS_OF_IDS:
-        return isinstance(within[key], list | tuple)
-    return key in _SNAPSHOT_IDS or (key == "current" and "recorded" in within)
-
-
 def _as_text(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_as_text(item) for item in value]
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

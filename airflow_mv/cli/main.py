@@ -40,7 +40,6 @@ from airflow_mv.cli.context import (
     with_checks,
     with_interval,
     with_pins,
-    with_text_ids,
     with_time_travel,
 )
 from airflow_mv.cli.explain import explain, with_requirements
@@ -288,7 +287,7 @@ def status(
         from airflow_mv.freshness.known import without_collections
 
         with without_collections():
-            print_json(with_text_ids(found.documents), plain=True)
+            print_json(found.documents, plain=True)
     else:
         render.statuses(found.documents)
     found.require_complete()

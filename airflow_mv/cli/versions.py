@@ -34,9 +34,8 @@ def _show(documents: Sequence[Mapping[str, Any]]) -> None:
     for document in documents:
         mark = "  current" if document["current"] else ""
         engine = f"  {document['engine']}" if document["engine"] else ""
-        head = (
-            f"version {document['version_id']}  {document['created_at'][:19]}Z  {document['operation']}{engine}{mark}"
-        )
+        operation = f"  {document['operation']}" if document["operation"] else ""  # writers may leave it out
+        head = f"version {document['version_id']}  {document['created_at'][:19]}Z{operation}{engine}{mark}"
         out.print(visible(head), style="bold", markup=False)
         if len(document["current_since"]) > 1:
             out.print(

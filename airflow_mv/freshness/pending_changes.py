@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.lag import Lag, lag, last_change
 from airflow_mv.freshness.observe import Observation, require_readable
@@ -64,8 +65,8 @@ class PendingChanges:
 def _table(change: BaseTableChange) -> dict[str, Any]:
     return {
         "identifier": change.identifier,
-        "from": None if change.recorded is None else str(change.recorded),
-        "to": None if change.current is None else str(change.current),
+        "from": id_text(change.recorded),
+        "to": id_text(change.current),
         "change": str(change.range.kind),
         "snapshots": change.range.snapshots,
         "rows_added": change.range.size.rows_added,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_mv.documents import check_fields
+from airflow_mv.documents import check_fields, id_text
 from airflow_mv.errors import CatalogUnavailableError, InvalidIdentifierError
 from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between, expired_between
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace, split
@@ -177,8 +177,8 @@ class BaseTableChange:
         return {
             "identifier": self.identifier,
             "type": self.type,
-            "recorded": self.recorded,
-            "current": self.current,
+            "recorded": id_text(self.recorded),
+            "current": id_text(self.current),
             "changed": self.changed,
             "moved": self.moved,
             "change": str(self.range.kind),
@@ -202,14 +202,15 @@ class BaseTableChange:
         operations = tuple(sorted(document["operations"].items()))
         check_fields(document["operations"], dict.fromkeys(document["operations"], int), "plan")
         found = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
-        names = ("identifier", "type", "recorded", "current", "moved", "changed")
-        return cls(**{name: document[name] for name in names}, range=found)
+        recorded, current = (document[name] and int(document[name]) for name in ("recorded", "current"))
+        moved, changed = document["moved"], document["changed"]
+        return cls(document["identifier"], document["type"], recorded, current, moved, changed, found)
 
 
 #: Types of the fields of :meth:`BaseTableChange.to_dict` that are read without conversion.
 _KINDS = {
     **dict.fromkeys(("identifier", "type"), str),
-    **dict.fromkeys(("recorded", "current"), int | None),
+    **dict.fromkeys(("recorded", "current"), str | None),
     **dict.fromkeys(("moved", "changed", "only_appends", "schema_changed"), bool),
     **dict.fromkeys(Size.__dataclass_fields__, int | None),
 }

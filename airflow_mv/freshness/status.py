@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.documents import id_text
 from airflow_mv.errors import InvalidMetadataError, NewerFormatError
 from airflow_mv.freshness.chains import Chains, observe_each
 from airflow_mv.freshness.expiry import expiries
@@ -88,7 +89,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
                 {
                     "identifier": table.identifier,
                     "type": table.type,
-                    "snapshot_reference": table.snapshot_reference,
+                    "snapshot_reference": id_text(table.snapshot_reference),
                 }
                 for table in tables_read(record)
             ],
@@ -98,7 +99,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
             "rows_changed": record.rows_changed,
             "rows_read": record.rows_read,
             "bytes_read": record.bytes_read,
-            "snapshot_id": head,
+            "snapshot_id": id_text(head),
             "rows": None if head is None else storage.table.rows_at(head),
             "bytes": None if head is None else storage.table.bytes_at(head),
             "bytes_held": None if head is None else held.get(head),

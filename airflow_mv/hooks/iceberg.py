@@ -152,8 +152,10 @@ def _text(value: Any) -> Any:
 
 
 def mask(properties: Mapping[str, Any]) -> None:
-    """Mask every secret value in logs, also in its URL-encoded form."""
+    """Mask every secret value in logs, also in its URL-encoded form. Airflow would warn of one that is too short."""
     from airflow_mv.redaction import hide_secrets
 
+    shortest = conf.getint("logging", "min_length_masked_secret", fallback=5)
     for form in hide_secrets(properties):
-        mask_secret(form)
+        if len(form) >= shortest:
+            mask_secret(form)

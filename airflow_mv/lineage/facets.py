@@ -21,6 +21,7 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
+from airflow_mv.documents import id_text
 from airflow_mv.lineage.facts import Facts, Table
 
 #: The run facet's key.
@@ -65,7 +66,7 @@ def operator_lineage(facts: Facts, *, published: bool) -> OperatorLineage[Any, A
                 reasons=[reason.to_dict() for reason in (result or facts.plan).reasons],
                 baseTables=[
                     # As strings: snapshot ids exceed JavaScript's safe integers.
-                    {"name": item.identifier, "from": _text(item.recorded), "to": _text(item.current)}
+                    {"name": item.identifier, "from": id_text(item.recorded), "to": id_text(item.current)}
                     for item in facts.plan.changes
                 ],
                 outcome=result.outcome if result else None,
@@ -121,7 +122,3 @@ def _field(name: str, kind: Any, doc: str | None = None) -> schema_dataset.Schem
     word, children = parts.get(kind["type"], ("struct", ()))
     nested = [_field(f"_{child}", kind[child]) for child in children] or _fields(kind.get("fields", []))
     return schema_dataset.SchemaDatasetFacetFields(name, word, doc, fields=nested)
-
-
-def _text(snapshot: int | None) -> str | None:
-    return None if snapshot is None else str(snapshot)

@@ -20,6 +20,7 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.files import join
 from airflow_mv.catalog.reachable_files import files_at
+from airflow_mv.documents import id_text
 from airflow_mv.errors import ClockError, InvalidMetadataError, JobError, MaterializedViewError
 from airflow_mv.maintenance.small_files import StoredFiles, stored_files, target_bytes
 from airflow_mv.publish.layout import ChangedMetadata
@@ -72,7 +73,7 @@ class Compacted:
             "why": self.why,
             "before": _numbers(self.before),
             "after": _numbers(self.after),
-            "snapshot_id": self.snapshot_id,
+            "snapshot_id": id_text(self.snapshot_id),
         }
 
 

@@ -20,6 +20,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 from airflow_mv.catalog.stores import StoredFile, leads_out, named
+from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.maintenance.expire import Expired as Expired
 from airflow_mv.maintenance.expire import expire as expire
@@ -84,7 +85,7 @@ class Maintained:
         return {
             "view": str(collected.view),
             "dry_run": collected.dry_run,
-            "expired_snapshots": list(expired.snapshot_ids),
+            "expired_snapshots": [id_text(snapshot) for snapshot in expired.snapshot_ids],
             "kept_snapshots": {reason: reasons.get(reason, 0) for reason in REASONS},
             "dropped_branches": list(expired.branches),
             "deleted_files": len(collected.files),

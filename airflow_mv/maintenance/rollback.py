@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.documents import id_text
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
@@ -44,7 +45,7 @@ class RolledBack:
         return {
             "view": str(self.view),
             "refresh_id": self.refresh_id,
-            "snapshot_id": self.snapshot_id,
+            "snapshot_id": id_text(self.snapshot_id),
             "outcome": "rolled-back" if self.changed else "already-current",
         }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, Context
 
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
+from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.reasons import FOUND_BY_JOB, OF_INPUTS, fallback
@@ -126,7 +127,7 @@ def event_extra(result: RefreshResult) -> dict[str, Any]:
         "storage_table": str(result.storage_table) if result.storage_table else None,
         "mode": str(result.mode),
         "outcome": result.outcome,
-        "base_tables": {name: str(snapshot) for name, snapshot in result.snapshots},
+        "base_tables": {name: id_text(snapshot) for name, snapshot in result.snapshots},
         "rows_written": result.rows_written,
         "lag_seconds": result.lag_seconds,
         "seconds": round(result.seconds, 3),

@@ -39,8 +39,6 @@ from airflow_mv.sql.intervals import kind_of
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
-#: JavaScript's safe integers are below this; snapshot ids exceed them.
-_SAFE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
         "base_tables": _base_tables(observation),
         "interval_column": column,
         "interval_type": kind_of(column, loaded.metadata.schema_.fields) if column else None,
-        "history": [_exact(item) for item in history(catalog, view)],
+        "history": history(catalog, view),
     }
 
 
@@ -264,7 +262,7 @@ def _base_tables(observation: Observation) -> list[dict[str, Any]]:
     expiring = expiries(observation)
     return [
         {
-            **_exact(change.to_dict()),
+            **change.to_dict(),
             "reason": harmless(change.reason.message) if change.reason else None,
             "error": harmless(errors[change.identifier]) if change.identifier in errors else None,
             "expires_at": expiring[change.identifier].isoformat() if change.identifier in expiring else None,
@@ -278,15 +276,4 @@ def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
     document = plan.to_dict()
     kept = {key: document[key] for key in ("view", "mode", "state", "estimates", "refresh_id", "statements")}
     reasons = [{"code": item["code"], "message": harmless(item["message"])} for item in document["reasons"]]
-    return {**_exact(kept), "reasons": reasons, "base_tables": [_exact(item) for item in document["base_tables"]]}
-
-
-def _exact(value: Any) -> Any:
-    """Return a JSON value in which numbers that exceed JavaScript's safe integers are strings."""
-    if isinstance(value, Mapping):
-        return {str(key): _exact(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_exact(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _SAFE:
-        return str(value)
-    return value
+    return {**kept, "reasons": reasons, "base_tables": document["base_tables"]}

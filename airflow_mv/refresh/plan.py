@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.documents import check_fields, json_object, json_objects, read
+from airflow_mv.documents import check_fields, id_text, json_object, json_objects, read
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.refresh.cost import Estimate
@@ -263,7 +263,7 @@ class RefreshResult:
             "storage_table": str(self.storage_table) if self.storage_table else None,
             "rows_written": self.rows_written,
             "seconds": round(self.seconds, 3),
-            "base_tables": dict(self.snapshots),
+            "base_tables": {name: id_text(snapshot) for name, snapshot in self.snapshots},
             "interval": self.interval.to_dict() if self.interval else None,
             "lag_seconds": self.lag_seconds,
             "checks": [result.summary() for result in self.checks],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
+from airflow_mv.documents import id_text
 from airflow_mv.errors import (
     ConfigurationError,
     SnapshotNotFoundError,
@@ -170,7 +171,7 @@ class FilesVerification:
     def _damage(self, damage: Damage) -> dict[str, Any]:
         of = sorted(number for number, items in self.checked.damaged.items() if damage in items)
         found = {"file": damage.location, "role": damage.role, "why": damage.why}
-        return {**found, "snapshots": of, "current": self.current in of}
+        return {**found, "snapshots": [id_text(snapshot) for snapshot in of], "current": self.current in of}
 
 
 def verify_files(

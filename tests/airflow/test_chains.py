@@ -46,7 +46,7 @@ def run(airflow: Airflow, text: str, **arguments: Any) -> Run:
 
 def test_a_chain_is_refreshed_in_order_from_one_consistent_snapshot_set(airflow: Airflow, chain: Lake) -> None:
     """The base table changes before each refresh; all views use the snapshots that were pinned first."""
-    pinned = chain.head()
+    pinned = str(chain.head())
     found = run(
         airflow,
         f"""
@@ -63,7 +63,7 @@ def test_a_chain_is_refreshed_in_order_from_one_consistent_snapshot_set(airflow:
 
     tasks = ["pin", "spark_application", "refresh_daily", "refresh_total", "refresh_counts"]
     assert found.states == dict.fromkeys(tasks, "success"), found.log
-    assert chain.head() != pinned
+    assert str(chain.head()) != pinned
     for task_id in ("refresh_daily", "refresh_counts"):
         assert found.values[task_id]["outcome"] == "refreshed"
         assert found.values[task_id]["base_tables"] == {"lake.sales.orders": pinned}
@@ -215,7 +215,7 @@ def test_a_manual_run_reads_the_base_tables_as_of_its_parameter(airflow: Airflow
 
     assert found.values["pin"]["as_of"] == at
     assert found.values["pin"]["base_tables"]["lake.sales.orders"]["snapshot_id"] == str(first.snapshot_id)
-    assert found.values["refresh_counts"]["base_tables"] == {"lake.sales.orders": first.snapshot_id}, found.log
+    assert found.values["refresh_counts"]["base_tables"] == {"lake.sales.orders": str(first.snapshot_id)}, found.log
     assert f"This run pins the run's parameters: as of {at.replace('T', ' ')}" in found.task_log("pin")
 
 
@@ -263,7 +263,7 @@ def test_missing_pins_are_an_error_and_the_current_snapshots_are_not_read(airflo
 
 def test_a_plan_can_be_pinned_too(airflow: Airflow, chain: Lake) -> None:
     """For a Spark job that another operator submits."""
-    pinned = chain.head()
+    pinned = str(chain.head())
     found = run(
         airflow,
         f"""

@@ -44,7 +44,10 @@ def test_a_view_reads_base_tables_behind_two_connections(airflow: Airflow, sales
     """)
 
     assert set(run.states.values()) == {"success"}, run.log
-    assert run.values["refresh"]["base_tables"] == {"raw.sales.orders": raw.head(), "lake.sales.orders": sales.head()}
+    assert run.values["refresh"]["base_tables"] == {
+        "raw.sales.orders": str(raw.head()),
+        "lake.sales.orders": str(sales.head()),
+    }
     assert sorted((row["region"], row["amount"]) for row in sales.read()) == [("north", 15), ("south", 20)]
     raw.append((2, "south", 1))
     assert str(MaterializedViewHook().status(VIEW).state) == "stale"

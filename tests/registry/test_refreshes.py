@@ -174,7 +174,7 @@ def test_the_row_of_an_interval_has_the_snapshots_that_its_refresh_read(
 
     whole, first, second = ({"lake.sales.sold": head} for head in heads)
     assert found() == {None: whole, "2024-06-01": first, "2024-06-02": second}
-    assert history(home.catalog, "sales.daily")[-1]["base_tables"][0]["snapshot_reference"] == heads[2]
+    assert history(home.catalog, "sales.daily")[-1]["base_tables"][0]["snapshot_reference"] == str(heads[2])
     days.refresh_days(3, 4)
     sync(home.catalog)
     assert rebuild(home.catalog).refreshes == 0
