@@ -31,7 +31,7 @@ class JobRequest:
 
     Args:
         view: The view, for messages.
-        location: The script.
+        submitted: The script's location with its digest.
         catalog: The name of the view's catalog in Spark.
         package: The version of the package that wrote the script.
         table: The quoted Spark name of the view's storage table, if a catalog holds it.
@@ -40,7 +40,7 @@ class JobRequest:
     """
 
     view: str
-    location: str
+    submitted: str
     catalog: str
     package: str
     table: str | None = None

@@ -158,7 +158,7 @@ class QueryValueError(JobError):
 
 
 class StoppedError(JobError):
-    """The Spark job was stopped from outside of the task: by a user, a timeout, or the end of its worker."""
+    """The Spark job or the command was stopped from outside: by a user, a timeout, a signal, the end of its worker."""
 
 
 class CheckFailedError(MaterializedViewError):

@@ -11,6 +11,7 @@ so that the SQL of a view's owner cannot contain one. In JSON a text with a plac
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -55,6 +56,22 @@ _ROW_GROUP_BYTES_OF_A_COLUMN = 160 * 2**10
 _ROW_COUNTS = ("added-records", "deleted-records", "added-position-deletes", "removed-position-deletes")
 #: Spark writes the settings below this prefix into the summary of each snapshot that a session makes.
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_DIGEST = "#sha256="
+
+
+def script_beside(outcome_location: str) -> str:
+    """Return where a script is written: beside its outcome."""
+    return f"{outcome_location.removesuffix('.json')}.script.json"
+
+
+def submitted_script(location: str, text: str) -> str:
+    """Return what a driver is given: a script's location with the digest of its text, so that it runs no other one."""
+    return f"{location}{_DIGEST}{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def location_of(submitted: str) -> str:
+    """Return the location in what a driver is given; "" if there is no digest."""
+    return submitted.rpartition(_DIGEST)[0]
 
 
 @dataclass(frozen=True, slots=True)

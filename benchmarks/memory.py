@@ -29,7 +29,7 @@ from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.stagers import InProcessStager, settings_of
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Outcome, Script, script_beside, submitted_script
 from benchmarks import report
 
 #: Rows of the large table that are made at a time.
@@ -161,15 +161,16 @@ def _submitting(lake: _Lake, master: str, options: argparse.Namespace, peak: Pea
     confs |= {"spark.driver.memory": options.driver_memory, "spark.executor.memory": options.executor_memory}
 
     def submit(script: Script) -> Outcome:
-        location = f"{str(script.outcome_location).removesuffix('.json')}.script.json"
-        lake.catalog.files.replace_text(location, script.to_json())
+        location, text = script_beside(str(script.outcome_location)), script.to_json()
+        lake.catalog.files.replace_text(location, text)
         settings = settings_of(lake.catalog)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             jars = jar_confs({"spark.jars.packages": ",".join(settings.packages)})
             file = write_properties(folder, {**settings.confs, **jars, **confs}, settings.secrets)
             command = [str(_spark_home() / "bin" / "spark-submit"), "--master", master, "--properties-file", str(file)]
-            command += ["--py-files", str(build_package(folder)), str(main_file()), location, "lake"]
+            command += ["--py-files", str(build_package(folder)), str(main_file())]
+            command += [submitted_script(location, text), "lake"]
             log = (folder / "driver.log").open("wb")
             code = peak.watch(subprocess.Popen(command, cwd=name, env=_env(), stdout=log, stderr=log))
             output = (folder / "driver.log").read_text(errors="replace")

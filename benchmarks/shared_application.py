@@ -29,7 +29,7 @@ from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.stagers import InProcessStager, settings_of
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Outcome, Script, script_beside, submitted_script
 from benchmarks import report
 
 _POLL_SECONDS = 0.1
@@ -167,9 +167,9 @@ def _seconds(lake: _Lake, view: str, stager: Any) -> float:
 
 
 def _written(lake: _Lake, script: Script) -> str:
-    location = f"{str(script.outcome_location).removesuffix('.json')}.script.json"
-    lake.catalog.files.replace_text(location, script.to_json())
-    return location
+    location, text = script_beside(str(script.outcome_location)), script.to_json()
+    lake.catalog.files.replace_text(location, text)
+    return submitted_script(location, text)
 
 
 def _outcome(lake: _Lake, script: Script) -> Outcome:

@@ -37,6 +37,7 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     InvalidQueryError,
     MaterializedViewError,
+    StoppedError,
 )
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier, split
@@ -98,6 +99,11 @@ def guarded(command: Command) -> Command:
             sys.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except KeyboardInterrupt as error:
+            number = error.number if isinstance(error, _Signalled) else signal.SIGINT
+            stopped = StoppedError(f"stopped from outside, by {number.name}. The same command may be run again")
+            _print_error(stopped, str(stopped), as_json=as_json, retryable=stopped.retryable)
+            sys.exit(128 + number)
         except Exception as error:  # noqa: BLE001 (an error of a library, which this package should have translated)
             log.info("%s", traceback.format_exc())
             _print_error(error, _unexpected(error), as_json=as_json, retryable=False)
@@ -120,9 +126,18 @@ def _end_on_signals() -> None:
                 signal.signal(number, _end)
 
 
+class _Signalled(KeyboardInterrupt):
+    """A signal that ends the program. py4j closes the connection of a call that a :class:`KeyboardInterrupt` ends."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self.number = number
+
+
 def _end(number: int, _: object) -> None:
     signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
-    sys.exit(128 + number)
+    logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("KeyboardInterrupt while"))  # py4j's
+    raise _Signalled(signal.Signals(number))
 
 
 def _print_error(error: Exception, message: str, *, as_json: bool, retryable: bool) -> None:

@@ -24,11 +24,11 @@ _GLUE_OPTION = "--airflow-mv-script"
 # What an unsupported Python or PySpark cannot import is imported after the versions are checked.
 
 
-def main(location: str, catalog: str | None = None, table: str | None = None) -> int:
+def main(submitted: str, catalog: str | None = None, table: str | None = None) -> int:
     """Run the script at a location and write its outcome.
 
     Args:
-        location: A local path, or any location that the catalog's FileIO (else Hadoop) opens.
+        submitted: A local path, or any location that the catalog's FileIO (else Hadoop) opens, and the script's digest.
         catalog: The name of the view's catalog in Spark.
         table: The quoted Spark name of the view's storage table, of a REST catalog or any other.
 
@@ -40,7 +40,7 @@ def main(location: str, catalog: str | None = None, table: str | None = None) ->
     def run(spark: SparkSession) -> str | None:
         from airflow_mv.job.run import run_submitted
 
-        return run_submitted(spark, location, catalog, table, report=_say)
+        return run_submitted(spark, submitted, catalog, table, report=_say)
 
     return _in_driver(run)
 
@@ -116,7 +116,7 @@ def cli() -> None:
         parser.add_argument("--airflow-mv-table", dest="table")
         given, _ = parser.parse_known_args()
     else:
-        parser.add_argument("script", help="the script's location: the first of the plan's application_args")
+        parser.add_argument("script", help="the script's location and digest: the first of the plan's application_args")
         parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
         parser.add_argument("table", nargs="?", help="the view's storage table in Spark: the third, if there is one")
         parser.add_argument(

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from airflow_mv.documents import json_object
-from airflow_mv.errors import ClockError, InvalidQueryError
+from airflow_mv.errors import ClockError, InvalidQueryError, StoppedError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.context import JobContext, measured
 from airflow_mv.job.delta_lake import deletion_vectors_read, require_delta
 from airflow_mv.job.files import file_access, only_access, open_files
-from airflow_mv.job.session import CATALOG, hide_secrets, made_active, temporary_settings
+from airflow_mv.job.session import CATALOG, hide_secrets, interruptible, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps, written
 from airflow_mv.job.versions import require_supported
 from airflow_mv.quoting import quote, string_literal
@@ -36,6 +38,9 @@ from airflow_mv.script import (
     CheckResult,
     Outcome,
     Script,
+    location_of,
+    script_beside,
+    submitted_script,
 )
 from airflow_mv.version import __version__
 
@@ -79,8 +84,29 @@ def run(
             staging catalog uses them instead of the catalog's own.
 
     Returns:
-        What was staged, or the reason why nothing was. A failing statement does not raise.
+        What was staged, or the reason why nothing was. A failing statement does not raise. What a signal handler
+        raises in the main thread is raised here, after the statement that ran then was cancelled and has ended.
     """
+    stopped = threading.Event()
+
+    def say(line: str) -> None:
+        if stopped.is_set():
+            raise StoppedError("stopped from outside before the next statement")
+        report(line)
+
+    work = partial(_run, spark, script, report=say, store_ms=store_ms, access=access)
+    in_main = threading.current_thread() is threading.main_thread()
+    return interruptible(spark, work, stopped) if in_main else work()
+
+
+def _run(
+    spark: SparkSession,
+    script: Script,
+    *,
+    report: Callable[[str], None],
+    store_ms: Callable[[], int] | None,
+    access: Mapping[str, str] | None,
+) -> Outcome:
     seconds: list[float] = []
     script = replace(script, branch=_own_branch(script))
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
@@ -418,13 +444,13 @@ def _condition(error: BaseException) -> str | None:
 
 
 def run_submitted(
-    spark: SparkSession, location: str, catalog: str | None, table: str | None, *, report: Callable[[str], None]
+    spark: SparkSession, submitted: str, catalog: str | None, table: str | None, *, report: Callable[[str], None]
 ) -> str | None:
-    """Run the script at a location, and write its outcome.
+    """Run the script that was submitted, and no other one at its location. Write its outcome beside it.
 
     Args:
         spark: A classic session.
-        location: The script.
+        submitted: The script's location with its digest.
         catalog: The name of the view's catalog in Spark; ``None`` for access through Hadoop.
         table: The quoted Spark name of the view's storage table, if a catalog holds it.
         report: Called with progress messages.
@@ -432,20 +458,26 @@ def run_submitted(
     Returns:
         Why nothing was staged, in one line; ``None`` for a success.
     """
+    location = location_of(submitted)
+    if not location:
+        return f"{submitted}: the digest of the script is missing: pass the plan's application_args unchanged"
     try:
         hide_secrets(spark)
         files = open_files(spark, catalog, table)
         text = files.read_text(location)
+        if submitted_script(location, text) != submitted:
+            return f"{location}: another process has changed the script after it was submitted: run the task again"
         package = json_object(text, "script").get("package")
         if package != __version__:  # its script may have other fields
             found = f"airflow-mv {package} wrote the script, and this job is of version {__version__}"
             return f"{location}: {found}: install airflow-mv-job=={package} in the driver"
         script = Script.from_json(text)
-        place = script.outcome_location
-        clock = (lambda: files.store_ms(place)) if place else None
-        outcome = run(spark, script, report=report, store_ms=clock, access=files.vended(location))
-        if place is not None:
-            files.write_text(place, outcome.to_json())
+        place = script.outcome_location or ""
+        if script_beside(place) != location:
+            return f"{location}: the outcome {place} of the script is not beside it: nothing was run"
+        clock, access = partial(files.store_ms, place), files.vended(location)
+        outcome = run(spark, script, report=report, store_ms=clock, access=access)
+        files.write_text(place, outcome.to_json())
     except Exception as error:  # noqa: BLE001 (the last line on stderr is what an operator shows)
         return f"{location}: {reason(error)}"
     if outcome.error is None:

@@ -198,7 +198,7 @@ class _Server:
         # In a pool of its own a script gets its share of the executors, however many tasks the others have.
         self._spark.sparkContext.setLocalProperty(_POOL, key)
         self._spark.sparkContext.setJobGroup(key, request.view, interruptOnCancel=True)
-        refusal = run_submitted(session, request.location, request.catalog, request.table, report=say)
+        refusal = run_submitted(session, request.submitted, request.catalog, request.table, report=say)
         if refusal is None:
             self._idle.append(session)
         elif self._is_stopped():

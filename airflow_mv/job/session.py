@@ -8,14 +8,20 @@ import re
 import shutil
 import socket
 import subprocess
+import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.util import inheritable_thread_target
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.scratch import scratch_folder
@@ -34,6 +40,10 @@ from airflow_mv.redaction import hide, passwords_in, shortened
 CATALOG = "spark.sql.catalog."
 _NAME = "airflow-mv"
 _DELTA = "DeltaSparkSessionExtension"
+T = TypeVar("T")
+#: How long a program that a signal ends waits for the end of its Spark statement.
+STOP_SECONDS = 20.0
+_STOP_LOOK_SECONDS = 0.25
 
 
 def open_session(
@@ -110,6 +120,49 @@ def made_active(spark: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event) -> T:
+    """Do work with a session in another thread, so that no signal handler raises within a call of the session.
+
+    py4j keeps the connection of a thread in which a handler has raised. The next call there, which may be part of a
+    cleanup, takes the answer to the interrupted call for its own: a ``bool`` where a Java method was expected.
+
+    Args:
+        spark: A session, classic or Connect.
+        work: The work.
+        stopped: Set when a handler has raised: the work must not begin another statement.
+
+    Returns:
+        What the work returns. What a handler raises in this thread is raised after the work's statement was cancelled
+        and the work has ended, but :data:`STOP_SECONDS` later at the latest.
+    """
+    classic = getattr(spark, "_jvm", None) is not None
+    tagged: Any = spark.sparkContext if classic else spark
+    add, cancel = (tagged.addJobTag, tagged.cancelJobsWithTag) if classic else (tagged.addTag, tagged.interruptTag)
+    tag, result = f"airflow-mv-{uuid.uuid4().hex}", Future[T]()
+
+    def act() -> None:
+        with suppress(Exception):  # a platform may forbid it, and a run never fails because of it
+            add(tag)
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (the caller raises it)
+            result.set_exception(error)
+
+    inheriting = inheritable_thread_target(spark)(act) if classic else act
+    thread = Thread(target=copy_context().run, args=(inheriting,), daemon=True)
+    thread.start()
+    try:
+        return result.result()
+    except BaseException:
+        stopped.set()
+        until = time.monotonic() + STOP_SECONDS
+        while not result.done() and time.monotonic() < until:  # the work may be between two statements
+            with suppress(Exception):
+                cancel(tag)
+            thread.join(_STOP_LOOK_SECONDS)
+        raise
 
 
 def _connect(remote: str) -> SparkSession:

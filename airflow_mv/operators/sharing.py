@@ -12,7 +12,7 @@ from airflow.sdk import Context
 from airflow_mv.application import FolderContent, JobAnswer, Pulse, is_answered
 from airflow_mv.errors import JobError, StoppedError
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
-from airflow_mv.operators.submission_files import script_location, write_script
+from airflow_mv.operators.submission_files import write_script
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -75,8 +75,9 @@ class SharedApplication:
             JobError: The application ran the script, and there is no outcome.
         """
         from airflow_mv.refresh.application import new_key, request_of
+        from airflow_mv.script import script_beside
 
-        if self._answered is not None and self._answered[0] == script_location(script):
+        if self._answered is not None and self._answered[0] == script_beside(str(script.outcome_location)):
             return self._outcome(catalog, script, self._answered[1])
         folder = None if self._is_gone else self._found(catalog, context)
         if folder is None:
@@ -103,6 +104,7 @@ class SharedApplication:
             StoppedError: The task's time has ended. The script was cancelled.
         """
         from airflow_mv.refresh.application import ApplicationFolder
+        from airflow_mv.script import location_of
 
         folder, key = ApplicationFolder(catalog, str(event["folder"])), str(event["key"])
         if event.get("late"):
@@ -123,7 +125,7 @@ class SharedApplication:
         if request is None or answer is None or not answer.ran:
             self._is_gone = True
             return None
-        self._answered = request.location, answer
+        self._answered = location_of(request.submitted), answer
         return answer.application_id
 
     def cancel(self) -> None:

@@ -416,13 +416,13 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         from airflow_mv.catalog.files import discard
         from airflow_mv.publish.layout import read_outcome
 
-        location = write_script(catalog, script)
+        submitted = write_script(catalog, script)
         # An outcome whose staged rows are gone must not end the wait for the new ones.
         discard_outcome = functools.partial(discard, catalog.files, str(script.outcome_location))
         try:
             driver = self.run_job(
                 context,
-                Submission(catalog, target, job_arguments(catalog, script, location)),
+                Submission(catalog, target, job_arguments(catalog, script, submitted)),
                 _identity(context, script),
                 what=f"view {script.view}",
                 on_submit=discard_outcome if self._may_leave_driver(target, script) else None,

@@ -112,15 +112,15 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
     def _hand_over(self, hook: MaterializedViewHook, script: Script) -> dict[str, Any]:
         settings = hook.spark_settings(self.view).on(self.spark_version)
         catalog = hook.catalog_for(self.view)
-        location = write_script(catalog, script)
-        application, package = ship(catalog, location.rsplit("/", 1)[0])
-        self.log.info("  script for Spark: %s", location)
+        submitted = write_script(catalog, script)
+        application, package = ship(catalog, submitted.rpartition("/")[0])
+        self.log.info("  script for Spark: %s", submitted)
         packages = ",".join(settings.packages)
         conf = {**settings.confs, **self.conf}
         properties = {"spark.jars.packages": packages, **conf}
         return {
             "application": application,
-            "application_args": job_arguments(catalog, script, location),
+            "application_args": job_arguments(catalog, script, submitted),
             "py_files": package,
             "packages": packages,
             "conf": conf,

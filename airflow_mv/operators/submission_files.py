@@ -52,51 +52,48 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
 def _answered_in(catalog: MaterializedViewCatalog, script: Script, folder: str) -> Iterator[Script]:
     """Yield the script with a location for its outcome in a folder, and delete both files at the end."""
     from airflow_mv.catalog.files import discard
+    from airflow_mv.script import script_beside
 
     found = replace(script, outcome_location=f"{folder}/staged/{script.refresh_id}.json")
     try:
         yield found
     finally:
-        for file in (str(found.outcome_location), script_location(found)):
+        for file in (str(found.outcome_location), script_beside(str(found.outcome_location))):
             discard(catalog.files, file)
-
-
-def script_location(script: Script) -> str:
-    """Return where a script is written: beside its outcome."""
-    return f"{str(script.outcome_location).removesuffix('.json')}.script.json"
 
 
 def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     """Write a script beside its outcome, and delete the files of a failed try.
 
     Returns:
-        Its location.
+        Its location with its digest, as the driver takes it.
 
     Raises:
         ConfigurationError: A check is a function that a remote driver cannot import.
     """
     from airflow_mv.publish.layout import read_outcome
     from airflow_mv.refresh.checks import has_passed
+    from airflow_mv.script import script_beside, submitted_script
 
     _require_importable(script)
     outcome_location = str(script.outcome_location)
     left = read_outcome(catalog, script)
     if left is not None and (left.error is not None or not has_passed(script, left)):
         catalog.files.delete(outcome_location)
-    location = script_location(script)
-    catalog.files.replace_text(location, script.to_json())
-    return location
+    location, text = script_beside(outcome_location), script.to_json()
+    catalog.files.replace_text(location, text)
+    return submitted_script(location, text)
 
 
-def job_arguments(catalog: MaterializedViewCatalog, script: Script, location: str) -> list[str]:
+def job_arguments(catalog: MaterializedViewCatalog, script: Script, submitted: str) -> list[str]:
     """Return the arguments of the job's main file.
 
     Args:
         catalog: The view's catalog.
         script: The script.
-        location: Where it was written.
+        submitted: From :func:`write_script`.
     """
-    return [location, catalog.name, *([script.stored] if script.stored else [])]
+    return [submitted, catalog.name, *([script.stored] if script.stored else [])]
 
 
 def _require_importable(script: Script) -> None:

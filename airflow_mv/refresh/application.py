@@ -35,17 +35,17 @@ def new_key() -> str:
     return uuid.uuid4().hex
 
 
-def request_of(catalog: MaterializedViewCatalog, script: Script, location: str) -> JobRequest:
+def request_of(catalog: MaterializedViewCatalog, script: Script, submitted: str) -> JobRequest:
     """Return the request for a script.
 
     Args:
         catalog: The view's catalog, through which all that the script needs was opened.
         script: The script.
-        location: Where it was written.
+        submitted: Where it was written, with its digest.
     """
     return JobRequest(
         view=script.view,
-        location=location,
+        submitted=submitted,
         catalog=catalog.name,
         package=__version__,
         table=script.stored or None,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.script import Script
+from airflow_mv.script import Script, location_of
 from tests.builders import Lake
 from tests.services import http_server
 
@@ -66,7 +66,7 @@ class FakeYarn:
     def run_driver(self, lake: Lake, catalog: MaterializedViewCatalog | None = None) -> None:
         """Do what the driver that was submitted last does, with DuckDB for Spark."""
         files = (catalog or lake.catalog).files
-        (location,) = (word for word in self.submitted[-1].split() if word.endswith(".script.json"))
+        (location,) = (location_of(word) for word in self.submitted[-1].split() if ".script.json#" in word)
         script = Script.from_json(str(files.read_text(location)))
         files.replace_text(str(script.outcome_location), lake.stager(script).to_json())
         self.state = "FINISHED"

@@ -97,6 +97,7 @@ def test_the_examples_fit_the_real_providers(airflow: Airflow, sales: Lake, pyth
     assert (job["pythonFileUris"], job["properties"]) == ([xcoms["py_files"]], xcoms["properties"])
     arguments = sent["glue"]["Arguments"]
     script, catalog = xcoms["application_args"]
+    assert "#sha256=" in script
     assert (arguments["--airflow-mv-script"], arguments["--airflow-mv-catalog"]) == (script, catalog)
     assert f"--conf {arguments['--conf']}" == xcoms["spark_submit_conf"]
     body = sent["livy"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import threading
@@ -93,7 +94,7 @@ def test_users_options_are_preserved_and_merged_with_the_view_s(
     assert not Path(_after(arguments, "--properties-file")).exists()
     main_file, script, catalog = arguments[-3:]
     assert main_file.endswith("airflow_mv/job/__main__.py")
-    assert script.endswith(".script.json")
+    assert re.fullmatch(r".*\.script\.json#sha256=[0-9a-f]{64}", script)
     assert catalog == "lake"
 
 

@@ -75,11 +75,11 @@ def test_k18_a_lost_event_of_a_finished_spark_job_costs_a_second_job_and_no_seco
 
             def execute(self, context):
                 from airflow_mv.hooks import MaterializedViewHook
-                from airflow_mv.script import Script
+                from airflow_mv.script import Script, location_of
                 from tests.builders import DuckStager
 
                 catalog = MaterializedViewHook().catalog_for("{VIEW}")
-                script = Script.from_json(catalog.files.read_text(self.script[0]))
+                script = Script.from_json(catalog.files.read_text(location_of(self.script[0])))
                 outcome = DuckStager(catalog, catalog._catalog)(script)
                 catalog.files.replace_text(script.outcome_location, outcome.to_json())
                 open("{tmp_path}/submitted", "a").write("x")

@@ -6,7 +6,9 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_mv.actions import read
+from airflow_mv.job.session import STOP_SECONDS
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.refresh.verify import verify
@@ -50,6 +53,37 @@ def test_threads_with_sessions_of_their_own_refresh_views_of_each_layout_at_once
         with ThreadPoolExecutor(len(views)) as pool:
             assert list(pool.map(work, views, [verified] * len(views))) == [wanted] * len(views)
     assert SparkSession.getActiveSession() is not None
+
+
+def test_a_signal_handler_that_raises_during_a_statement_leaves_a_session_that_works(lake: Lake) -> None:
+    """As Airflow's timeout does. In a call of py4j the next one would take the answer to the interrupted one."""
+
+    class EndedError(BaseException):
+        pass
+
+    def end(*_: object) -> None:
+        raise EndedError
+
+    def report(line: str) -> None:
+        if "INSERT" in line:
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+
+    lake.table("t", "k INT, v INT", "(1, 1), (1, 2), (2, 5)")
+    lake.create(
+        "slow", "SELECT k, sum(e) AS n FROM {ns}.t LATERAL VIEW explode(sequence(1, 90000000)) x AS e GROUP BY k"
+    )
+    before = signal.signal(signal.SIGUSR1, end)
+    started = time.monotonic()
+    try:
+        with pytest.raises(EndedError):
+            refresh(lake.catalog, [lake("slow")], stager=session_stager(lake.catalog, lake.spark, report=report))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert time.monotonic() - started < STOP_SECONDS
+    lake.create("quick", SQL)
+    refresh(lake.catalog, [lake("quick")], stager=session_stager(lake.catalog, lake.spark, report=lambda _: None))
+    found = read(lake.spark, lake("quick"), catalog=lake.catalog).collect()
+    assert sorted(map(tuple, found)) == [(1, 2, 3), (2, 1, 5)]
 
 
 def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_session(lake: Lake) -> None:

@@ -16,10 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_mv.catalog import Layout
 from airflow_mv.job import scratch
 from airflow_mv.job.scratch import scratch_folder, sweep
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
-from tests.builders import lake
+from tests.builders import Lake, lake
 from tests.cli.support import PROGRAM
 from tests.security.sinks import Canary, files, found
 
@@ -179,3 +180,72 @@ def test_the_operator_s_folder_can_be_removed_by_a_later_start(tmp_path: Path, m
         assert operator._scratch.stat().st_mode & 0o777 == 0o700
         assert sweep().removed == ()
     assert not operator._scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "layout", "seconds"),
+    [
+        (signal.SIGTERM, "registered", 1.0),
+        *(
+            pytest.param(number, layout, seconds, marks=pytest.mark.slow)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            for layout in ("pointed", "registered", "table")
+            for seconds in (0.0, 0.3, 2.0)
+        ),
+    ],
+)
+def test_a_refresh_that_is_stopped_during_a_statement_says_so_and_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, layout: Layout, seconds: float
+) -> None:
+    """py4j would hand the answer to the stopped call to the cleanup. No branch, no file of rows, no process stays."""
+    (tmp_path / "w").mkdir()
+    (tmp_path / "tmp").mkdir()
+    endless = "SELECT region, sum(v) AS total FROM lake.sales.orders LATERAL VIEW explode(sequence(1, 90000000)) e AS v"
+    with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w", layout=layout) as made:
+        made.table()
+        made.view("daily", f"{endless} GROUP BY region")
+        rows = set(tmp_path.rglob("*.parquet"))
+        running = _refreshing(tmp_path)
+        lines = iter(running.stderr or ())
+        assert any("statement" in line and "INSERT" in line for line in lines)
+        time.sleep(seconds)
+        running.send_signal(number)
+        assert running.wait(120) == 128 + number
+        assert list(lines)[-1] == f"error: stopped from outside, by {number.name}. The same command may be run again\n"
+        assert set(tmp_path.rglob("*.parquet")) == rows
+        assert not [ref for ref in made.storage().table.refs if ref not in ("main", *_definition(made))]
+    deadline = time.monotonic() + 30  # Java removes its folders, and ends, after Python
+    while list((tmp_path / "tmp").iterdir()) or _is_group(running.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _refreshing(home: Path) -> subprocess.Popen[str]:
+    variables = {
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home}/c.db",
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{home}/w",
+        "TMPDIR": str(home / "tmp"),
+        "SPARK_LOCAL_DIRS": str(home / "tmp"),
+    }
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    arguments = [str(PROGRAM), "refresh", "lake.sales.daily", "--verbose", "--master", "local[2]"]
+    running = subprocess.Popen(
+        arguments, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    signal.signal(signal.SIGHUP, inherited)
+    return running
+
+
+def _definition(home: Lake) -> tuple[str, ...]:
+    """The tag of the definition, if the view is a table."""
+    return tuple(ref for ref in home.storage().table.refs if ref.startswith("airflow_mv_definition_"))
+
+
+def _is_group(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

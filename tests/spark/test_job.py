@@ -23,7 +23,7 @@ from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.run import run, run_submitted
 from airflow_mv.job.session import _submit_arguments, check_java, open_session
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
-from airflow_mv.script import STAGING_CATALOG, Outcome, Script
+from airflow_mv.script import STAGING_CATALOG, Outcome, Script, script_beside, submitted_script
 from tests.services import free_port
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
 from tests.spark.processes import ROOT, SPARK_HOME, OverConnect, environment, serving
@@ -327,9 +327,10 @@ def command_lines() -> set[str]:
 
 
 def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], master: str, **env: str) -> Submitted:
-    location = folder / "script.json"
-    location.write_text(script.to_json())
     left = Path((script.outcome_location or "").removeprefix("file://"))
+    location = script_beside(str(script.outcome_location))
+    Path(location.removeprefix("file://")).write_text(script.to_json())
+    submitted = submitted_script(location, script.to_json())
     left.write_text("half of an older outc")
     settings = lake.settings
     plain = {
@@ -339,7 +340,7 @@ def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], m
     }
     properties = write_properties(folder, {**plain, **confs}, settings.secrets)
     options = ["--master", master, "--properties-file", str(properties), "--load-spark-defaults"]
-    files = ["--py-files", str(build_package(folder)), str(main_file()), str(location)]
+    files = ["--py-files", str(build_package(folder)), str(main_file()), submitted]
     command = [str(SPARK_HOME / "bin" / "spark-submit"), *options, *files]
     seen: set[str] = set()
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
@@ -425,11 +426,35 @@ def test_a_submitted_job_that_fails_reports_the_reason_in_the_last_line(tmp_path
 
 def test_a_job_of_another_version_is_refused(session: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """A driver that has installed the job's wheel keeps it when Airflow's package is upgraded."""
-    script = tmp_path / "script.json"
-    script.write_text(replace(lake.whole(), package="0.0.9").to_json())
-    refused = run_submitted(session, str(script), None, None, report=silent)
+    text = replace(lake.whole(), package="0.0.9").to_json()
+    script = tmp_path / "x.script.json"
+    script.write_text(text)
+    refused = run_submitted(session, submitted_script(str(script), text), None, None, report=silent)
     assert refused is not None
     assert "airflow-mv 0.0.9 wrote the script" in refused
+
+
+def test_a_job_runs_only_the_script_that_was_submitted_and_writes_beside_it(
+    session: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Who can write to the store cannot make the driver run other SQL, or write its outcome over another file."""
+    script = lake.whole(outcome_location=str(tmp_path / "outcome.json"))
+    location = tmp_path / "outcome.script.json"
+    submitted = submitted_script(str(location), script.to_json())
+    location.write_text(replace(script, confs=(("spark.sql.ansi.enabled", "false"),)).to_json())
+    changed = run_submitted(session, submitted, None, None, report=silent)
+    assert changed == f"{location}: another process has changed the script after it was submitted: run the task again"
+
+    for elsewhere in (str(tmp_path / "victim.json"), (tmp_path / "outcome.json").as_uri(), None):
+        text = replace(script, outcome_location=elsewhere).to_json()
+        location.write_text(text)
+        refused = run_submitted(session, submitted_script(str(location), text), None, None, report=silent)
+        assert refused is not None
+        assert "not beside it" in refused
+    bare = run_submitted(session, str(location), None, None, report=silent)
+    assert bare is not None
+    assert "digest of the script is missing" in bare
+    assert [path.name for path in tmp_path.glob("*.json")] == [location.name]
 
 
 # ------------------------------------------------------------------------------- clusters and Connect

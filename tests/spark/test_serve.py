@@ -33,7 +33,7 @@ from airflow_mv.application import (
 from airflow_mv.job.files import HadoopFiles
 from airflow_mv.job.serve import serve
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
-from airflow_mv.script import Outcome, Script, SqlStep
+from airflow_mv.script import Outcome, Script, SqlStep, script_beside, submitted_script
 from airflow_mv.version import __version__
 from tests.spark.conftest import CANARY, TABLE, Lake, make_lake, rows_of
 from tests.spark.processes import SPARK_HOME, environment
@@ -79,9 +79,7 @@ class Application:
     def ask(self, script: Script, **needs: object) -> str:
         """Request a script; return its key."""
         key = uuid.uuid4().hex
-        location = self.folder.parent / f"{key}.script.json"
-        location.write_text(script.to_json())
-        given: dict[str, Any] = {"location": str(location), "package": __version__, **needs}
+        given: dict[str, Any] = {"submitted": written(script), "package": __version__, **needs}
         request = JobRequest(script.view, catalog=self.lake.name, **given)
         (self.folder / request_file(key)).write_text(request.to_json())
         self.scripts[key] = script
@@ -100,6 +98,13 @@ class Application:
     def whole(self, query: str | None = None) -> Script:
         """Return a script that creates and fills a storage table of its own."""
         return self.lake.whole(query, outcome_location=str(self.folder.parent / f"{uuid.uuid4().hex}.outcome.json"))
+
+
+def written(script: Script) -> str:
+    """Write a script beside its outcome; return its location with its digest."""
+    location = script_beside(str(script.outcome_location))
+    Path(location).write_text(script.to_json())
+    return submitted_script(location, script.to_json())
 
 
 def wait(until: Callable[[], object], process: subprocess.Popen[bytes], seconds: float = 120) -> None:
@@ -214,7 +219,7 @@ def test_an_application_whose_context_was_stopped_ends_even_if_a_script_hangs(ap
     endless = application.ask(application.whole(ENDLESS))
     wait(lambda: out.read_text().count(begun) > seen, application.process)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        application.ask(application.whole(), location=f"http://127.0.0.1:{silent.getsockname()[1]}/script.json")
+        application.ask(application.whole(), submitted=f"http://127.0.0.1:{silent.getsockname()[1]}/x#sha256=0")
         silent.settimeout(60)
         silent.accept()
         (application.folder.parent / STOP).write_text("")
@@ -235,11 +240,10 @@ def test_the_end_file_ends_the_application_and_cancels_what_runs(
         target=lambda: lines.append(str(serve(spark, str(folder), lake.name, report=lines.append)))
     )
     ending.start()
-    location = tmp_path / "script.json"
     creation = lake.creation("SELECT 'a' AS day, 1L AS amount")
     script = replace(creation, steps=(*creation.steps, SqlStep(f"INSERT OVERWRITE {TABLE}\n{ENDLESS}")), reads=())
-    location.write_text(script.to_json())
-    request = JobRequest("sales.daily", str(location), lake.name, __version__)
+    script = replace(script, outcome_location=str(tmp_path / "outcome.json"))
+    request = JobRequest("sales.daily", written(script), lake.name, __version__)
     (folder / request_file("endless")).write_text(request.to_json())
     deadline = time.monotonic() + 60
     while not any("statement 2/2" in line for line in lines):
