@@ -201,7 +201,7 @@ def test_a_broken_plan_document_raises_one_typed_error_or_is_read(key: str, valu
         ("reasons", {}),
         ("records", "x"),
         ("message", None),
-        ("recorded", "1"),
+        ("recorded", 1),
         ("moved", 1),
         ("total_bytes", 1.5),
         ("append", "3"),
