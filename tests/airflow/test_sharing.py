@@ -34,7 +34,7 @@ from airflow_mv.operators import (
 from airflow_mv.operators.application import RunEnds, _alive
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.refresh.application import ApplicationFolder
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Outcome, Script, location_of
 from airflow_mv.spec.maintenance_settings import COMPACT_PROPERTY
 from airflow_mv.triggers import SharedApplicationTrigger
 from tests.airflow.conftest import VIEW, Airflow
@@ -115,7 +115,7 @@ def driver(
             for key in folder.content().waiting:
                 if (request := folder.request(key)) is None:
                     continue
-                script = Script.from_json(Path(request.location.removeprefix("file://")).read_text())
+                script = Script.from_json(Path(location_of(request.submitted).removeprefix("file://")).read_text())
                 outcome = lake.stager(script)
                 if fails:
                     outcome = Outcome(script.refresh_id, None, error="Division by zero", mode="none")
