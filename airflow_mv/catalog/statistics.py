@@ -59,7 +59,7 @@ from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.pyiceberg_compat import ColumnStatistics, may_match
 from airflow_mv.catalog.stores import parsed
 from airflow_mv.catalog.untrusted_input import static_table
-from airflow_mv.errors import MaterializedViewError
+from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier
 from airflow_mv.spec.table import FileChange, Snapshot
 from airflow_mv.spec.times import parse_date, parse_timestamp
@@ -150,6 +150,8 @@ class FileStatistics:
     ) -> frozenset[int]:
         """Return those of some fields that have no NULL in any data file of some snapshots; see the function.
 
+        If a manifest cannot be read, none is proven.
+
         Args:
             table: The table.
             metadata_location: A metadata file of the table that knows the snapshots.
@@ -158,7 +160,11 @@ class FileStatistics:
         """
         if table.kind is DELTA_BY_PATH:
             return frozenset()
-        return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
+        try:
+            return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
+        except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+            log.warning("Could not read the statistics of %s, so every column may have a NULL: %s", table, error)
+            return frozenset()
 
     def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
         """Return how many rows some commits copied unchanged into new data files; see the function.

@@ -192,6 +192,8 @@ def parse_view(data: bytes, *, view: str, location: str) -> ViewMetadata:
     source = f"view {view}, file {location}"
     raw = decode(data, source=source, limit=MAX_VIEW_BYTES, marks=MAX_VIEW_MARKS)
     version = raw.get("format-version")
+    if "table-uuid" in raw:
+        raise InvalidMetadataError(f"{source}: it is the metadata file of a table, not of a view")
     if type(version) is int and version > FORMAT_VERSION:
         raise newer(f"{source}: field 'format-version': {version} is not supported (only {FORMAT_VERSION})")
     if type(version) is not int or version != FORMAT_VERSION:

@@ -39,7 +39,7 @@ def home(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 
 def rows_of(home: Lake, **which: Any) -> list[dict[str, Any]]:
-    found = readable(home.catalog, VIEW, TimeTravel(**which), stager=None)
+    found = readable(home.catalog, VIEW, TimeTravel(**which))
     return sorted(read_arrow(home.catalog, found).batches.read_all().to_pylist(), key=str)
 
 

@@ -25,6 +25,7 @@ from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
     MaterializedViewError,
+    NewerFormatError,
     UnsupportedError,
     ViewNotFoundError,
 )
@@ -218,7 +219,7 @@ def test_the_pointed_layout_is_refused_if_the_catalog_cannot_swap_pointers(serve
         ((502, b"<html>bad gateway</html>"), CatalogUnavailableError),
         ((200, b"<html>hello</html>"), InvalidMetadataError),
         ((200, {}), InvalidMetadataError),
-        ((200, {"metadata-location": "s3://b/x", "metadata": {"format-version": 9}}), InvalidMetadataError),
+        ((200, {"metadata-location": "s3://b/x", "metadata": {"format-version": 9}}), NewerFormatError),
     ],
 )
 def test_a_bad_answer_while_loading_is_a_typed_error_without_secrets(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +367,13 @@ def test_a_complete_file_of_a_newer_program_is_not_broken(newer: dict[str, Any])
     """A later version, a value that is none of the known ones, or another field where a required one was."""
     with pytest.raises(NewerFormatError, match=r"lake\.sales\.daily, file .*upgrade airflow-mv"):
         read(newer)
+
+
+def test_a_table_s_file_is_not_that_of_a_newer_view() -> None:
+    """Tables have later format versions than views. A view that is converted meanwhile may point at one."""
+    with pytest.raises(InvalidMetadataError, match="metadata file of a table") as error:
+        read({**JAVA, "format-version": 2, "table-uuid": str(uuid.uuid4())})
+    assert not isinstance(error.value, NewerFormatError)
 
 
 GOOD = json.dumps(JAVA).encode()
