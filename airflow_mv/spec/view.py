@@ -191,17 +191,15 @@ def parse_view(data: bytes, *, view: str, location: str) -> ViewMetadata:
     """
     source = f"view {view}, file {location}"
     raw = decode(data, source=source, limit=MAX_VIEW_BYTES, marks=MAX_VIEW_MARKS)
+    if "current-version-id" not in raw and "table-uuid" in raw:
+        raise InvalidMetadataError(f"{source}: this is a table's metadata file, not a view's")
     version = raw.get("format-version")
-    if "table-uuid" in raw:
-        raise InvalidMetadataError(f"{source}: it is the metadata file of a table, not of a view")
     if type(version) is int and version > FORMAT_VERSION:
         raise newer(f"{source}: field 'format-version': {version} is not supported (only {FORMAT_VERSION})")
     if type(version) is not int or version != FORMAT_VERSION:
         raise InvalidMetadataError(
             f"{source}: field 'format-version': {shown(repr(version))} is not supported (only 1)"
         )
-    if "current-version-id" not in raw and "table-uuid" in raw:
-        raise InvalidMetadataError(f"{source}: this is a table's metadata file, not a view's")
     return ViewMetadata.read(lift_draft(raw, source), source=source)
 
 
