@@ -103,6 +103,11 @@ class Observation:
         return self.storage.record
 
     @property
+    def queries(self) -> tuple[ParsedQuery, ...]:
+        """The view's query and those of the nested views."""
+        return (self.query, *(view.query for view in self.dependencies.views))
+
+    @property
     def nested_views(self) -> tuple[NestedViewVersion, ...]:
         """The nested plain views as a refresh records them."""
         return tuple(_version(view) for view in self.dependencies.views)

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.delta_terms import used_of
+from airflow_mv.ivm.determinism import is_floating
 from airflow_mv.ivm.dialect import write
 from airflow_mv.ivm.monotone import Monotone, as_timestamp, constant, monotone, text_of
 from airflow_mv.ivm.names import fold
@@ -124,11 +125,12 @@ def conditions(tree: ir.Tree) -> dict[str, str]:
     """Return for each base table a condition that all relevant rows satisfy; no entry if all rows may be relevant.
 
     The condition uses the table's unqualified column names. NULL counts as false, as in WHERE. For a table that is
-    read more than once it is the OR of the conditions of its occurrences.
+    read more than once it is the OR of the conditions of its occurrences. Comparisons of floating-point columns are
+    left out, see :func:`airflow_mv.sql.query.filtered_floats`.
     """
     found: dict[str, list[exp.Expr | None]] = {}
     for base, condition in _required(tree, ()):
-        found.setdefault(base.name, []).append(condition)
+        found.setdefault(base.name, []).append(_without_floats(condition, base))
     result: dict[str, str] = {}
     for name, every in found.items():
         given = list(dict.fromkeys(condition for condition in every if condition is not None))
@@ -136,6 +138,13 @@ def conditions(tree: ir.Tree) -> dict[str, str]:
             text = write(ir.either(*given))
             result |= {name: text} if len(text) <= _LONGEST else {}
     return result
+
+
+def _without_floats(condition: exp.Expr | None, base: ir.Base) -> exp.Expr | None:
+    kinds = zip(base.columns, base.types, strict=True)
+    floats = {fold(name) for name, kind in kinds if is_floating(kind)}
+    names = ((part, {fold(item.name) for item in part.find_all(exp.Column)}) for part in ir.conjuncts(condition))
+    return ir.both(*(part for part, found in names if not found & floats))
 
 
 def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[ir.Base, exp.Expr | None]]:

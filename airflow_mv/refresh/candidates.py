@@ -8,12 +8,11 @@ runs. A mode that is not taken is reported with its reason.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from airflow_mv.freshness.changes import DIFFERABLE, Kind, Range, known_sum
 from airflow_mv.ivm import Appended, BaseRelation, Comparison, IncrementalQuery, Merged, Replaced, regenerated_sql
-from airflow_mv.quoting import quote
 from airflow_mv.refresh.cost import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
 from airflow_mv.script import (
     STAGING,
@@ -27,7 +26,7 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.sql.query import NestedView, ParsedQuery
+from airflow_mv.sql.query import UNFILTERED, NestedView, ParsedQuery, selected
 
 #: A change that is broadcast to all tasks.
 _SMALL_ROWS, _SMALL_BYTES = 200_000, 32 * 1024 * 1024
@@ -129,6 +128,7 @@ class BaseTableInput:
         rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
         merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
             that is not known, ``None``.
+        floats: Its floating-point columns by which the queries may filter, and their Spark types.
     """
 
     identifier: Identifier
@@ -148,6 +148,7 @@ class BaseTableInput:
     rows_copied: int | None = None
     merge_on_read_files: int | None = None
     partial: frozenset[str] = frozenset()
+    floats: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -438,12 +439,12 @@ def _relation(number: int, base: BaseTableInput, *, gathers: bool) -> BaseRelati
 def _pinned(
     relation: BaseRelation, version: str, base: BaseTableInput, columns: Sequence[str], snapshot: int | None
 ) -> SqlStep:
-    selected = ", ".join(quote(column) for column in columns) or "1 AS `__none`"
+    items, unfiltered = selected(columns, base.floats) if columns else ("1 AS `__none`", False)
     reference = snapshot if snapshot is not None else base.target if base.target is not None else base.recorded
     pinned = base.sql if reference is None else f"{base.sql} VERSION AS OF {reference}"
-    nothing = " WHERE FALSE" if snapshot is None else ""
+    where = " WHERE FALSE" if snapshot is None else f" WHERE {UNFILTERED}" if unfiltered else ""
     view = _view(relation.name, version)
-    return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}", view=view)
+    return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {items} FROM {pinned}{where}", view=view)
 
 
 def _view(name: str, version: str) -> str:

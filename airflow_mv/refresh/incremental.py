@@ -29,6 +29,7 @@ from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.table import TableMetadata, snapshots_between
 from airflow_mv.sql.column_names import uses_in
+from airflow_mv.sql.query import filtered_floats
 from airflow_mv.sql.types import Accesses, columns_of, is_same_for, rebound_columns, unknown_type
 
 #: Why all rows are recomputed, also those of a fresh view.
@@ -128,6 +129,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
         has_row_ids=table.has_row_ids,
         rows_copied=_rows_copied(inputs, observed, change),
         merge_on_read_files=_merge_on_read_files(table, (change.recorded, observed.head), observed.corrected),
+        floats=filtered_floats(observation.queries, columns_of(target)),
     )
 
 

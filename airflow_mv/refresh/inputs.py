@@ -24,9 +24,9 @@ from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
 from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.spec.table import TableMetadata, same_columns
-from airflow_mv.sql.query import Dependencies, PinnedTable
+from airflow_mv.sql.query import Dependencies, PinnedTable, filtered_floats, selected
 from airflow_mv.sql.star_expansion import ColumnLists, Schemas, expand_stars
-from airflow_mv.sql.types import rebound_columns
+from airflow_mv.sql.types import columns_of, rebound_columns
 
 #: What happens if an incremental view would have to be recomputed in full.
 FallbackPolicy = Literal["full", "fail", "skip"]
@@ -118,7 +118,7 @@ class RefreshInputs:
         Args:
             filtered: Whether filters may be pushed into the scans of all tables: the query reads no renamed column.
         """
-        return tables_at_snapshots(self.observation, () if filtered else self.renamed_columns)
+        return tables_at_snapshots(self.observation, self.tables, () if filtered else self.renamed_columns)
 
     def pinned_query(
         self, *, filtered: bool = False, where: Mapping[Identifier, str] = MappingProxyType({})
@@ -224,19 +224,32 @@ def recorded_snapshots(observation: Observation, observed: ObservedTable) -> lis
 
 
 # ------------------------------------------------------------------------------------ the query
-def tables_at_snapshots(observation: Observation, unfiltered: Iterable[str] = ()) -> dict[Identifier, PinnedTable]:
+def tables_at_snapshots(
+    observation: Observation, tables: Mapping[Identifier, TableMetadata], unfiltered: Iterable[str] = ()
+) -> dict[Identifier, PinnedTable]:
     """Return the snapshot that a view's query reads from each base table.
 
     Args:
         observation: The view.
+        tables: The metadata of its base tables, as far as it was read.
         unfiltered: The base tables in which a column was renamed: no filter may be pushed into their scans.
     """
-    return pinned_tables(
+    pinned = pinned_tables(
         observation.dependencies.tables,
         heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
         places=observation.places,
         unfiltered=[Identifier.parse(name) for name in unfiltered],
     )
+    return {name: _hiding_floats(observation, table, tables.get(name)) for name, table in pinned.items()}
+
+
+def _hiding_floats(observation: Observation, pinned: PinnedTable, table: TableMetadata | None) -> PinnedTable:
+    columns = columns_of(table.schema_at(pinned.snapshot_id)) if table is not None else ()
+    floats = filtered_floats(observation.queries, columns)
+    if not floats:
+        return pinned
+    items, unfiltered = selected((name for name, _ in columns), floats)
+    return replace(pinned, selected=items, unfiltered=pinned.unfiltered or unfiltered)
 
 
 def renamed_columns(

@@ -336,7 +336,7 @@ def _pinned(observation: Observation, tables: Mapping[Identifier, TableMetadata]
     heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
     then = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
     observation = with_own_columns(replace(observation, tables=then), tables)
-    pinned = tables_at_snapshots(observation, renamed_columns(then, tables))
+    pinned = tables_at_snapshots(observation, tables, renamed_columns(then, tables))
     return pin_query(observation.query, tables=pinned, views=observation.dependencies.nested)
 
 

@@ -7,7 +7,7 @@ Views do not support time travel, so nested plain views are expanded as subqueri
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,10 @@ from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, To
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
+#: A condition that all rows pass, below which Spark pushes no filter.
+UNFILTERED = "spark_partition_id() >= 0"
+_FILTERS = (exp.Where, exp.Having, exp.Qualify, exp.Join)
+_ONE = {"float": "1F", "double": "1D"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class PinnedTable:
     unfiltered: bool = False
     #: A condition that all rows pass that matter, in SQL. Spark skips files by it.
     where: str = ""
+    #: What to select of it, if that is not ``*``; see :func:`selected`.
+    selected: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -250,8 +256,8 @@ class _Pinner:
         """Return the replacement of a reference, and whether columns can name it by one part only."""
         name = reference.identifier
         if table := self.tables.get(name):
-            if (table.unfiltered or table.where) and table.snapshot_id is not None:
-                return _through_condition(table, reference.relation.name), True
+            if (table.unfiltered or table.where or table.selected) and table.snapshot_id is not None:
+                return _as_subquery(table, reference.relation.name), True
             if table.sql is None:
                 return pinned_table(name, table.snapshot_id), False
             return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(reference.relation.name)}"), True
@@ -272,7 +278,7 @@ def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
     return f"({pinned})" if alias else pinned
 
 
-def _through_condition(table: PinnedTable, name: str) -> str:
+def _as_subquery(table: PinnedTable, name: str) -> str:
     """Return a table at a snapshot as a subquery with a condition, or as one through which Spark pushes no filter.
 
     Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot. If a name
@@ -280,8 +286,70 @@ def _through_condition(table: PinnedTable, name: str) -> str:
     filters below a nondeterministic one.
     """
     pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
-    condition = "spark_partition_id() >= 0" if table.unfiltered else table.where
-    return f"((SELECT * FROM {pinned} WHERE {condition}) AS {quote(name)})"
+    condition = UNFILTERED if table.unfiltered else table.where
+    where = f" WHERE {condition}" if condition else ""
+    return f"((SELECT {table.selected or '*'} FROM {pinned}{where}) AS {quote(name)})"
+
+
+def filtered_floats(queries: Iterable[ParsedQuery], columns: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the columns with floating-point values by which queries may filter rows, and their Spark types.
+
+    No scan may see such a filter. Iceberg and Delta Lake leave NaN out of the bounds of a file, while in Spark NaN is
+    larger than any number. They order -0.0 before 0.0, while in Spark both are equal. So they skip files with rows that
+    pass, and which ones these are changes with a compaction.
+
+    Args:
+        queries: A query and those of its nested views.
+        columns: Name and Spark type of each column of a table.
+    """
+    floats = {name: kind for name, kind in columns if "float" in kind or "double" in kind}
+    trees = [query.tree for query in queries] if floats else []
+    if not any(tree.find(*_FILTERS) for tree in trees):
+        return {}
+    if len(trees) > 1 or _renames_by_position(trees[0]):
+        return floats
+    names = _filtered_names(trees[0])
+    return {name: kind for name, kind in floats.items() if name.casefold() in names}
+
+
+def selected(names: Iterable[str], floats: Mapping[str, str]) -> tuple[str, bool]:
+    """Return a list for SELECT by which no scan sees a filter of some columns, and whether it must see none at all.
+
+    The product of a number with 1 is the same value.
+
+    Args:
+        names: The columns.
+        floats: See :func:`filtered_floats`.
+    """
+    names = list(names)
+    ones = {name: _ONE[kind] for name, kind in floats.items() if kind in _ONE}
+    items = (f"{quote(name)} * {ones[name]} AS {quote(name)}" if name in ones else quote(name) for name in names)
+    return ", ".join(items), any(name in floats and name not in ones for name in names)
+
+
+def _renames_by_position(tree: exp.Expr) -> bool:
+    """Whether columns get other names by their position, or are compared by the name of a join alone."""
+    if tree.find(exp.SetOperation) or any(alias.columns for alias in tree.find_all(exp.TableAlias)):
+        return True
+    return any(join.args.get("using") or join.method for join in tree.find_all(exp.Join))
+
+
+def _filtered_names(tree: exp.Expr) -> set[str]:
+    """Return the names in filters, and those in the expressions that have such a name, in lower case."""
+    found = {name for node in tree.find_all(*_FILTERS) for name in _names_in(node)}
+    named = [(item.alias.casefold(), _names_in(item.this)) for item in tree.find_all(exp.Alias)]
+    for item in (item for select in tree.find_all(exp.Select) for item in select.expressions):
+        if isinstance(item, exp.Column) and not item.is_star:
+            named.append((item.name.casefold(), _names_in(item)))
+        elif not isinstance(item, exp.Alias):
+            found |= _names_in(item)  # Spark chooses the names
+    while more := {name for output, names in named if output in found for name in names} - found:
+        found |= more
+    return found
+
+
+def _names_in(node: exp.Expr) -> set[str]:
+    return {item.name.casefold() for item in node.find_all(exp.Identifier)}
 
 
 def _check_path(query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> None:

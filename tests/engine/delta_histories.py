@@ -44,7 +44,7 @@ PARTS = ("north", "a b/c=%d'e", None)
 VIEWS = {
     "kept": "SELECT id, part, amount, moment FROM {plain} WHERE id % 5 <> 1",
     "grouped": "SELECT part, count(*) AS n, count(amount) AS c, max(moment) AS latest FROM {plain} GROUP BY part",
-    "fed": "SELECT id, size(tags) AS tags, amount FROM {feed} WHERE amount > 2 AND NOT isnan(amount)",
+    "fed": "SELECT id, size(tags) AS tags, amount FROM {feed} WHERE amount > 2",
     "joined": "SELECT f.id, d.boss FROM {feed} f JOIN {dim} d ON d.region = f.part",
 }
 #: The commits of a short history to each of the two tables, in each step. Updated rows pass the filters of all views.

@@ -20,9 +20,11 @@ from airflow_mv.sql.query import (
     ParsedQuery,
     PinnedTable,
     base_tables,
+    filtered_floats,
     parse_query,
     pin_query,
     pinned_table,
+    selected,
     splice,
 )
 
@@ -551,3 +553,31 @@ def test_an_error_of_the_parser_quotes_the_word_and_not_sqlglot_s_token() -> Non
         parsed("SELECT x FROM WHERE y > 1 WHERE")
     assert "Expected table name but got WHERE" in str(raised.value)
     assert "Token" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "filtered"),
+    [
+        ("SELECT d, f, st FROM t", ""),
+        ("SELECT d, f FROM t WHERE k > 7", ""),
+        ("SELECT d, st FROM t WHERE F > 7", "f"),
+        ("SELECT k FROM t WHERE nullif(d, 7) IS NULL", "d"),
+        ("SELECT y FROM (SELECT d AS y FROM (SELECT f + 1 AS d FROM t)) WHERE y = 0", "d f"),
+        ("SELECT x FROM (SELECT st.x FROM t) WHERE x = 0", "st"),
+        ("SELECT x FROM (SELECT st.* FROM t) WHERE x = 0", "st"),
+        ("SELECT k FROM (SELECT k, abs(d) FROM t) WHERE `abs(d)` > 7", "d"),
+        ("SELECT d, count(*) AS n FROM t GROUP BY d HAVING d > 7", "d"),
+        ("SELECT k FROM t JOIN u ON t.d = u.k", "d"),
+        ("SELECT k FROM t JOIN u USING (f)", "f d st"),
+        ("SELECT k FROM t UNION ALL SELECT k FROM t WHERE k > 0", "f d st"),
+        ("WITH c(x) AS (SELECT d FROM t) SELECT x FROM c WHERE x > 7", "f d st"),
+    ],
+)
+def test_no_scan_sees_a_filter_of_a_floating_point_column(sql: str, filtered: str) -> None:
+    columns = [("k", "int"), ("f", "float"), ("d", "double"), ("st", "struct<`x`: double>")]
+    found = filtered_floats([parsed(sql)], columns)
+    assert set(found) == set(filtered.split())
+    items, unfiltered = selected([name for name, _ in columns], found)
+    ones = {"f": "`f` * 1F AS `f`", "d": "`d` * 1D AS `d`"}
+    assert items.split(", ") == [ones[name] if name in {*found} & {*ones} else f"`{name}`" for name, _ in columns]
+    assert unfiltered == ("st" in found)
