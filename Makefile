@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo airflow test test-fast test-matrix walks check format docs docs-images job-wheel torture bench \
-	clean distclean
+	pins clean distclean
 
 BIN := .venv/bin
 FAST := tests/spec tests/plan tests/catalog tests/incremental \
@@ -14,6 +14,7 @@ FAST := tests/spec tests/plan tests/catalog tests/incremental \
 AGAIN := { echo "Failed tests run once more, in one process:"; \
 	$(BIN)/python -m pytest -m "not slow" --last-failed --last-failed-no-failures none --maxfail 3 $(PYTEST_ARGS); }
 CHECKED := airflow_mv examples tests dags_examples benchmarks docker .ci
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests and the demo start hundreds of Python processes. Without bytecode files each of them compiles Airflow again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,6 +58,12 @@ docs: setup ## the documentation as a site, in build/site; links are checked
 docs-images: setup ## the pictures of the page in docs/images, by Chromium
 	@bash .ci/setup.sh services
 	$(BIN)/python -m tests.plugin.screenshots
+
+pins: setup ## the pinned packages and their digests anew, from pyproject.toml (PINS=--upgrade: the newest versions)
+	printf '%s\n' uv editables | $(COMPILE) --extra test --extra bench $(PINS) --output-file requirements.txt pyproject.toml -
+	sed -nE 's/^([^ ]+==[^ ]+).*/\1/p' requirements.txt >constraints.txt
+	printf '%s\n' hatchling hatch-fancy-pypi-readme | $(COMPILE) --extra spark --extra postgres -c constraints.txt \
+		--output-file docker/requirements.txt pyproject.toml -
 
 job-wheel: setup ## the Spark job as a wheel of its own (airflow-mv-job), in dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist job-wheel

@@ -9,7 +9,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VENV=.venv
 readonly STAMP=$VENV/.setup-stamp
-readonly EXTRAS=test,bench
 LOG=$(mktemp)
 readonly LOG
 trap 'rm -f "$LOG"' EXIT
@@ -89,17 +88,21 @@ make_venv() {
 # uv takes a third of pip's time. It has certificates of its own: behind a proxy with another one it needs the system's.
 # Where uv cannot be had, or cannot reach what pip's own settings name, pip does it.
 # Bytecode is compiled here, on all cores: else the first demo compiles what it imports, for seven seconds.
+# requirements.txt has the digests of all that the package, its extras and its build need. Only setuptools, with which pip or uv
+# builds PySpark's source archive in a temporary environment, has none.
 install_packages() {
-    local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-input -c constraints.txt)
-    local uv=("$VENV/bin/uv" pip install --compile-bytecode --python "$VENV/bin/python" -c constraints.txt)
-    "${pip[@]}" uv && { "${uv[@]}" -e ".[$EXTRAS]" || "${uv[@]}" --system-certs -e ".[$EXTRAS]"; } ||
-        retry "${pip[@]}" -e ".[$EXTRAS]"
+    local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-input)
+    local uv=("$VENV/bin/uv" pip install --compile-bytecode --python "$VENV/bin/python")
+    local pinned=(--require-hashes -r requirements.txt)
+    { "${pip[@]}" --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements.txt) &&
+        { "${uv[@]}" "${pinned[@]}" || "${uv[@]}" --system-certs "${pinned[@]}"; }; } || retry "${pip[@]}" "${pinned[@]}"
+    "${pip[@]}" --no-deps --no-build-isolation -e .
 }
 
 setup_python() {
     local python stamp
     # The folder's own path is in it because scripts in bin/ break when the folder moves.
-    stamp="$PWD $(cat pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)"
+    stamp="$PWD $(cat pyproject.toml requirements.txt | sha256sum | cut -d' ' -f1)"
     if [[ -x $VENV/bin/python && -f $STAMP && $(<"$STAMP") == "$stamp" ]] && "$VENV/bin/python" -c ''; then return; fi
     if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || [[ -f $STAMP && $(<"$STAMP") != "$PWD "* ]]; then
         if ! python=$(find_python); then
@@ -111,7 +114,7 @@ setup_python() {
         step "virtual environment $VENV ($("$python" --version))" make_venv "$python"
     fi
     rm -f "$STAMP"
-    step "$(grep -c == constraints.txt) pinned packages (about a minute the first time)" install_packages
+    step "$(grep -c == requirements.txt) pinned packages (about a minute the first time)" install_packages
     printf '%s' "$stamp" >"$STAMP"
 }
 
@@ -181,19 +184,36 @@ fetch_jars() {
     rm -f "$nothing"
 }
 
+# What Ivy has, in its cache and where Spark takes it from, has the digests of docker/jars.sha256.
+check_jars() {
+    local home jar
+    home=$(ivy_home)
+    while read -r _ jar; do
+        compgen -G "$home/cache/*/*/jars/$jar" || true
+        compgen -G "$home/jars/*_$jar" || true
+    done <docker/jars.sha256 | xargs -r -d '\n' bash docker/check-jars.sh
+}
+
 # The tests' object store. Only they need it: 60 MB.
 setup_s3() {
     local bundle
     bundle=$(jar_list | sed -nE 's/^(org.apache.iceberg):iceberg-spark-runtime-[^:]+:(.*)/\1:iceberg-aws-bundle:\2/p')
     if [[ -s $(ivy_home)/cache/${bundle%%:*}/iceberg-aws-bundle/jars/iceberg-aws-bundle-${bundle##*:}.jar ]]; then return; fi
     step "Iceberg's jar for S3, for the tests" fetch_jars "$bundle"
+    step "digests of the jars" check_jars
 }
 
 setup_jars() {
+    local checked=$VENV/.jars-checked
     jar_list >/dev/null
-    if jars_are_there; then return; fi
-    step "Spark's jars: Iceberg and the catalogs' drivers, into $(ivy_home)" fetch_jars "$(jar_list | paste -sd,)"
-    jars_are_there || die "Spark resolved its packages, but they are not in $(ivy_home)"
+    if ! jars_are_there; then
+        rm -f "$checked"
+        step "Spark's jars: Iceberg and the catalogs' drivers, into $(ivy_home)" fetch_jars "$(jar_list | paste -sd,)"
+        jars_are_there || die "Spark resolved its packages, but they are not in $(ivy_home)"
+    fi
+    if [[ $checked -nt docker/jars.sha256 ]]; then return; fi
+    step "digests of the jars" check_jars
+    touch "$checked"
 }
 
 # -------------------------------------------------------------------------------------- PostgreSQL

@@ -9,13 +9,14 @@ import sys
 import tomllib
 import zipfile
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.job.submit import build_package
 
 ROOT = Path(__file__).parents[1]
@@ -148,8 +149,7 @@ def test_a_star_imports_every_public_name(package: str) -> None:
 
 def test_every_declared_dependency_is_pinned() -> None:
     """An unpinned dependency may have another version tomorrow."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
+    pinned = pins()
     extras = PYPROJECT["project"]["optional-dependencies"].values()
     declared = [Requirement(text) for group in (PYPROJECT["project"]["dependencies"], *extras) for text in group]
     wrong = [
@@ -164,27 +164,73 @@ def test_every_declared_dependency_is_pinned() -> None:
 def test_every_pinned_package_installs_with_the_oldest_patch_of_each_python() -> None:
     """Debian 12 has Python 3.11.2. A pinned package for 3.11.5 or later makes `make demo` fail there."""
     refused = []
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
+    for name in pins():
         with suppress(PackageNotFoundError):  # it is for another Python or another system
-            required = distribution(line.partition("==")[0]).metadata.get_all("Requires-Python") or [""]
+            required = distribution(name).metadata.get_all("Requires-Python") or [""]
             wanted = SpecifierSet(required[0])
-            refused += [(line, python) for python in ("3.11.0", "3.12.0", "3.13.0") if not wanted.contains(python)]
+            refused += [(name, python) for python in ("3.11.0", "3.12.0", "3.13.0") if not wanted.contains(python)]
     assert refused == []
 
 
 def test_both_distributions_that_write_pyspark_have_one_version() -> None:
     """They share files: with two versions `import pyspark` fails."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    versions = {line.partition("==")[2] for line in lines if line.startswith(("pyspark==", "pyspark-client=="))}
-    assert len(versions) == 1
+    assert pins()["pyspark"] == pins()["pyspark-client"]
 
 
 def test_the_constraints_are_names_and_versions_only() -> None:
-    """A path or a URL would be valid on one machine only."""
+    """pip refuses a file of digests as `-c`. A path or a URL would be valid on one machine only."""
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         name, equals, version = line.partition("==")
         assert equals, line
         assert not set("@/: ") & set(name + version), line
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "docker/requirements.txt"])
+def test_each_package_is_installed_by_its_digest(file: str) -> None:
+    """Without a digest an index could serve another file. An address would be valid on one machine only."""
+    constraints, found = pins(), {}
+    for line in (ROOT / file).read_text().replace(" \\\n   ", "").splitlines():
+        text, *digests = line.split(" --hash=")
+        requirement = Requirement(text)
+        assert requirement.url is None
+        assert digests
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in digests), text
+        found[_normalized(requirement.name)] = str(requirement.specifier).removeprefix("==")
+    assert found.items() <= constraints.items()
+    builders = {_normalized(Requirement(text).name) for text in PYPROJECT["build-system"]["requires"]}
+    assert builders <= found.keys()
+
+
+def test_the_digests_are_of_all_that_is_installed() -> None:
+    """What the environment of the tests has is what `requirements.txt` names: its versions are the constraints."""
+    text = (ROOT / "requirements.txt").read_text()
+    assert set(re.findall(r"^([^ ]+)==", text, re.MULTILINE)) == pins().keys()
+    installed = {_normalized(item.name) for item in distributions()}
+    assert installed - pins().keys() <= {"airflow-mv", "airflow-mv-job", "pip", "setuptools", "wheel"}
+
+
+def test_a_jar_with_another_digest_is_refused(tmp_path: Path) -> None:
+    """Each package that Spark is given is listed; Ivy's names begin with the group."""
+    listed = [line.split()[1] for line in (ROOT / "docker" / "jars.sha256").read_text().splitlines()]
+    packages = spark_settings("lake", {"type": "sql", "uri": "postgresql://h/c", "warehouse": "s3://b/w"}).packages
+    names = [(group, f"{name}-{version}.jar") for group, name, version in (item.split(":") for item in packages)]
+    assert {name for _, name in names} <= set(listed)
+    for group, name in names:
+        jar = tmp_path / f"{group}_{name}"
+        jar.write_bytes(b"another file")
+        checked = subprocess.run([ROOT / "docker" / "check-jars.sh", jar], capture_output=True, text=True, check=False)
+        assert checked.returncode == 1
+        assert f"{jar}: SHA-256" in checked.stderr
+
+
+def _normalized(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def pins() -> dict[str, str]:
+    """The pinned version of each package."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {_normalized(line.partition("==")[0]): line.partition("==")[2] for line in lines}
 
 
 @pytest.mark.slow

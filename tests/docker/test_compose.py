@@ -142,7 +142,8 @@ def test_the_install_script_creates_a_working_environment(tmp_path: Path) -> Non
     """The image's content without the image: the command, Airflow, Spark and its jars start from it."""
     context, prefix = tmp_path / "source", tmp_path / "prefix"
     (context / "docker").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "docker/install.sh"):
+    scripts = ("install.sh", "check-jars.sh", "jars.sha256", "requirements.txt")
+    for name in ("pyproject.toml", "README.md", "LICENSE", *(f"docker/{script}" for script in scripts)):
         shutil.copy(ROOT / name, context / name)
     shutil.copytree(ROOT / "airflow_mv", context / "airflow_mv")
     subprocess.run(["bash", context / "docker" / "install.sh", prefix], check=True, timeout=1100)
@@ -151,7 +152,7 @@ def test_the_install_script_creates_a_working_environment(tmp_path: Path) -> Non
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "AIRFLOW_HOME": str(tmp_path / "airflow")}
     for command in (["airflow-mv", "--help"], ["airflow", "version"], ["spark-submit", "--version"]):
         subprocess.run([programs / command[0], *command[1:]], check=True, env=environment, cwd=tmp_path)
-    jars = {path.name for path in (prefix / "ivy" / "jars").glob("*.jar")}
+    jars = {path.name for path in (prefix / "jars").glob("*.jar")}
     assert any("iceberg-spark-runtime" in name for name in jars)
     assert any("postgresql" in name for name in jars)
     assert any("iceberg-aws-bundle" in name for name in jars)

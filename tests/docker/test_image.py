@@ -137,7 +137,7 @@ def test_the_image_has_all_that_a_refresh_needs_and_is_small(image: Docker) -> N
     lines = image.run(_LIFE).splitlines()
     assert any("refreshed" in line for line in lines)
     assert lines[-1] == "airflow"
-    assert image.run("ls /opt/airflow-mv/ivy/jars | grep -c iceberg-aws-bundle") == "1"
+    assert image.run("ls /opt/airflow-mv/jars | grep -c iceberg-aws-bundle") == "1"
     assert image.size() < MAX_BYTES
 
 
