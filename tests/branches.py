@@ -57,7 +57,7 @@ def replace_files(table: Table, branch: str) -> None:
     """Write the rows of a branch into one new file, as Spark's ``rewrite_data_files`` does."""
 
     def change(now: Table) -> Iterable[TableUpdate]:
-        transaction, scan = now.transaction(), now.scan().use_ref(branch)
+        transaction, scan = now.transaction(), now.scan() if branch == "main" else now.scan().use_ref(branch)
         rows, files = scan.to_arrow(), [task.file for task in scan.plan_files()]
         with transaction.update_snapshot(branch=branch).overwrite() as update:
             for file in files:

@@ -32,13 +32,21 @@ from airflow_mv.catalog.loaded import (
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_own_file, check_places, metadata_folders
-from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotFoundError
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, NotFoundError
 from airflow_mv.quoting import quote
 from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.snapshots import dead_branches
-from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.storage_settings import sort_order, sort_order_of
+from airflow_mv.spec.table import (
+    Alterations,
+    TableMetadata,
+    alterations,
+    ancestors,
+    has_columns_of,
+    snapshots_between,
+)
 
 #: A layout's name.
 Layout = str
@@ -162,6 +170,10 @@ class PointedStorage(LoadedStorage):
     def intact(self) -> bool:
         """Always."""
         return True
+
+    def altered(self, view: LoadedView) -> Alterations:
+        """Return nothing: no other program finds it."""
+        return Alterations()
 
     @property
     def rows_snapshot(self) -> int | None:
@@ -300,13 +312,32 @@ class RegisteredStorage(LoadedStorage):
 
     @property
     def intact(self) -> bool:
-        """Whether only compactions came after the tagged snapshot."""
+        """Whether only compactions came after the tagged snapshot. One with other columns has lost values."""
         if self.state is None:
             return True
-        if self.tagged is None:
+        tagged = self.tagged
+        if tagged is None:
             return False
-        later = snapshots_between(self.table, self.tagged, self.table.head)
-        return later is not None and all(snapshot.is_compaction for snapshot in later)
+        later = snapshots_between(self.table, tagged, self.table.head)
+        return later is not None and all(
+            snapshot.is_compaction and has_columns_of(self.table, tagged, snapshot.snapshot_id) for snapshot in later
+        )
+
+    def altered(self, view: LoadedView) -> Alterations:
+        """Compare it with the schema of the tagged snapshot, and with the recorded partition spec and sort order."""
+        if self.state is None or self.tagged is None:
+            return Alterations()
+        found = alterations(self.table, self.tagged, self.state.spec_id, self.state.sort_order_id)
+        if found.shape.order_id is not None and self._has_chosen_order(view):  # a refresh that runs has set it
+            return alterations(self.table, self.tagged, self.state.spec_id, None)
+        return found
+
+    def _has_chosen_order(self, view: LoadedView) -> bool:
+        try:
+            chosen = sort_order(view.metadata.properties, view.metadata.schema_.names, view=str(view.identifier))
+        except ConfigurationError:
+            return False
+        return chosen is not None and chosen == sort_order_of(self.table)
 
     @property
     def rows_snapshot(self) -> int | None:

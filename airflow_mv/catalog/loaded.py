@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self
 
 import msgspec
 from pyiceberg.table import Table
@@ -27,7 +27,7 @@ from airflow_mv.spec.materialized_view import (
     parse_storage_state,
     past_refreshes,
 )
-from airflow_mv.spec.table import TableMetadata, sequence_number
+from airflow_mv.spec.table import Alterations, TableMetadata, sequence_number
 from airflow_mv.spec.view import ViewMetadata
 
 #: What a query by a view's name does, if the name is not a table.
@@ -113,6 +113,25 @@ class LoadedStorage(ABC):
     @abstractmethod
     def intact(self) -> bool:
         """Whether only refreshes and compactions have changed the stored rows."""
+
+    @abstractmethod
+    def altered(self, view: LoadedView) -> Alterations:
+        """Return what other programs have changed of its columns, partitioning and sort order since the last refresh.
+
+        Args:
+            view: The view.
+        """
+
+    def restored(self, view: LoadedView) -> Self:
+        """Return it without :meth:`altered`, as the next refresh makes it before it is planned."""
+        schema_id, spec_id, order_id = self.altered(view).shape
+        table = msgspec.structs.replace(
+            self.table,
+            current_schema_id=self.table.current_schema_id if schema_id is None else schema_id,
+            default_spec_id=self.table.default_spec_id if spec_id is None else spec_id,
+            default_sort_order_id=self.table.default_sort_order_id if order_id is None else order_id,
+        )
+        return replace(self, table=table)
 
     @property
     @abstractmethod

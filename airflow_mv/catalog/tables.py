@@ -39,6 +39,7 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
@@ -66,7 +67,7 @@ from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.new_columns import NewColumns
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.table import TableMetadata, TableShape
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class TableChange:
         unsets: Properties to remove.
         drops: Ids of snapshots to remove.
         columns: Rows with other columns to add.
+        shape: The schema, partition spec and sort order to make current, of those that the table has.
     """
 
     requires: Mapping[str, int | None] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class TableChange:
     unsets: tuple[str, ...] = ()
     drops: tuple[int, ...] = ()
     columns: NewColumns | None = None
+    shape: TableShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,6 +520,7 @@ def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
     tags = ((name, SnapshotRefType.TAG, snapshot) for name, snapshot in change.tags.items())
     return (
         *(_adding(change.columns) if change.columns else ()),
+        *(_reshaping(change.shape) if change.shape else ()),
         *(_ref(*ref, age_ms=change.ages.get(ref[0])) for ref in (*branches, *tags)),
         *((SetPropertiesUpdate(updates=dict(change.properties)),) if change.properties else ()),
         *((RemovePropertiesUpdate(removals=list(change.unsets)),) if change.unsets else ()),
@@ -571,6 +575,15 @@ def _adding(columns: NewColumns) -> Iterator[TableUpdate]:
     yield SetDefaultSpecUpdate.model_validate({"spec-id": columns.spec_id})
     for snapshot in columns.snapshots:
         yield AddSnapshotUpdate.model_validate({"snapshot": snapshot})
+
+
+def _reshaping(shape: TableShape) -> Iterator[TableUpdate]:
+    if shape.schema_id is not None:
+        yield SetCurrentSchemaUpdate.model_validate({"schema-id": shape.schema_id})
+    if shape.spec_id is not None:
+        yield SetDefaultSpecUpdate.model_validate({"spec-id": shape.spec_id})
+    if shape.order_id is not None:
+        yield SetDefaultSortOrderUpdate.model_validate({"sort-order-id": shape.order_id})
 
 
 def _location_beside(like: Table, token: UUID) -> str | None:

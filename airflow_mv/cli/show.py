@@ -259,17 +259,27 @@ def verification(document: Mapping[str, Any]) -> None:
     for side in ("only_stored", "only_recomputed"):
         for row in document[side]:
             out.print(f"  {side.replace('_', ' ')}: {visible(str(row))}", markup=False)
+    _altered(document)
+
+
+def _altered(document: Mapping[str, Any]) -> None:
+    for text in document["altered"]:
+        out.print(f"  another program has changed the storage table: {visible(text)}", markup=False)
+    if document["altered"]:
+        out.print(f"`airflow-mv refresh {document['view']}` puts it back", markup=False)
 
 
 def verified_files(document: Mapping[str, Any]) -> None:
     """Print a summary of a view's checked files, and the damaged ones."""
     counts = f"{document['files']:,} files, {human(document['bytes'])}, {document['snapshots']} snapshots"
-    word = "[green]intact[/green]" if document["intact"] else "[red]damaged[/red]"
+    word = "[red]damaged[/red]" if document["damaged"] else "[green]intact[/green]"
+    word = "[red]changed[/red]" if document["altered"] and not document["damaged"] else word
     out.print(f"{_escape(document['view'])}  {word}  {counts}")
     for item in document["damaged"]:
         where = "the current snapshot" if item["current"] else "an older snapshot"
         out.print(f"  {item['role']} {visible(item['file'])}: {visible(item['why'])} ({where})", markup=False)
-    if not document["intact"]:
+    _altered(document)
+    if document["damaged"]:
         out.print(f"`airflow-mv repair {document['view']}` shows what can be done", markup=False)
 
 

@@ -270,7 +270,9 @@ def freshness_of(observation: Observation) -> Freshness:
     )
     if not storage.intact:
         freshness = _without_rows_of_its_own(freshness, storage)
-    return freshness if record is None else freshness.with_drift(_drift(observation, record))
+    if record is not None:
+        freshness = freshness.with_drift(_drift(observation, record))
+    return _with_alterations(freshness, observation)
 
 
 def _drift(observation: Observation, record: RefreshRecord) -> tuple[Reason, ...]:
@@ -295,6 +297,28 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
         "has changed it",
     )
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
+
+
+def _with_alterations(freshness: Freshness, observation: Observation) -> Freshness:
+    """Add what other programs have changed of the storage table's columns, partitioning and sort order.
+
+    With other columns engines read other values than the view's, so the view is not fresh. Its rows may be.
+    """
+    storage = observation.storage
+    altered = storage.altered(observation.view)
+    found = tuple(
+        Reason(
+            Code.STORAGE_ALTERED,
+            f"another program has changed the storage table {storage.name}: {text}; the next refresh puts it back",
+        )
+        for text in (*altered.columns, *altered.settings)
+    )
+    if not found:
+        return freshness
+    if not altered.columns or freshness.state != State.FRESH:
+        return replace(freshness, reasons=(*found, *freshness.reasons))
+    kept = tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
+    return replace(freshness, state=State.STALE, rows=State.FRESH, reasons=(*found, *kept))
 
 
 def query_of(view: LoadedView, pins: Pins | None = None) -> ParsedQuery:

@@ -277,7 +277,8 @@ class Freshness:
     drift: tuple[Reason, ...] = ()
     """The changed columns of base tables that make an otherwise fresh or stale view ``invalid``."""
     rows: State | None = None
-    """``fresh`` or ``stale``, if the view is invalid: the state without the changed columns."""
+    """``fresh`` or ``stale``: the state without changed columns of base tables or of the storage table, where these
+    make another state of it."""
     inputs: tuple[StaleInput, ...] = ()
     """The materialized views that it reads and that are not fresh, the nearest first. A refresh of the view alone does
     not change them, so its decision is made without them."""
@@ -299,7 +300,7 @@ class Freshness:
                 Reason(Code.INPUT_STALE, f"{len(inputs) - _MOST_REASONS} more views that it reads are not fresh"),
             )
         found = replace(self, reasons=reasons, inputs=tuple(inputs))
-        if self.state == State.INVALID:
+        if self.rows is not None:
             return replace(found, rows=State.STALE)
         return replace(found, state=State.UNKNOWN if unknown else State.STALE)
 

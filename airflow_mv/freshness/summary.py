@@ -18,6 +18,9 @@ from airflow_mv.freshness.state import State
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code
 
+#: The codes of changes by other writers of the storage table, by which readers get other rows than those of a refresh.
+_FOREIGN = (Code.STORAGE_CHANGED, Code.STORAGE_ALTERED)
+
 
 class Summary(KeptStatus, frozen=True, omit_defaults=True, gc=False):
     """The summary of a view. A plain view has pointers only.
@@ -63,8 +66,8 @@ class Summary(KeptStatus, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def has_foreign_rows(self) -> bool:
-        """Whether another writer has written to the storage table."""
-        return any(reason["code"] == Code.STORAGE_CHANGED for reason in self.document["reasons"])
+        """Whether another writer has written to the storage table, or changed its columns."""
+        return any(reason["code"] in _FOREIGN for reason in self.document["reasons"])
 
     def pointed(self) -> dict[Identifier, str] | None:
         """Return the pointers by name; ``None`` if the summary depends on more than pointers."""

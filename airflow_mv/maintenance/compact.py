@@ -134,7 +134,7 @@ def _decided(catalog: MaterializedViewCatalog, current: Current, *, dry_run: boo
     head = None if storage.rows_snapshot is None else storage.table.find(storage.rows_snapshot)
     if storage.state is None or head is None:
         return Compacted(view, "not-needed", "the view has no rows yet")
-    if not storage.intact:
+    if not storage.intact or storage.altered(current.view).columns:
         return Compacted(view, "not-needed", f"another writer has changed {storage.name}: refresh the view first")
     files = _files(catalog, storage.table, head)
     outcome = "not-needed" if not files.are_many else "would-compact" if dry_run else _NEEDED

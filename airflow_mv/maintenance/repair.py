@@ -26,6 +26,7 @@ from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.publish.pointed import write_next
 from airflow_mv.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.publish.registered import time_of_commit
+from airflow_mv.publish.storage_change import RestoreStorage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     KEPT_ROLLBACKS,
@@ -627,6 +628,10 @@ def _when(state: StorageState | None) -> str:
     return f"{state.current_refresh_id} of {timestamp(state.current.refreshed_at_ms) or 'an unknown time'}"
 
 
+#: What is found where all files are intact, and what mends it.
+_Rest = tuple[Finding, Callable[[Effects], object]]
+
+
 # -- repair -------------------------------------------------------------------------------------------
 
 
@@ -660,13 +665,14 @@ def repair(
         found = diagnose(catalog, identifier, accept_older=accept_older, effects=effects, report=report)
         findings += [item for item in found.findings if item not in findings]
         if not found.findings:
-            clock = _clock(catalog, identifier)
-            if clock is None:
+            rest = _altered(catalog, identifier) or _clock(catalog, identifier)
+            if rest is None:
                 return Repaired(identifier, tuple(findings), done=number > 0)
-            findings.append(clock)
-            if not act or not clock.repairable:
+            finding, mend = rest
+            findings.append(finding)
+            if not act or not finding.repairable:
                 break
-            repair_clock(catalog, identifier, effects=effects)
+            mend(effects)
             continue
         if not act or not found.repairable:
             break
@@ -674,7 +680,24 @@ def repair(
     return Repaired(identifier, tuple(findings))
 
 
-def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None:
+def _altered(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
+    """Return the finding about columns, partitioning or a sort order that another program has changed."""
+    loaded = catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    altered = storage.altered(loaded)
+    if not altered.columns and not altered.settings:
+        return None
+    finding = Finding(
+        f"another program has changed the storage table: {'; '.join((*altered.columns, *altered.settings))}",
+        storage.location,
+        "the schema of the snapshot with the view's rows, and what the last refresh recorded",
+        "make the earlier schema, partition spec and sort order current again, as the next refresh does",
+        "values that the other program has written since",
+    )
+    return finding, lambda effects: RestoreStorage(catalog, view, effects).publish()
+
+
+def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
     """Return the finding about times of a wrong clock in an intact storage table, if there is one."""
     try:
         found = repair_clock(catalog, view, dry_run=True)
@@ -683,15 +706,16 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None
         return None
     if not found.needed:
         return None
-    repair = "bring the times down to the store's clock" if catalog.has_rows else "wait, or create the view again"
-    return Finding(
+    advice = "bring the times down to the store's clock" if catalog.has_rows else "wait, or create the view again"
+    finding = Finding(
         f"the storage table holds times of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
         found.storage_table_location,
         "the store's own clock, and the order of the times",
-        repair,
+        advice,
         "the times at which these changes were made" if catalog.has_rows else "nothing more",
         repairable=catalog.has_rows,
     )
+    return finding, lambda effects: repair_clock(catalog, view, effects=effects)
 
 
 def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosis, effects: Effects) -> None:

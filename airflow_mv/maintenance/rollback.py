@@ -20,6 +20,7 @@ from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import StorageState, is_complete, refresh_tag
 from airflow_mv.spec.snapshots import with_head
+from airflow_mv.spec.table import TableShape, alterations
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,11 @@ class _Rollback(StorageChange):
     def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
         """Move ``main``, and set the record."""
         properties = self._properties(storage, self._after(now_ms))
-        return ChangedMetadata(with_head(document, self.snapshot_id, now_ms=now_ms), properties)
+        changed = with_head(document, self.snapshot_id, now_ms=now_ms)
+        schema_id = self._shape(storage).schema_id
+        if schema_id is not None:
+            changed["current-schema-id"] = schema_id
+        return ChangedMetadata(changed, properties)
 
     def table_change(self, storage: LoadedStorage) -> TableChange:
         """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
@@ -118,6 +123,7 @@ class _Rollback(StorageChange):
         before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
         ref = storage.table.refs.get(kept)
         return TableChange(
+            shape=self._shape(storage),
             requires={
                 "main": storage.table.head,
                 **({before: storage.tagged} if before else {}),
@@ -128,6 +134,10 @@ class _Rollback(StorageChange):
             removes=(before,) if before in storage.table.refs else (),
             properties=self._properties(storage, state),
         )
+
+    def _shape(self, storage: LoadedStorage) -> TableShape:
+        """Return the schema of the rows, if the table has other columns now: engines read by the table's schema."""
+        return alterations(storage.table, self.snapshot_id, None, None).shape
 
     def _after(self, now_ms: int) -> StorageState:
         if self._before is None or self._loaded is None:

@@ -90,11 +90,13 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
         Raises:
             NotFoundError: The view or a base table does not exist.
         """
+        from airflow_mv.refresh.run import planned
+
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
-            show_link(context, hook.identify(self.view))
-            pins = self.pinned(hook.catalog_for(self.view), hook.identify(self.view))
-            plan = hook.plan(self.view, self.refresh_options(context), pins=pins)
+            catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
+            show_link(context, view)
+            plan = planned(catalog, view, self.refresh_options(context), pins=self.pinned(catalog, view))
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:

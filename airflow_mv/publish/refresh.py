@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
@@ -484,7 +485,13 @@ def dropped_tags(view: LoadedView, before: StorageState | None, after: StorageSt
 
 
 def next_state(
-    staged: Staged, view: LoadedView, storage: LoadedStorage, snapshot: Snapshot | None, *, now_ms: int
+    staged: Staged,
+    view: LoadedView,
+    storage: LoadedStorage,
+    snapshot: Snapshot | None,
+    *,
+    now_ms: int,
+    shape: Mapping[str, int] = MappingProxyType({}),
 ) -> StorageState:
     """Return the refresh history with the staged refresh as the current one.
 
@@ -494,6 +501,7 @@ def next_state(
         storage: Its storage table now.
         snapshot: The snapshot with the refresh's rows.
         now_ms: The current time, read once for each publication.
+        shape: See :meth:`StorageState.after`.
     """
     plan = staged.plan
     before = storage.record
@@ -512,7 +520,7 @@ def next_state(
     record = RefreshRecord.read(document, source=f"view {plan.view}, refresh record")
     limits = history_limits(view.metadata.properties, view=str(plan.view))
     oldest = limits.oldest_ms(refreshed_at_ms)
-    return StorageState.after(storage.state, record, keep=limits.with_rows, not_before_ms=oldest)
+    return StorageState.after(storage.state, record, keep=limits.with_rows, not_before_ms=oldest, shape=shape)
 
 
 def history_properties(view: LoadedView, storage: LoadedStorage, after: StorageState) -> dict[str, str]:

@@ -152,7 +152,10 @@ class RegisteredAttempt:
         snapshot = self.snapshot(view, storage)
         if self._now_ms is None:
             self._now_ms = time_of_commit(self._catalog, storage, self._staged.effects.now_ms())
-        state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms)
+        columns = self._file.read(view, storage).columns if self._file else None
+        spec_id = storage.table.default_spec_id if columns is None else columns.spec_id
+        shape = {"spec-id": spec_id, "sort-order-id": storage.table.default_sort_order_id}
+        state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms, shape=shape)
         self._stamps.add(state.current.refreshed_at_ms)
         self._snapshot_id = snapshot.snapshot_id
         before = storage.state.tag if storage.state else None
@@ -169,7 +172,7 @@ class RegisteredAttempt:
             tags=dict.fromkeys(tags, snapshot.snapshot_id),
             removes=tuple(name for name in needless if name in storage.table.refs),
             properties=history_properties(view, storage, state),
-            columns=self._file.read(view, storage).columns if self._file else None,
+            columns=columns,
         )
 
     def snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:

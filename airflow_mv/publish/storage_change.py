@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a storage table that no Spark job computed: an expiry, a rollback, a correction of times.
+"""Changes of a storage table that no Spark job computed: an expiry, a rollback, a restoration of its columns.
 
 Each is a subclass of :class:`StorageChange`, which is given to the loop of :mod:`airflow_mv.publish.protocol`. After a
 conflict the change is adapted to the current state. A refresh that was planned before such a change finds a different
@@ -8,6 +8,7 @@ storage state, and plans again.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from typing import Any
 
@@ -18,6 +19,9 @@ from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Current, load_current
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.table import Alterations, TableShape
+
+log = logging.getLogger(__name__)
 
 
 class StorageChange(Change[Current]):
@@ -104,3 +108,41 @@ class StorageChange(Change[Current]):
         """
         commit(self)
         return self._attempt is not None
+
+
+class RestoreStorage(StorageChange):
+    """Make the published columns, partitioning and sort order of a storage table current again.
+
+    Only the table's metadata change: its files have the columns by id, so that all engines read the view's rows again.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, view: Identifier, effects: Effects | None = None) -> None:
+        super().__init__(catalog, view, "the restoration of its storage table", effects)
+        self._altered = Alterations()
+
+    def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether another program has changed the table."""
+        self._altered = storage.altered(view)
+        return self._altered.shape != TableShape()
+
+    def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
+        """Change nothing: no other program finds a table that is in no catalog."""
+        return ChangedMetadata(document, {})
+
+    def table_change(self, storage: LoadedStorage) -> TableChange:
+        """Set the ids. The rows must be those that were loaded."""
+        tag = {storage.state.tag: storage.tagged} if storage.state else {}
+        return TableChange(requires={"main": storage.table.head, **tag}, shape=self._altered.shape)
+
+    def publish(self) -> bool:
+        """Run the protocol; see :meth:`StorageChange.publish`. The log says what was put back."""
+        done = super().publish()
+        if done:
+            found = "; ".join((*self._altered.columns, *self._altered.settings))
+            log.warning("%s: its storage table was put back, another program had changed it: %s", self._view, found)
+        return done

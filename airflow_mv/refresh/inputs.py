@@ -155,6 +155,8 @@ def load_inputs(
     """
     observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
     require_readable(observation.view.identifier, observation.tables)
+    # A refresh puts the storage table back before it runs, see publish.storage_change.
+    observation = replace(observation, storage=observation.storage.restored(observation.view))
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}
     if options.full or observation.freshness.state != State.FRESH or not _is_as_defined(observation):

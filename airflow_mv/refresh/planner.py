@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
@@ -158,7 +158,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         storage_table=observation.storage.name,
         layout=stored_layout(loaded).name,
         mode=choice.mode,
-        reasons=choice.reasons,
+        reasons=(*(item for item in _altered(observation) if item not in choice.reasons), *choice.reasons),
         refresh_id=_identity(observation, _scope(observation, choice.mode, renamed, checks)),
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
@@ -171,6 +171,10 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         renamed=tuple(renamed.items()),
         repeats=_repeats(choice.reasons, observation.storage.record, loaded.metadata.current_version_id),
     )
+
+
+def _altered(observation: Observation) -> Iterator[Reason]:
+    return (reason for reason in observation.freshness.reasons if reason.code == Code.STORAGE_ALTERED)
 
 
 def _repeats(reasons: Sequence[Reason], last: RefreshRecord | None, version_id: int) -> bool:

@@ -31,6 +31,7 @@ from airflow_mv.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.layouts import layout_of
+from airflow_mv.publish.storage_change import RestoreStorage
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
@@ -369,7 +370,7 @@ def _refresh_one(
     view = loaded.identifier if isinstance(loaded, LoadedView) else loaded
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = first or plan_refresh(catalog, loaded, options, pins=pins, earlier=earlier)
+        plan = first or planned(catalog, loaded, options, pins=pins, earlier=earlier, effects=effects)
         first, loaded = None, view
         if on_plan:
             on_plan(plan)
@@ -387,6 +388,26 @@ def _refresh_one(
             earlier = EarlierRound(plan, outcome) if outcome is not None else earlier
             (effects or Effects()).wait(number)
     raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
+
+
+def planned(
+    catalog: MaterializedViewCatalog,
+    view: Identifier | LoadedView,
+    options: RefreshOptions,
+    *,
+    pins: Pins | None = None,
+    earlier: EarlierRound | None = None,
+    effects: Effects | None = None,
+) -> RefreshPlan:
+    """Return a plan that can be carried out; see :func:`plan_refresh`, which only reads.
+
+    If another program has changed the columns, partitioning or sort order of the storage table, it is put back first.
+    """
+    plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier)
+    if any(reason.code == Code.STORAGE_ALTERED for reason in plan.reasons):
+        RestoreStorage(catalog, plan.view, effects).publish()
+        plan = plan_refresh(catalog, plan.view, options, pins=pins, earlier=earlier)
+    return plan
 
 
 def _with_present_columns(

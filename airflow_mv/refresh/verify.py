@@ -78,6 +78,7 @@ class Verification:
         only_recomputed: Recomputed rows that are missing in the stored ones, at most :data:`MAX_ROWS`.
         interval: Only the rows of this interval were compared.
         sample: Only this percentage of the rows was compared.
+        altered: What other programs have changed of the storage table, so that engines do not read these rows.
     """
 
     view: Identifier
@@ -87,11 +88,12 @@ class Verification:
     only_recomputed: tuple[tuple[Any, ...], ...]
     interval: Interval | None = None
     sample: float | None = None
+    altered: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """Whether both are the same multiset of rows."""
-        return not self.only_stored and not self.only_recomputed
+        """Whether both are the same multiset of rows, and engines read them."""
+        return not self.only_stored and not self.only_recomputed and not self.altered
 
     def require_equal(self) -> None:
         """Raise if the rows differ.
@@ -101,6 +103,7 @@ class Verification:
         """
         if self.equal:
             return
+        _require_unaltered(self.view, self.altered)
         kinds = (("only stored", self.only_stored), ("only recomputed", self.only_recomputed))
         found = "; ".join(f"{kind}: {', '.join(map(str, rows))}" for kind, rows in kinds if rows)
         raise VerificationError(
@@ -119,7 +122,21 @@ class Verification:
             **({} if self.sample is None else {"sample": self.sample}),
             "only_stored": [list(row) for row in self.only_stored],
             "only_recomputed": [list(row) for row in self.only_recomputed],
+            "altered": list(self.altered),
         }
+
+
+def _require_unaltered(view: Identifier, altered: tuple[str, ...]) -> None:
+    """Raise if another program has changed the storage table.
+
+    Raises:
+        VerificationError: Names what it has changed.
+    """
+    if altered:
+        raise VerificationError(
+            f"view {view}: another program has changed its storage table: {'; '.join(altered)}. A refresh, or "
+            f"`airflow-mv repair {view} --yes`, puts it back"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +148,19 @@ class FilesVerification:
         snapshots: How many snapshots of it are retained.
         current: The snapshot with the view's rows.
         checked: The checked files, and the damage found.
+        altered: What other programs have changed of the storage table's columns, partitioning and sort order.
     """
 
     view: Identifier
     snapshots: int
     current: int | None
     checked: Checked
+    altered: tuple[str, ...] = ()
 
     @property
     def intact(self) -> bool:
-        """Whether every file exists as recorded."""
-        return not self.checked.damaged
+        """Whether every file exists as recorded, and the table is as the last refresh left it."""
+        return not self.checked.damaged and not self.altered
 
     def require_intact(self) -> None:
         """Raise if a file is missing or broken.
@@ -156,6 +175,7 @@ class FilesVerification:
                 f"view {self.view}: {len(damaged)} files are missing or broken ({first}). `airflow-mv repair "
                 f"{self.view}` shows what can be restored"
             )
+        _require_unaltered(self.view, self.altered)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -166,6 +186,7 @@ class FilesVerification:
             "files": self.checked.files,
             "bytes": self.checked.size_bytes,
             "damaged": [self._damage(item) for item in self.checked.all],
+            "altered": list(self.altered),
         }
 
     def _damage(self, damage: Damage) -> dict[str, Any]:
@@ -195,7 +216,9 @@ def verify_files(
     storage = catalog.load_storage(loaded)
     own = own_snapshots(loaded, storage.table)
     checked = check_snapshots(store_of(catalog, loaded, storage), storage.table, only=own, report=report)
-    return FilesVerification(loaded.identifier, len(own), storage.rows_snapshot, checked)
+    altered = storage.altered(loaded)
+    found = (*altered.columns, *altered.settings)
+    return FilesVerification(loaded.identifier, len(own), storage.rows_snapshot, checked, found)
 
 
 def verify(
@@ -274,6 +297,7 @@ def _compared(
             only_recomputed=_first(recomputed.exceptAll(stored)),
             interval=observation.interval,
             sample=part.sample,
+            altered=storage.altered(observation.view).columns,
         )
 
 

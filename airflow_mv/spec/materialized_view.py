@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -262,6 +263,10 @@ class StorageState(StoredModel):
     """Ours: the rollback that made the current refresh current. It makes this state differ from the earlier one."""
     rollbacks: Annotated[tuple[Rollback, ...], FirstFault] = ()
     """Ours: the last rollbacks, oldest first. A rollback whose answer was lost is found here if it was applied."""
+    spec_id: Int | None = None
+    """Ours: the partition spec that the table had after the last refresh; only of a table that a catalog holds."""
+    sort_order_id: Int | None = None
+    """Ours: its sort order at that time."""
 
     @model_validator(mode="after")
     def _current_is_recorded(self) -> StorageState:
@@ -339,7 +344,13 @@ class StorageState(StoredModel):
 
     @classmethod
     def after(
-        cls, previous: StorageState | None, record: RefreshRecord, *, keep: int, not_before_ms: int | None = None
+        cls,
+        previous: StorageState | None,
+        record: RefreshRecord,
+        *,
+        keep: int,
+        not_before_ms: int | None = None,
+        shape: Mapping[str, int] = MappingProxyType({}),
     ) -> StorageState:
         """Return the state after a new refresh: the newest records of the history, and the new one.
 
@@ -348,6 +359,7 @@ class StorageState(StoredModel):
             record: The new record.
             keep: How many records are kept, including the new one.
             not_before_ms: Records of refreshes before that time are dropped.
+            shape: The values of ``spec-id`` and ``sort-order-id``; those of the state before are not kept.
         """
         older = previous.document() if previous else {}
         kept = [
@@ -357,7 +369,8 @@ class StorageState(StoredModel):
             and (not_before_ms is None or (item.get("refreshed-at-ms") or 0) >= not_before_ms)
         ]
         document = {
-            **{key: value for key, value in older.items() if key != "rollback-id"},
+            **{key: value for key, value in older.items() if key not in ("rollback-id", "spec-id", "sort-order-id")},
+            **shape,
             "refreshes": [*kept[max(0, len(kept) - keep + 1) :], record.document()],
             "current-refresh-id": record.refresh_id,
         }

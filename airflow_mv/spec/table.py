@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -229,6 +229,98 @@ def _shape(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shape(item) for key, item in value.items() if key not in dropped}
     return [_shape(item) for item in value] if isinstance(value, list) else value
+
+
+class TableShape(NamedTuple):
+    """The ids of a table's current schema, partition spec and sort order; ``None`` for what is not known or kept."""
+
+    schema_id: int | None = None
+    spec_id: int | None = None
+    order_id: int | None = None
+
+
+class Alterations(NamedTuple):
+    """How a table differs from what it was when its rows were published.
+
+    Args:
+        columns: The differences of its columns, as phrases. Readers of the table get other rows.
+        settings: Those of its partitioning and sort order, which readers do not notice.
+        shape: What puts the table back, by one commit to its metadata.
+    """
+
+    columns: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    shape: TableShape = TableShape()
+
+
+def alterations(table: TableMetadata, snapshot_id: int, spec_id: int | None, order_id: int | None) -> Alterations:
+    """Compare a table with what it was when its rows were published.
+
+    A name proves nothing: a column that was dropped and added again has another id, and NULL in all rows.
+
+    Args:
+        table: The table.
+        snapshot_id: The snapshot with the rows. Its schema is the published one.
+        spec_id: The published partition spec; ``None`` if it is not known.
+        order_id: The published sort order; ``None`` if it is not known.
+    """
+    columns = tuple(_altered_columns(table.schema_at(snapshot_id), table.current_schema))
+    settings: list[str] = []
+    specs = {item.get("spec-id") for item in table.partition_specs}
+    if spec_id == table.default_spec_id or spec_id not in specs:
+        spec_id = None
+    else:
+        settings.append(f"the partitioning was changed (spec {spec_id} to {table.default_spec_id})")
+    orders = {item.get("order-id") for item in table.sort_orders}
+    if order_id == table.default_sort_order_id or order_id not in orders:
+        order_id = None
+    else:
+        settings.append(f"the sort order was changed (order {order_id} to {table.default_sort_order_id})")
+    schema_id = table.schema_id_at(snapshot_id) if columns else None
+    return Alterations(columns, tuple(settings), TableShape(schema_id, spec_id, order_id))
+
+
+def has_columns_of(table: TableMetadata, snapshot_id: int, other_id: int) -> bool:
+    """Whether two snapshots of a table were written with the same columns, by id."""
+    if table.schema_id_at(snapshot_id) == table.schema_id_at(other_id):
+        return True
+    return not any(_altered_columns(table.schema_at(snapshot_id), table.schema_at(other_id)))
+
+
+def _altered_columns(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences of two schemas, comments aside."""
+    if then == now:
+        return
+    before, after = ({field.get("id"): field for field in schema.get("fields", ())} for schema in (then, now))
+    kept = [number for number in before if number in after]
+    new = {field["name"] for number, field in after.items() if number not in before}
+    for number, field in before.items():
+        if number in after:
+            yield from _altered_column(field, after[number])
+        else:
+            again = ", and another one of that name was added" if field["name"] in new else ""
+            yield f"the column {field['name']} was dropped{again}"
+    for name in sorted(new - {field["name"] for field in before.values()}):
+        yield f"the column {name} was added"
+    if kept != [number for number in after if number in before]:
+        yield "the order of the columns was changed"
+
+
+def _altered_column(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    name, required = then["name"], bool(now.get("required"))
+    if now["name"] != name:
+        yield f"the column {name} was renamed to {now['name']}"
+    if _without_comments(now["type"]) != _without_comments(then["type"]):
+        yield f"the type of the column {name} was changed"
+    if required != bool(then.get("required")):
+        yield f"the column {name} was made {'NOT NULL' if required else 'nullable'}"
+
+
+def _without_comments(kind: Any) -> Any:
+    """A column type without the comments of its fields."""
+    if isinstance(kind, dict):
+        return {key: _without_comments(item) for key, item in kind.items() if key != "doc"}
+    return [_without_comments(item) for item in kind] if isinstance(kind, list) else kind
 
 
 def same_partitioning(one: TableMetadata, other: TableMetadata) -> bool:
