@@ -28,9 +28,10 @@ from airflow_mv.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
 from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
-from airflow_mv.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout
+from airflow_mv.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout, unnamed
 from airflow_mv.catalog.limits import opening
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
+from airflow_mv.catalog.lost_properties import LostProperties, lost_properties
 from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.catalog.path_tables import locate_path, read_path
 from airflow_mv.catalog.places import check_regular, lies_in
@@ -39,7 +40,7 @@ from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.rest_session import CONCURRENT
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, RowSwap, SqlPointers
 from airflow_mv.catalog.stores import is_local
-from airflow_mv.catalog.table_views import TableViews, definition_change, view_in_table
+from airflow_mv.catalog.table_views import TableViews, definition_change, names_other, view_in_table
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
@@ -68,9 +69,15 @@ from airflow_mv.errors import (
 )
 from airflow_mv.redaction import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, STORAGE_OF_PROPERTY, parse_settings
+from airflow_mv.spec.materialized_view import (
+    DEFINITION_PROPERTY,
+    STORAGE_OF_PROPERTY,
+    is_definition_tag,
+    parse_settings,
+)
 from airflow_mv.spec.stored import decode, whole_number
 from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, selected
+from airflow_mv.spec.times import from_ms
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
@@ -111,7 +118,14 @@ class MaterializedViewCatalog:
         self.tables = StorageTables(self._catalog, self.files)
         self._metastore = metastore_of(self._catalog)
         entries = self._pointers or self._metastore
-        self._table_views = TableViews(self._catalog, self.files, self.tables, entries, self._rest)
+        self._table_views = TableViews(
+            self._catalog,
+            self.files,
+            self.tables,
+            entries,
+            self._rest,
+            self._was_view,
+        )
         restrain(self._catalog)
         if rest and self._vended:
             note_tables(rest, self._vended)
@@ -249,6 +263,8 @@ class MaterializedViewCatalog:
         """Return the view whose definition a located table holds; ``None`` if it holds none."""
         location, table = self._opened_table(identifier, located)
         found = view_in_table(identifier, location, table) if table is not None else None
+        if found is None and table is not None and any(map(is_definition_tag, table.refs)):
+            self._require_definition(identifier, location, table)
         other = table.properties.get(STORAGE_OF_PROPERTY) if table is not None else None
         if found is None and table is not None and DEFINITION_PROPERTY in table.properties:
             raise ViewNotFoundError(
@@ -257,6 +273,58 @@ class MaterializedViewCatalog:
                 f"`airflow-mv repair {identifier}` shows what can be done"
             )
         return found
+
+    def _require_definition(self, identifier: Identifier, location: str, table: TableMetadata) -> None:
+        """Raise if another program has taken the definition of a view from its table. A renamed view is none any more.
+
+        Raises:
+            InvalidMetadataError: Names the properties, and the time until which they were there.
+        """
+        definition = table.properties.get(DEFINITION_PROPERTY)
+        if definition is not None and names_other(identifier, definition):
+            return
+        lost = self._lost_from(identifier, location, table)
+        if lost is not None:
+            until = from_ms(lost.until_ms).isoformat(timespec="seconds")
+            raise InvalidMetadataError(
+                f"{identifier} was a view until {until}: another program has removed or changed {lost.names} of its "
+                f"table. `airflow-mv repair {identifier} --yes` puts it back"
+            )
+        if table.properties.get(STORAGE_OF_PROPERTY) == identifier.within_catalog:
+            raise InvalidMetadataError(
+                f"{identifier} was a view: another program has removed {DEFINITION_PROPERTY} of its table, and no "
+                f"earlier metadata file has it: `airflow-mv drop {identifier} --force`, and create it again"
+            )
+
+    def lost_properties(self, name: Identifier, owner: Identifier) -> LostProperties | None:
+        """Return what another program has removed or changed of the properties of a view's table.
+
+        Args:
+            name: The table: the view itself, or its storage table.
+            owner: The view.
+
+        Raises:
+            InvalidMetadataError, MetadataFileNotFoundError: The table cannot be read.
+            NewerFormatError: A newer program wrote its record.
+        """
+        location, table = self._named_table(name)
+        return None if table is None else self._lost_from(owner, location, table)
+
+    def _was_view(self, name: Identifier) -> bool:
+        """Whether a table has lost the properties of a view, for a listing: one that cannot be read may have."""
+        try:
+            return self.lost_properties(name, name) is not None
+        except MaterializedViewError:
+            return True
+
+    def _lost_from(self, owner: Identifier, location: str, table: TableMetadata) -> LostProperties | None:
+        def read(earlier: str) -> TableMetadata | None:
+            try:
+                return self.load_file(earlier, what=f"view {owner}, earlier metadata file")
+            except (InvalidMetadataError, NotFoundError):
+                return None
+
+        return lost_properties(owner, location, table, read)
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
@@ -321,6 +389,8 @@ class MaterializedViewCatalog:
     def _load_storage(self, view: LoadedView) -> LoadedStorage:
         with repairable(view.identifier):
             layout, folders = stored_layout(view), self.folders_of(view)
+            if layout.swaps_pointers and not self.has_rows:
+                raise InvalidMetadataError(unnamed(view))
             place = layout.place(view)
             if isinstance(place, Identifier):
                 # One metadata file has the definition and the rows: both are of the same state.

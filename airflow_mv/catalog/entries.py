@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from pyiceberg.catalog import Catalog
@@ -16,7 +15,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchV
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.places import lies_elsewhere
-from airflow_mv.catalog.rest import RestViews, namespaces_of
+from airflow_mv.catalog.rest import RestViews, TableProperties, namespaces_of
 from airflow_mv.catalog.untrusted_input import PLACES
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -60,13 +59,12 @@ class CatalogEntry:
     write_paths: frozenset[str] = frozenset()
 
 
-class MetadataPlaces(msgspec.Struct, rename="kebab"):
+class MetadataPlaces(TableProperties, rename="kebab", kw_only=True):
     """The locations in a metadata file of a table or view."""
 
     location: str
     table_uuid: str | None = None
     view_uuid: str | None = None
-    properties: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def folders(self) -> tuple[str, ...]:

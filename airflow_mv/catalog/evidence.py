@@ -28,10 +28,17 @@ from airflow_mv.errors import (
 )
 from airflow_mv.script import REFRESH_ID_KEY
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, StorageState
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    StorageState,
+)
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.table import TableMetadata, parse_table
 
+#: The properties of a view that make it materialized, and name its storage table.
+_NAMING = (PROPERTY, STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
 #: The number of earlier metadata files that are read to find an earlier state, newest first.
 _EARLIER = 50
 
@@ -195,7 +202,7 @@ class Evidence:
         Args:
             above: Only files in the folder with a higher number.
         """
-        listed = [location for location in self._listed(self.folder) if next_number(location) - 1 > above]
+        listed = [location for location in self.files_in(self.folder) if next_number(location) - 1 > above]
         found = [self.view_file(location) for location in listed]
         if self.row is not None and self.row.previous:
             found.append(self.view_file(self.row.previous))
@@ -213,7 +220,8 @@ class Evidence:
         newest = max(files, key=lambda item: (item.number, item.location), default=None)
         return next(iter(before), newest.view if newest and alone else None)
 
-    def _listed(self, folder: str) -> Iterator[str]:
+    def files_in(self, folder: str) -> Iterator[str]:
+        """Yield the metadata files in a folder."""
         for file in self.catalog.files.list(folder) if folder else ():
             if file.location.endswith(METADATA_SUFFIXES) and file.location.rpartition("/")[0] == folder.rstrip("/"):
                 yield file.location
@@ -251,7 +259,7 @@ class Evidence:
 
     def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:
         """Read the newest :data:`_EARLIER` complete metadata files of a storage table in a folder."""
-        newest = sorted(self._listed(folder), key=next_number, reverse=True)[:_EARLIER]
+        newest = sorted(self.files_in(folder), key=next_number, reverse=True)[:_EARLIER]
         found = [self.table_file(location, view) for location in newest]
         uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
         return [item for item in found if item.table is not None and uuid in (None, item.table.table_uuid)]
@@ -317,6 +325,40 @@ def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> Lo
         if found is not None:
             return found
     return None
+
+
+def lost_view_properties(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[dict[str, str], str] | None:
+    """Return the properties of a view that another program has removed or changed, and the earlier file that has them.
+
+    It is the newest one with whose properties the view's storage table is found, and names the view.
+
+    Args:
+        catalog: Where the view is.
+        view: The view as it was loaded.
+    """
+    if view.holder is not None or _has_storage(catalog, view):
+        return None
+    evidence, folder = Evidence(catalog, view.identifier, None), view.metadata_location.rpartition("/")[0]
+    previous = catalog.previous_location(view.identifier)  # others may be of a refresh that was never published
+    newest = sorted(evidence.files_in(folder), key=next_number, reverse=True)[:_EARLIER]
+    # The settings change with each refresh in the layout ``pointed``: they are lost only if they are gone.
+    naming = _NAMING if view.settings is None else _NAMING[1:]
+    for location in dict.fromkeys((*([previous] if previous else ()), *newest)):
+        before = evidence.view_file(location).view
+        if before is None or before.settings is None or before.metadata.view_uuid != view.metadata.view_uuid:
+            continue
+        had = {key: before.metadata.properties[key] for key in naming if key in before.metadata.properties}
+        lost = {key: text for key, text in had.items() if view.metadata.properties.get(key) != text}
+        if lost and _has_storage(catalog, before):
+            return lost, location
+    return None
+
+
+def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
+    try:
+        return view.settings is not None and catalog.load_storage(view) is not None
+    except (InvalidMetadataError, NotFoundError):
+        return False
 
 
 def _table_at(catalog: MaterializedViewCatalog, location: str) -> TableMetadata | None:

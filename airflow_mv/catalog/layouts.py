@@ -14,7 +14,7 @@ A new layout is added here and in :mod:`airflow_mv.publish.layouts`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -36,7 +36,15 @@ from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, Invali
 from airflow_mv.quoting import quote
 from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.materialized_view import (
+    DEFINITION_ID_PROPERTY,
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    current_tag,
+    is_definition_tag,
+)
 from airflow_mv.spec.snapshots import dead_branches
 from airflow_mv.spec.storage_settings import sort_order, sort_order_of
 from airflow_mv.spec.table import (
@@ -249,6 +257,8 @@ class PointedLayout(StoredLayout):
         if table is None:
             raise NotFoundError(f"{what}: there is no such file")
         check_places(table, folders, what=what)
+        if STORAGE_OF_PROPERTY in table.properties:
+            raise InvalidMetadataError(unnamed(view))
         own = f"view {view.identifier}, storage table file"
         check_own_file(location, view.metadata.location, metadata_folders(table), what=own)
         state = state_of(view, table, location)
@@ -326,11 +336,18 @@ class RegisteredStorage(LoadedStorage):
     def altered(self, view: LoadedView) -> Alterations:
         """Compare it with the schema of the tagged snapshot, and with the recorded partition spec and sort order."""
         if self.state is None or self.tagged is None:
-            return Alterations()
+            return Alterations(settings=tuple(self._lost(view)))
         found = alterations(self.table, self.tagged, self.state.spec_id, self.state.sort_order_id)
         if found.shape.order_id is not None and self._has_chosen_order(view):  # a refresh that runs has set it
-            return alterations(self.table, self.tagged, self.state.spec_id, None)
-        return found
+            found = alterations(self.table, self.tagged, self.state.spec_id, None)
+        return found._replace(settings=(*found.settings, *self._lost(view)))
+
+    def _lost(self, view: LoadedView) -> Iterator[str]:
+        """Yield the properties that are lost, by the tags that are there."""
+        if self.state is None and any(name.startswith(current_tag("")) for name in self.table.refs):
+            yield f"the property {PROPERTY} with the refresh record was removed"
+        if view.holder is not None and view.holder.tagged is None and any(map(is_definition_tag, self.table.refs)):
+            yield f"the property {DEFINITION_ID_PROPERTY} was removed or changed"
 
     def _has_chosen_order(self, view: LoadedView) -> bool:
         try:
@@ -518,3 +535,12 @@ STORED_LAYOUTS: dict[Layout, StoredLayout] = {
 def stored_layout(view: LoadedView) -> StoredLayout:
     """Return the layout that a view has."""
     return next(layout for layout in STORED_LAYOUTS.values() if layout.claims(view))
+
+
+def unnamed(view: LoadedView) -> str:
+    """Return the error for a view that does not name its storage table in the catalog any more."""
+    return (
+        f"view {view.identifier}: its storage table is a table of the catalog, and another program has removed the "
+        f"view's property {STORAGE_TABLE_PROPERTY}, which names it. `airflow-mv repair {view.identifier} --yes` puts "
+        "it back"
+    )

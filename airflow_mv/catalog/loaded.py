@@ -18,8 +18,11 @@ from airflow_mv.script import Target
 from airflow_mv.spec.identifiers import Identifier, StoragePlace, split
 from airflow_mv.spec.materialized_view import (
     ADOPTED_PROPERTY,
+    CREATION_ID_PROPERTY,
     LOG_PROPERTY,
+    PROPERTY,
     STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
     RefreshRecord,
     StorageState,
     ViewSettings,
@@ -34,6 +37,10 @@ from airflow_mv.spec.view import ViewMetadata
 RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
 #: The name of a metadata file of a table without a catalog.
 _NUMBERED = re.compile(r"v[0-9]+(?:\.gz)?\.metadata\.json(?:\.gz)?")
+
+
+#: Properties that a view has only if it is, or was, materialized.
+_OF_MATERIALIZED = frozenset({STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, CREATION_ID_PROPERTY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +329,23 @@ class LoadedView:
         )
 
     @property
+    def was_materialized(self) -> bool:
+        """Whether another program has removed the settings of a materialized view: its other properties are there."""
+        return self.settings is None and not _OF_MATERIALIZED.isdisjoint(self.metadata.properties)
+
+    @property
     def materialized(self) -> ViewSettings:
         """The settings of a materialized view.
 
         Raises:
             NotMaterializedError: It is a plain view.
         """
+        if self.was_materialized:
+            raise NotMaterializedError(
+                f"view {self.identifier} was a materialized view: another program has removed its property {PROPERTY}. "
+                f"`airflow-mv repair {self.identifier} --yes` puts it back from an earlier metadata file; if there is "
+                "none, drop the view with the program that made it, and create it again"
+            )
         if self.settings is None:
             raise NotMaterializedError(
                 f"view {self.identifier} is a plain view, not a materialized one; "

@@ -36,7 +36,7 @@ from airflow_mv.errors import (
     UnsupportedError,
 )
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import CREATION_ID_PROPERTY, parse_settings
+from airflow_mv.spec.materialized_view import CREATION_ID_PROPERTY, definition_tag, parse_settings
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
@@ -60,14 +60,22 @@ _LAST_ADDED = -1
 _TABLE = "namespaces/{namespace}/tables/{table}"
 
 
-class _TableProperties(msgspec.Struct):
-    properties: dict[str, str] = msgspec.field(default_factory=dict)
+class TableProperties(msgspec.Struct, rename="kebab"):
+    """What a listing needs of a table's metadata."""
+
+    properties: dict[str, Any] = msgspec.field(default_factory=dict)
+    refs: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def has_definition(self) -> bool:
+        """Whether the table has the tag of a view's definition. Its branches and tags are not decoded for that."""
+        return definition_tag("").encode() in bytes(self.refs)
 
 
 class _TableAnswer(msgspec.Struct):
     """The part of the answer with a table that a listing needs."""
 
-    metadata: _TableProperties
+    metadata: TableProperties
 
 
 def namespaces_of(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -140,8 +148,8 @@ class RestViews:
                     continue
         return sorted(found)
 
-    def table_properties(self, table: Identifier) -> dict[str, str]:
-        """Return the properties of a table, for a listing of many.
+    def table_properties(self, table: Identifier) -> TableProperties:
+        """Return the properties and references of a table, for a listing of many.
 
         Neither credentials nor the snapshots of its history are requested: both may cost the server more than the rest.
 
@@ -161,7 +169,7 @@ class RestViews:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             source = f"table {table}, answer of catalog {self._catalog.name!r}"
             raise InvalidMetadataError(f"{source}: {error}") from None
-        return answer.metadata.properties
+        return answer.metadata
 
     def create(self, view: Identifier, metadata: ViewMetadata) -> LoadedView:
         """Create a view. The server chooses its uuid, and its location if none is given.

@@ -15,11 +15,12 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -32,7 +33,7 @@ from airflow_mv.catalog.entries import read_places
 from airflow_mv.catalog.files import METADATA_SUFFIXES, MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import Metastore
-from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, namespaces_of
+from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, TableProperties, namespaces_of
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
 from airflow_mv.errors import (
@@ -205,6 +206,7 @@ class TableViews:
         tables: Its tables.
         entries: Its entries, if they name the tables' metadata files. A REST server has none.
         rest: The server, if there is one.
+        has_lost: Whether a table has lost the properties by which it was a view of its name.
     """
 
     def __init__(
@@ -214,8 +216,10 @@ class TableViews:
         tables: StorageTables,
         entries: SqlPointers | Metastore | None,
         rest: RestViews | None = None,
+        has_lost: Callable[[Identifier], bool] = lambda _: False,
     ) -> None:
         self._catalog, self._files, self._tables, self._entries, self._rest = catalog, files, tables, entries, rest
+        self._has_lost = has_lost
         self._seen: dict[Identifier, _Seen] = {}
 
     def names(self, namespace: tuple[str, ...] | None) -> list[Identifier]:
@@ -280,7 +284,7 @@ class TableViews:
     def _look(self, item: _Listed) -> _Seen:
         name, soon = item.identifier, time.monotonic() + ORDINARY_SECONDS
         try:
-            properties = self._properties(item)
+            found = self._properties(item)
         except _OF_ONE_TABLE as error:
             # A table that cannot be read, or was dropped in between, must not prevent the listing of the others.
             may_be_view = self._may_be_view(item, error)
@@ -289,10 +293,18 @@ class TableViews:
             level = logging.INFO if isinstance(error, StoreUnavailableError) else logging.WARNING
             log.log(level, "It is not known whether the table %s is a view (%s): %s", name, known, error)
             return _Seen(item.location, may_be_view, soon, error)
-        is_view = _names(name, properties)
+        is_view = _names(name, found.properties) or (found.has_definition and self._was_view(name, found.properties))
         if item.location is not None:
             return _Seen(item.location, is_view, until=math.inf)  # a metadata file never changes
         return _Seen(None, is_view, until=0.0 if is_view else soon)
+
+    def _was_view(self, name: Identifier, properties: Mapping[str, Any]) -> bool:
+        """Whether a table with the tag of a definition has lost properties by which it was a view of its name."""
+        if properties.get(STORAGE_OF_PROPERTY) == name.within_catalog:
+            return True
+        if DEFINITION_PROPERTY in properties and names_other(name, str(properties[DEFINITION_PROPERTY])):
+            return False  # it was renamed, or is a copy
+        return self._has_lost(name)
 
     def _may_be_view(self, item: _Listed, error: MaterializedViewError) -> bool:
         """Whether a table that cannot be read was a view before; or the server failed, and nothing is known of it."""
@@ -313,12 +325,12 @@ class TableViews:
                     return _names(item.identifier, read_places(self._files, location, what="earlier file").properties)
         return False
 
-    def _properties(self, item: _Listed) -> Mapping[str, str]:
+    def _properties(self, item: _Listed) -> TableProperties:
         if item.location is not None:
-            return read_places(self._files, item.location, what=f"table {item.identifier}, metadata file").properties
+            return read_places(self._files, item.location, what=f"table {item.identifier}, metadata file")
         if self._rest is not None:
             return self._rest.table_properties(item.identifier)
-        return self._tables.open(item.identifier).properties
+        return TableProperties(self._tables.open(item.identifier).properties)
 
     def _listed(self, namespace: tuple[str, ...] | None) -> Iterator[_Listed]:
         if self._entries is not None:
@@ -379,6 +391,15 @@ class TableViews:
             flush(snapshot.manifest_list, folder)
             tag = definition_tag(definition_id)
             ManageSnapshots(creation).create_tag(snapshot.snapshot_id, tag).commit()
+
+
+def names_other(view: Identifier, definition: str) -> bool:
+    """Whether a table's definition is of a view of another name."""
+    try:
+        metadata = parse_definition(definition, view=str(view), location="")
+    except InvalidMetadataError:
+        return False
+    return metadata.properties.get(STORAGE_TABLE_PROPERTY) != view.within_catalog
 
 
 def _names(view: Identifier, properties: Mapping[str, object]) -> bool:

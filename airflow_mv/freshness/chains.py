@@ -347,7 +347,7 @@ def observe_each(
         if span is None and (early := chains.early(view)) is not None:
             return compute(early)
         loaded = catalog.load(view)
-        if plain is not None and loaded.settings is None:
+        if plain is not None and loaded.settings is None and not loaded.was_materialized:
             return plain(loaded)
         return compute(chains.observe(catalog, loaded, span=span))
 

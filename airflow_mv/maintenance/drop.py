@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.evidence import Evidence, earlier_table_view
+from airflow_mv.catalog.evidence import Evidence, earlier_table_view, lost_view_properties
 from airflow_mv.catalog.sql import VIEW
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -15,6 +15,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
     NewerFormatError,
+    NotFoundError,
     StoreUnavailableError,
     UnsupportedError,
     ViewNotFoundError,
@@ -25,6 +26,8 @@ from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.new_storage import drop_storage
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.removal import drop_by_name
+from airflow_mv.publish.storage_change import RestoreProperties, table_of
+from airflow_mv.publish.view_change import RestoreViewProperties
 from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)
@@ -90,7 +93,7 @@ def drop(
         CatalogUnavailableError: With ``purges``: the view is dropped, and its storage table is not.
     """
     identifier = view.identifier if isinstance(view, LoadedView) else catalog.identify(view)
-    loaded = view if isinstance(view, LoadedView) else _loaded_or_proven(catalog, identifier, force=force)
+    loaded = view if isinstance(view, LoadedView) else _loaded_or_proven(catalog, identifier, effects, force=force)
     if loaded is not None:
         log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
     if loaded is None:
@@ -109,13 +112,44 @@ def drop(
         return Dropped(identifier, f"its storage table: {error}. It is removed when a view of this name is created")
 
 
-def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:
+def _put_back(catalog: MaterializedViewCatalog, view: Identifier, effects: Effects | None) -> bool:
+    """Put lost properties of a view and its table back: they prove that both are the view's, which a drop requires.
+
+    Returns:
+        Whether something was put back.
+    """
+    done = False
+    try:
+        name = table_of(catalog, view)
+        if name != view and (found := lost_view_properties(catalog, loaded := catalog.load(view))) is not None:
+            RestoreViewProperties(catalog, loaded, found[0], effects or Effects()).publish()
+            name, done = table_of(catalog, view), True
+        return (name is not None and RestoreProperties(catalog, name, view, effects).publish()) or done
+    except (CatalogUnavailableError, InvalidMetadataError, NotFoundError, UnsupportedError) as error:
+        log.info("The properties of the table of %s could not be checked: %s", view, error)
+        return done
+
+
+def _loaded(catalog: MaterializedViewCatalog, view: Identifier, effects: Effects | None) -> LoadedView:
+    try:
+        loaded = catalog.load(view)
+    except (InvalidMetadataError, MetadataFileNotFoundError):
+        if not _put_back(catalog, view, effects):
+            raise
+        return catalog.load(view)
+    beside = loaded.was_materialized or (loaded.holder is None and loaded.settings is not None)
+    return catalog.load(view) if beside and _put_back(catalog, view, effects) else loaded
+
+
+def _loaded_or_proven(
+    catalog: MaterializedViewCatalog, view: Identifier, effects: Effects | None, *, force: bool
+) -> LoadedView | None:
     """Return a view, from an earlier file if its current one cannot be read.
 
     ``None``: nothing proves what it is, but ``force`` is set.
     """
     try:
-        return catalog.load(view)
+        return _loaded(catalog, view, effects)
     except ViewNotFoundError as error:
         if catalog.has_rows or view not in catalog.list(view.namespace):
             raise

@@ -17,16 +17,23 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
-from airflow_mv.catalog.evidence import Evidence, TableFile, ViewFile, require_materialized
+from airflow_mv.catalog.evidence import Evidence, TableFile, ViewFile, lost_view_properties, require_materialized
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.sql import TABLE, VIEW, Row
-from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, MaterializedViewError, NotFoundError
+from airflow_mv.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    NotFoundError,
+)
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.publish.pointed import write_next
 from airflow_mv.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.publish.registered import time_of_commit
-from airflow_mv.publish.storage_change import RestoreStorage
+from airflow_mv.publish.storage_change import RestoreProperties, RestoreStorage, table_of
+from airflow_mv.publish.view_change import RestoreViewProperties
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     KEPT_ROLLBACKS,
@@ -662,22 +669,61 @@ def repair(
     identifier, effects = catalog.identify(view), effects or Effects()
     findings: list[Finding] = []
     for number in range(_ROUNDS):
-        found = diagnose(catalog, identifier, accept_older=accept_older, effects=effects, report=report)
-        findings += [item for item in found.findings if item not in findings]
-        if not found.findings:
+        rest = _lost(catalog, identifier)
+        if rest is None:
+            found = diagnose(catalog, identifier, accept_older=accept_older, effects=effects, report=report)
+            findings += [item for item in found.findings if item not in findings]
+            if found.findings:
+                if not act or not found.repairable:
+                    break
+                _publish(catalog, identifier, found, effects)
+                continue
             rest = _altered(catalog, identifier) or _clock(catalog, identifier)
-            if rest is None:
-                return Repaired(identifier, tuple(findings), done=number > 0)
-            finding, mend = rest
-            findings.append(finding)
-            if not act or not finding.repairable:
-                break
-            mend(effects)
-            continue
-        if not act or not found.repairable:
+        if rest is None:
+            return Repaired(identifier, tuple(findings), done=number > 0)
+        finding, mend = rest
+        findings.append(finding)
+        if not act or not finding.repairable:
             break
-        _publish(catalog, identifier, found, effects)
+        mend(effects)
     return Repaired(identifier, tuple(findings))
+
+
+def _lost(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
+    """Return the finding about properties of the view's table that another program has removed or changed."""
+    try:
+        name = table_of(catalog, view)
+        if name != view and (found := _lost_of_view(catalog, view)) is not None:
+            return found
+        lost = None if name is None else catalog.lost_properties(name, view)
+    except (InvalidMetadataError, NotFoundError):
+        return None  # the diagnosis tells what is wrong with it
+    if name is None or lost is None:
+        return None
+    finding = Finding(
+        f"another program has removed or changed properties of the table {name}: {lost.names}",
+        lost.location,
+        f"the table has the tags {', '.join(lost.requires)}, and this earlier metadata file, which was current until "
+        f"{timestamp(lost.until_ms)}, has what they name",
+        "set the properties as they were",
+    )
+    return finding, lambda effects: RestoreProperties(catalog, name, view, effects).publish()
+
+
+def _lost_of_view(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
+    """Return the finding about properties of the view itself, beside a table of its rows."""
+    loaded = catalog.load(view)
+    found = lost_view_properties(catalog, loaded)
+    if found is None:
+        return None
+    lost, location = found
+    finding = Finding(
+        f"another program has removed or changed properties of the view: {', '.join(lost)}",
+        location,
+        "this earlier metadata file of the view has them, and the storage table that they name is there",
+        "set the properties as they were",
+    )
+    return finding, lambda effects: RestoreViewProperties(catalog, loaded, lost, effects).publish()
 
 
 def _altered(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:

@@ -372,9 +372,12 @@ def _name(storage: LoadedStorage) -> Identifier:
 
 
 def _left_over(storage: LoadedStorage) -> list[str]:
-    """Return the branches of other runs of the current refresh. It has landed, so they will not be published."""
+    """Return the branches of other runs of the current refresh. It has landed, so they will not be published.
+
+    Without a record, return the tag of the refresh whose record another program has removed.
+    """
     if storage.state is None:
-        return []
+        return [name for name in storage.table.refs if name.startswith(current_tag(""))]
     prefix = f"{staging_branch(storage.state.current_refresh_id)}_"
     return [name for name in storage.table.refs if name.startswith(prefix)]
 

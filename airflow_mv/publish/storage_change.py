@@ -12,8 +12,9 @@ import logging
 from abc import abstractmethod
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.errors import UnsupportedError
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
+from airflow_mv.catalog.lost_properties import LostProperties
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, NotFoundError, UnsupportedError
 from airflow_mv.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
 from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
@@ -146,3 +147,95 @@ class RestoreStorage(StorageChange):
             found = "; ".join((*self._altered.columns, *self._altered.settings))
             log.warning("%s: its storage table was put back, another program had changed it: %s", self._view, found)
         return done
+
+
+class RestoreProperties(Change[LostProperties | None]):
+    """Set the properties of a view's table that another program has removed or changed.
+
+    It requires the tags that prove whose properties they are. It has landed if none are lost.
+
+    Args:
+        catalog: Where the table is.
+        name: The table: the view itself, or its storage table.
+        view: The view.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self, catalog: MaterializedViewCatalog, name: Identifier, view: Identifier, effects: Effects | None = None
+    ) -> None:
+        super().__init__(f"table {name}", "the restoration of its properties", effects)
+        self._catalog, self._name, self._view = catalog, name, view
+        self._lost: LostProperties | None = None
+
+    def load(self) -> LostProperties | None:
+        """Compare the table with its earlier metadata files."""
+        return self._catalog.lost_properties(self._name, self._view)
+
+    def judge(self, state: LostProperties | None) -> Verdict:
+        """``LANDED`` if nothing is lost."""
+        return Verdict.LANDED if state is None else Verdict.READY
+
+    def send(self, state: LostProperties | None) -> bool:
+        """Commit to the table."""
+        if state is None:
+            return False
+        self._lost = state
+        uuid = self._catalog.load_table(self._name, what=self.target)[1].table_uuid or ""
+        change = TableChange(requires=dict(state.requires), properties=dict(state.properties))
+        return self._catalog.commit_table(self._name, uuid, change) is not None
+
+    def may_land(self, state: LostProperties | None) -> bool:
+        """Whether the properties are lost yet."""
+        return state is not None
+
+    def publish(self) -> bool:
+        """Run the protocol; return whether something was put back. The log says what.
+
+        Raises:
+            CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
+        """
+        commit(self)
+        if self._lost is None:
+            return False
+        where = f"{self._lost.names}, as {self._lost.location} has them"
+        log.warning("%s: another program had removed or changed its properties; put back: %s", self._name, where)
+        return True
+
+
+def put_back(catalog: MaterializedViewCatalog, view: Identifier, effects: Effects | None = None) -> bool:
+    """Put the properties, columns, partitioning and sort order of a view's table back that others have changed.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        effects: Clock, sleep and jitter.
+
+    Returns:
+        Whether something was put back.
+
+    Raises:
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
+    """
+    name = table_of(catalog, view)
+    done = name is not None and RestoreProperties(catalog, name, view, effects).publish()
+    try:
+        return RestoreStorage(catalog, view, effects).publish() or done
+    except (InvalidMetadataError, NotFoundError):
+        if done:
+            return True
+        raise
+
+
+def table_of(catalog: MaterializedViewCatalog, view: Identifier) -> Identifier | None:
+    """Return the table of the catalog with a view's rows: the view itself, or its storage table, if it has one.
+
+    Raises:
+        ViewNotFoundError: There is no such view.
+    """
+    try:
+        loaded = catalog.load(view)
+    except (InvalidMetadataError, MetadataFileNotFoundError):
+        return view
+    place = stored_layout(loaded).place(loaded) if loaded.settings is not None else None
+    return place if isinstance(place, Identifier) else None

@@ -97,6 +97,8 @@ def create(
     definition = possible(catalog, identifier, existing, definition)
     if existing is None:
         return _create_new(catalog, identifier, definition, stager, effects)
+    if existing.was_materialized:
+        existing.materialized  # noqa: B018 (the error says what puts it back)
     catalog.folders_of(existing)
     definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)

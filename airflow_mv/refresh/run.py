@@ -31,7 +31,7 @@ from airflow_mv.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.layouts import layout_of
-from airflow_mv.publish.storage_change import RestoreStorage
+from airflow_mv.publish.storage_change import put_back
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
@@ -401,11 +401,11 @@ def planned(
 ) -> RefreshPlan:
     """Return a plan that can be carried out; see :func:`plan_refresh`, which only reads.
 
-    If another program has changed the columns, partitioning or sort order of the storage table, it is put back first.
+    What another program has changed of the storage table's columns, partitioning, sort order or properties is put back.
     """
     plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier)
     if any(reason.code == Code.STORAGE_ALTERED for reason in plan.reasons):
-        RestoreStorage(catalog, plan.view, effects).publish()
+        put_back(catalog, plan.view, effects)
         plan = plan_refresh(catalog, plan.view, options, pins=pins, earlier=earlier)
     return plan
 

@@ -457,6 +457,11 @@ def definition_tag(definition_id: str) -> str:
     return f"airflow_mv_definition_{definition_id}"
 
 
+def is_definition_tag(name: str) -> bool:
+    """Whether a branch or tag of a table is that of a definition."""
+    return name.startswith(definition_tag(""))
+
+
 def keeping_tags(view_uuid: str) -> str:
     """Return how the tags begin that keep the snapshots of base tables for a view. The snapshot's id follows."""
     return f"{_REFS}{_KEEP}{view_uuid.replace('-', '_')}_"

@@ -186,6 +186,32 @@ def test_spark_s_compaction_and_writes_of_others_are_distinguished(served: Lake)
     assert served.status("daily").state == State.FRESH
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["registered", "table"])
+def test_what_spark_changes_of_the_stored_table_is_put_back_and_the_refresh_stays_incremental(
+    home: Lake, layout: str
+) -> None:
+    view = home.create("daily", DAILY, layout=layout, refresh_strategy="incremental")
+    table = (view.storage_table or view.identifier).sql()
+    home.refresh("daily")
+    for change in ("DROP COLUMN amount", "ADD COLUMN amount bigint", "ADD PARTITION FIELD day", "WRITE ORDERED BY day"):
+        home.run(f"ALTER TABLE {table} {change}")
+    assert rows(home, f"SELECT amount FROM {table}") == [(None,), (None,)], "engines read by ids"
+    assert (home.status("daily").state, home.codes("daily")[:3]) == (State.STALE, ["STORAGE_ALTERED"] * 3)
+    assert call("verify", home("daily"), "--files", "--json").json["altered"]
+    assert call("verify", home("daily"), "--json").json["altered"]
+    home.insert("orders", "(2, 5)")
+    assert home.refresh("daily", on_fallback="fail").mode == "merge"
+    assert rows(home, f"SELECT * FROM {table}") == [(1, 30), (2, 35)]
+    assert home.status("daily").state == State.FRESH
+    assert call("verify", home("daily"), "--json").json["equal"]
+    if layout == "table":
+        home.run(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('airflow-mv.definition', 'airflow-mv.storage-of')")
+        assert "was a view until" in call("status", home("daily")).stderr
+        assert call("repair", home("daily"), "--yes", "--json").json["repaired"]
+        assert home.status("daily").state == State.FRESH
+
+
 def test_all_steps_work_from_the_command_line(served: Lake) -> None:
     sql = DAILY.replace("{ns}", f"{served.catalog.name}.{served.namespace}")
     made = call("create", served("daily"), "--sql", sql, "--layout", "registered", "--refresh", "--json").json

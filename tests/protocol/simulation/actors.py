@@ -138,7 +138,7 @@ def _new_view(world: World) -> ViewMetadata:
     storage = f"{folder}-storage" if world.registered else f"{folder}/storage"
     start = f"{storage}/metadata/00000-start.metadata.json"
     if not world.is_table:
-        world.put(start, json.dumps(empty_table(storage, world.now)).encode())
+        world.put(start, json.dumps(empty_table(storage, world.now, named=world.registered)).encode())
     if world.registered:
         world.rows[STORAGE] = Row(start, "TABLE")
     return new_view(

@@ -248,13 +248,13 @@ def write_table(world: World, view: Identifier, metadata: ViewMetadata) -> str:
     return first
 
 
-def empty_table(location: str, now_ms: int) -> Document:
-    """The metadata of a storage table without rows."""
+def empty_table(location: str, now_ms: int, *, named: bool = True) -> Document:
+    """The metadata of a storage table without rows, which a catalog may hold under a name."""
     return {
         "format-version": 2, "table-uuid": location, "location": location, "last-sequence-number": 0,
         "last-updated-ms": now_ms, "current-schema-id": 0, "schemas": [columns(wider=False)], "default-spec-id": 0,
         "current-snapshot-id": None, "snapshots": [], "snapshot-log": [], "metadata-log": [], "refs": {},
-        "properties": {STORAGE_OF_PROPERTY: VIEW.within_catalog},
+        "properties": {STORAGE_OF_PROPERTY: VIEW.within_catalog} if named else {},
     }  # fmt: skip
 
 
