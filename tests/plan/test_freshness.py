@@ -86,7 +86,7 @@ def test_a_base_table_that_was_never_written_is_fresh_until_its_first_commit() -
             "identifier": "lake.sales.o",
             "type": "iceberg-metastore",
             "recorded": None,
-            "current": 2,
+            "current": "2",
             "changed": True,
             "moved": True,
             "change": "appended",
