@@ -212,28 +212,6 @@ def read_checks(value: Any, *, source: str) -> tuple[Check, ...]:
     return found
 
 
-def stored_checks(properties: Mapping[str, str], *, view: str) -> tuple[Check, ...]:
-    """Read the checks in a view's property. Functions are refused: who may set a property must not be able to run code.
-
-    Args:
-        properties: The view's properties.
-        view: The view's name, for messages.
-
-    Raises:
-        ConfigurationError: A check is not valid, or is a function.
-    """
-    text, source = properties.get(CHECKS_PROPERTY), f"view {view}, property {CHECKS_PROPERTY}"
-    if text is None:
-        return ()
-    found = read_checks(text, source=source)
-    for check in found:
-        if check.kind == "python":
-            raise ConfigurationError(
-                f"{source}: {check.name} is a function, which a property must not name; give it to the operator"
-            )
-    return found
-
-
 def as_documents(value: Any) -> Any:
     """Return checks with each :class:`Check` replaced by its document, so that templates in it are rendered.
 

@@ -14,7 +14,7 @@ import duckdb
 
 from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size
 from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
-from airflow_mv.refresh.cost import StoredCost
+from airflow_mv.refresh.plan import StoredCost
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import parse_query
 from tests.incremental import tpcds

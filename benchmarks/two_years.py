@@ -41,7 +41,7 @@ from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish
 from airflow_mv.script import REFRESH_ID_KEY, Outcome
-from airflow_mv.spec.maintenance_settings import EXPIRE_PROPERTY, NEVER
+from airflow_mv.spec.storage_settings import EXPIRE_PROPERTY, NEVER
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
 from benchmarks import freshness, report

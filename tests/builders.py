@@ -35,10 +35,10 @@ from sqlalchemy import delete, select, update
 from airflow_mv.actions import refresh_views
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.limits import opening
+from airflow_mv.refresh.choose import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
 from airflow_mv.refresh.run import stage
 from airflow_mv.script import (
     COMPLETE_KEY,

@@ -18,8 +18,8 @@ from airflow_mv.errors import InvalidQueryError, StaleViewError
 from airflow_mv.freshness import chains
 from airflow_mv.freshness.alerts import Watched, freshness_slos
 from airflow_mv.freshness.chains import Chains
-from airflow_mv.freshness.lag import Readiness, readiness
 from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.state import Readiness, readiness
 from airflow_mv.freshness.status import status, statuses
 from airflow_mv.freshness.summaries import summary_of
 from airflow_mv.plugin.rows import row_of

@@ -8,6 +8,9 @@ the structure of the file (header, block sizes, sync markers up to the last byte
 from __future__ import annotations
 
 import io
+import logging
+import os
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
@@ -27,8 +30,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.typedef import StructProtocol
 
+from airflow_mv.catalog.files import _above, _fsync, local_path, parsed
+from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.pyiceberg_compat import WholeAvroFile, inherit_from_manifest
-from airflow_mv.catalog.stores import parsed
+
+log = logging.getLogger(__name__)
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
@@ -115,3 +121,37 @@ def read_entries(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
     ):
         live = (entry for entry in reader if entry.status != ManifestEntryStatus.DELETED)
         return [inherit_from_manifest(entry, manifest) for entry in live]
+
+
+def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tuple[str, ...]) -> None:
+    """Flush the local files that snapshots have added: manifest lists, manifests, data and delete files.
+
+    Args:
+        io: Reads the manifests.
+        manifest_lists: The manifest lists of the snapshots to be published, by snapshot id; all are local files.
+        folders: The folders that may contain the view's files. Nothing outside of them is opened.
+    """
+    try:
+        found = set(_added(io, manifest_lists, folders))
+        for location in found:
+            _fsync(local_path(location))
+    except Exception as error:  # noqa: BLE001 (a manifest that only Spark reads must not stop the publication)
+        log.warning(
+            "The files of snapshots %s cannot be flushed one by one (%s): flushing all", list(manifest_lists), error
+        )
+        os.sync()
+        return
+    for folder in _above((local_path(location) for location in found), folders):
+        _fsync(folder)
+
+
+def _added(io: FileIO, manifest_lists: Mapping[int, str], folders: tuple[str, ...]) -> Iterator[str]:
+    for place in (item for item in manifest_lists.values() if lies_in(item, folders)):
+        yield place
+        for manifest in read_manifests(io.new_input(place))[1]:
+            if manifest.added_snapshot_id not in manifest_lists or not lies_in(manifest.manifest_path, folders):
+                continue
+            yield manifest.manifest_path
+            for entry in read_entries(manifest, io):
+                if entry.status == ManifestEntryStatus.ADDED and lies_in(entry.data_file.file_path, folders):
+                    yield entry.data_file.file_path

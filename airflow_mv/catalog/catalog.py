@@ -24,31 +24,38 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
 from airflow_mv.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
+from airflow_mv.catalog.avro import flush_snapshots
 from airflow_mv.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
-from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.entries import CatalogEntry, from_files, from_server
-from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
+from airflow_mv.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path, static_table
 from airflow_mv.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout, unnamed
-from airflow_mv.catalog.limits import opening
+from airflow_mv.catalog.limits import note_tables, opening, restrain
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.lost_properties import LostProperties, lost_properties
 from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.catalog.path_tables import locate_path, read_path
-from airflow_mv.catalog.places import check_regular, lies_in
+from airflow_mv.catalog.places import (
+    allowed_folders,
+    check_confined,
+    check_own_file,
+    check_regular,
+    is_local,
+    join,
+    lies_in,
+    path_segment,
+)
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.rest_session import CONCURRENT
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, RowSwap, SqlPointers
-from airflow_mv.catalog.stores import is_local
-from airflow_mv.catalog.table_views import TableViews, definition_change, names_other, view_in_table
-from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange
-from airflow_mv.catalog.untrusted_input import (
-    allowed_folders,
-    check_confined,
-    check_own_file,
-    note_tables,
-    restrain,
-    static_table,
+from airflow_mv.catalog.tables import (
+    NewTable,
+    StorageTables,
+    TableChange,
+    TableViews,
+    definition_change,
+    names_other,
+    view_in_table,
 )
 from airflow_mv.catalog.vended import VendedCredentials
 from airflow_mv.errors import (

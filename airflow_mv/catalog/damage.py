@@ -31,9 +31,9 @@ from pyiceberg.table.puffin import PuffinFile
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import named, parsed
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
-from airflow_mv.catalog.stores import named, parsed
-from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
+from airflow_mv.catalog.places import allowed_folders, check_confined
 from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,

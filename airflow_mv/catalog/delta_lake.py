@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog.files import MetadataFiles, is_refusal, join
+from airflow_mv.catalog.files import MetadataFiles, is_refusal
 from airflow_mv.catalog.loaded import Located
+from airflow_mv.catalog.places import join
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,

@@ -33,7 +33,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from airflow_mv.spec.partitioning import PartitionField
+from airflow_mv.spec.storage_settings import PartitionField
 
 #: Iceberg's type of each of Spark's, but the decimals.
 _TYPES: Mapping[str, IcebergType] = {

@@ -14,9 +14,8 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchV
 
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.places import lies_elsewhere
+from airflow_mv.catalog.places import PLACES, lies_elsewhere
 from airflow_mv.catalog.rest import RestViews, TableProperties, namespaces_of
-from airflow_mv.catalog.untrusted_input import PLACES
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,

@@ -11,13 +11,9 @@ from airflow_mv.catalog.catalog import MaterializedViewCatalog, next_number
 from airflow_mv.catalog.files import METADATA_SUFFIXES
 from airflow_mv.catalog.layouts import stored_layout
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.catalog.places import allowed_folders, check_confined, check_own_file
 from airflow_mv.catalog.sql import TABLE, VIEW, Row
-from airflow_mv.catalog.table_views import view_in_table
-from airflow_mv.catalog.untrusted_input import (
-    allowed_folders,
-    check_confined,
-    check_own_file,
-)
+from airflow_mv.catalog.tables import view_in_table
 from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,

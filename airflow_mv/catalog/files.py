@@ -5,48 +5,63 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from io import SEEK_END, SEEK_SET
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-from urllib.parse import quote as percent
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import StaticTable
+from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
-from airflow_mv.catalog import stores
-from airflow_mv.catalog.durability import first_folder, flush
-from airflow_mv.catalog.limits import LISTING_FACTOR, store_timeout, with_store_limits
-from airflow_mv.catalog.store_deadlines import within
-from airflow_mv.catalog.stores import StoredFile, named, on_disk
+from airflow_mv.catalog.database_limits import remote_mount
+from airflow_mv.catalog.places import (
+    _is_location,
+    check_location,
+    is_local,
+    join,
+)
+from airflow_mv.catalog.pyiceberg_compat import (
+    WriteMetadata,
+    file_system_of,
+    path_in,
+    wrap_metadata_writer,
+)
+from airflow_mv.catalog.store_deadlines import LISTING_FACTOR, store_timeout, with_store_limits, within
 from airflow_mv.catalog.vended import Vended, VendedCredentials
 from airflow_mv.errors import (
+    ConfigurationError,
     InvalidMetadataError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    StoreUnavailableError,
+    UnsupportedError,
 )
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.stored import MAX_BYTES
+from airflow_mv.spec.times import parse_timestamp, to_ms
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
 
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-#: Schemes a metadata location may have: object stores and file systems, never http(s).
-SCHEMES = frozenset(
-    {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
-)
 
-#: The maximum length of a location: an object store's key has at most 1,024 bytes.
-_LONGEST = 1200
-#: Control characters, which are in no location.
-_CONTROL = re.compile(r"[\x00-\x1f]")
 #: Content of the small file that is written to read the store's clock.
 CLOCK_TEXT = b"what time is it?"
 #: How the names of metadata files end.
@@ -163,7 +178,7 @@ class MetadataFiles:
 
     def delete(self, location: str) -> None:
         """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored."""
-        for item in (location, *stores.checksum_of(location)):
+        for item in (location, *checksum_of(location)):
             with suppress(FileNotFoundError):
                 self._with_io(item, "file", partial(_delete, location=item))
 
@@ -184,7 +199,7 @@ class MetadataFiles:
         with named(base, "folder"):
             self._require_answer(base)
             listing = self._seconds * LISTING_FACTOR
-            for file in self._with_io(base, "folder", lambda io: list(stores.below(io, base)), seconds=listing):
+            for file in self._with_io(base, "folder", lambda io: list(below(io, base)), seconds=listing):
                 if _is_location(file.location):
                     yield file
 
@@ -214,7 +229,7 @@ class MetadataFiles:
             MetadataFileNotFoundError: It does not exist.
         """
         with named(location, "file"):
-            return self._with_io(location, "file", lambda io: stores.modified_ms(io, location))
+            return self._with_io(location, "file", lambda io: modified_ms(io, location))
 
     def remove_empty_folders(self, base: str, deleted: Iterable[str]) -> None:
         """Remove a local folder and the folders of deleted files below it, if they are empty.
@@ -223,8 +238,8 @@ class MetadataFiles:
             base: The folder. Nothing is done in an object store.
             deleted: The deleted files.
         """
-        if stores.is_local(base):
-            stores.remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
+        if is_local(base):
+            remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
 
     def io(self, location: str, *, what: str) -> FileIO:
         """Return the ``FileIO`` for a location.
@@ -500,47 +515,279 @@ def _size(file: InputFile, location: str) -> int:
         raise FileNotFoundError(f"{location} is not a file") from None
 
 
-def check_location(location: str, *, what: str) -> None:
-    """Refuse a text that is not a location in a store.
+def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTable:
+    """Return the table of a metadata file, for pyiceberg to read.
+
+    Args:
+        files: The store.
+        location: The metadata file.
+        what: Names the file's role, for messages.
 
     Raises:
-        InvalidMetadataError: It is empty, too long or relative, has ``..`` or control characters, is an http(s) URL,
-            or names a file of another host.
+        InvalidMetadataError: The location is not valid.
     """
-    if len(location) > _LONGEST:
-        raise InvalidMetadataError(
-            f"{what}: {location[:80]!r}… has {len(location)} characters: no store has such a name"
-        )
-    if not location or location != location.strip() or _CONTROL.search(location):
-        raise InvalidMetadataError(f"{what}: {location!r} is not a location")
-    try:
-        parts = urlsplit(location)
-    except ValueError as error:
-        raise InvalidMetadataError(f"{what}: {location!r} is not a location: {error}") from None
-    if parts.scheme not in SCHEMES:
-        raise InvalidMetadataError(f"{what}: {location!r}: locations of scheme {parts.scheme!r} are not read")
-    if ".." in unquote(parts.path).split("/"):
-        raise InvalidMetadataError(f"{what}: {location!r} leads out of its folder")
-    if parts.scheme == "" and not location.startswith("/"):
-        raise InvalidMetadataError(f"{what}: {location!r} is not an absolute location")
-    if parts.scheme == "file" and parts.netloc:
-        raise InvalidMetadataError(f"{what}: {location!r} names a host: write file:///path")
+    io = files.io(location, what=what)
+    metadata = FromInputFile.table_metadata(io.new_input(location))
+    return StaticTable(("static-table", location), metadata, location, io, NoopCatalog("static-table"))
 
 
-def _is_location(location: str) -> bool:
+# --------------------------------------------------------------------- Flush files to disk before a pointer names them
+
+
+def first_folder(location: str) -> Path | None:
+    """Return the nearest existing folder of a new local file; ``None`` for other stores."""
+    if not is_local(location):
+        return None
+    return next((folder for folder in local_path(location).parents if folder.is_dir()), None)
+
+
+def flush(location: str, up_to: Path | None = None) -> None:
+    """Flush a local file and its folder. Nothing is done for other stores.
+
+    Args:
+        location: The file.
+        up_to: A folder above it. The folders up to this one are new, and are flushed too.
+    """
+    if not is_local(location):
+        return
+    path = local_path(location)
+    _fsync(path)
+    for folder in path.parents:
+        with suppress(PermissionError):  # a folder that can be entered but not read
+            _fsync(folder)
+        if up_to is None or folder == up_to or up_to not in folder.parents:
+            return
+
+
+def local_path(location: str) -> Path:
+    """Return the path of a local file."""
+    return Path(urlsplit(location).path)
+
+
+def _fsync(path: Path) -> None:
+    """Flush a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
-        check_location(location, what="file")
-    except InvalidMetadataError:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _above(paths: Iterable[Path], folders: tuple[str, ...]) -> set[Path]:
+    """Return the folders that lead to files, up to the folders that may contain them: each may be a new one."""
+    tops = {local_path(folder) for folder in folders if is_local(folder)}
+    return {above for path in paths for above in path.parents if not tops.isdisjoint((above, *above.parents))}
+
+
+def flush_table_commits(catalog: Catalog) -> None:
+    """Make pyiceberg flush the metadata file of a commit before it moves the table's pointer."""
+    if not isinstance(catalog, MetastoreCatalog):
+        return
+
+    def flushed(inner: WriteMetadata) -> WriteMetadata:
+        def write(metadata: IcebergMetadata, io: FileIO, metadata_path: str) -> None:
+            folder = first_folder(metadata_path)
+            inner(metadata, io, metadata_path)
+            flush(metadata_path, folder)
+
+        return write
+
+    wrap_metadata_writer(catalog, flushed)
+
+
+# ------------------------- A store behind pyiceberg's ``FileIO``: list its files, read its clock, translate its errors
+
+
+_NOT_IN_A_PATH = frozenset("#?;")
+_LONGEST_CAUSE = 300
+#: The key of a file's time in a listing of fsspec, by store.
+_FSSPEC_TIMES = ("mtime", "LastModified", "last_modified", "updated")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in a listing.
+
+    Args:
+        location: Its location, written like the listed folder.
+        size_bytes: Its size.
+        modified_ms: When it was written, by the store's clock, milliseconds since the epoch.
+    """
+
+    location: str
+    size_bytes: int
+    modified_ms: int
+
+
+def below(io: FileIO, base: str) -> Iterator[StoredFile]:
+    """Yield the files below a folder, at any depth; see :meth:`airflow_mv.catalog.files.MetadataFiles.list`.
+
+    Raises:
+        UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
+    """
+    if _NOT_IN_A_PATH.intersection(base):
+        raise UnsupportedError(f"{base} cannot be listed: it holds one of the characters # ? ;")
+    if is_local(base):
+        found = _below_local(urlsplit(base).path)
+    elif hasattr(io, "fs_by_scheme"):
+        found = _below_arrow(io, base)
+    elif hasattr(io, "get_fs"):
+        found = _below_fsspec(io, base)
+    else:
+        raise UnsupportedError(f"{type(io).__name__} cannot list {base}: use pyiceberg's PyArrowFileIO or FsspecFileIO")
+    for relative, size, modified_ms in found:
+        # pyiceberg cuts a location at these characters, so it would open another file.
+        if not _NOT_IN_A_PATH.intersection(relative):
+            yield StoredFile(f"{base.rstrip('/')}/{relative}", size, modified_ms)
+
+
+def modified_ms(io: FileIO, location: str) -> int:
+    """Return when a file was written, by the store's clock, milliseconds since the epoch.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
+    """
+    if is_local(location):
+        return Path(urlsplit(location).path).stat().st_mtime_ns // 1_000_000
+    if hasattr(io, "fs_by_scheme"):
+        return _arrow_time(io, location)
+    if hasattr(io, "get_fs"):
+        system = _fsspec(io, location)
+        return _fsspec_time(system, location, system.info(location))
+    raise UnsupportedError(f"{type(io).__name__} cannot return when {location} was written")
+
+
+def on_disk(location: str) -> bool:
+    """Whether a location is on a disk of this host. All other stores have deadlines."""
+    return is_local(location) and remote_mount(urlsplit(location).path) is None
+
+
+def leads_out(location: str, base: str) -> bool:
+    """Whether symbolic links currently lead from below a local folder to a place outside of it."""
+    if not is_local(location):
         return False
-    return True
+    folder, root = (os.path.realpath(urlsplit(item).path) for item in (location.rpartition("/")[0], base))
+    return not f"{folder}/".startswith(f"{root.rstrip('/')}/")
 
 
-def path_segment(name: str) -> str:
-    """Return a name as one safe path segment. Plain names are not changed."""
-    segment = percent(name, safe="-_=+ ").replace(" ", "_").replace("%", "~")
-    return segment if segment.strip(".") else segment.replace(".", "~2E")
+def checksum_of(location: str) -> Iterator[str]:
+    """Yield the location of the checksum that Hadoop keeps beside a local file."""
+    folder, _, name = location.rpartition("/")
+    if is_local(location) and Path(urlsplit(folder).path, f".{name}.crc").is_file():
+        yield f"{folder}/.{name}.crc"
 
 
-def join(base: str, *segments: str) -> str:
-    """Join a location and segments with single slashes."""
-    return "/".join([base.rstrip("/"), *segments])
+def remove_empty(folder: str, deleted: Iterable[str]) -> None:
+    """Remove a local folder and the folders of deleted files below it, if they are empty.
+
+    Args:
+        folder: The folder.
+        deleted: The deleted files.
+    """
+    root = Path(folder)
+    above = {parent for path in deleted for parent in Path(path).parents if root in (parent, *parent.parents)}
+    for parent in sorted(above, key=lambda path: len(path.parts), reverse=True):
+        with suppress(OSError):
+            parent.rmdir()
+
+
+def _below_local(folder: str) -> Iterator[tuple[str, int, int]]:
+    for parent, _, names in os.walk(folder, onerror=_unless_gone):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue  # deleted by its owner since
+            if path.is_symlink() or not path.is_file():
+                continue
+            yield path.relative_to(folder).as_posix(), found.st_size, found.st_mtime_ns // 1_000_000
+
+
+def _unless_gone(error: OSError) -> None:
+    # A folder that cannot be entered must not count as empty.
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _below_arrow(io: Any, base: str) -> Iterator[tuple[str, int, int]]:
+    from pyarrow.fs import FileSelector, FileType
+
+    scheme, netloc, path = io.parse_location(base.rstrip("/"), io.properties)
+    selector = FileSelector(path, recursive=True, allow_not_found=True)
+    for found in io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+        if found.type == FileType.File:
+            yield _relative(found.path, path), found.size or 0, (found.mtime_ns or 0) // 1_000_000
+
+
+def _arrow_time(io: Any, location: str) -> int:
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    found = io.fs_by_scheme(scheme, netloc).get_file_info(path)
+    if found.mtime_ns is None:
+        raise FileNotFoundError(f"{location} is not a file with a time")
+    return int(found.mtime_ns) // 1_000_000
+
+
+def _below_fsspec(io: Any, base: str) -> Iterator[tuple[str, int, int]]:
+    system = _fsspec(io, base)
+    root = path_in(system, base)
+    for path, found in system.find(base, detail=True).items():
+        yield _relative(path, root), found.get("size") or 0, _fsspec_time(system, path, found)
+
+
+def _relative(path: str, root: str) -> str:
+    stem = root.strip("/") + "/"
+    if not path.lstrip("/").startswith(stem):
+        raise OSError(f"a listing of {root} named {path}, which is not below it")
+    return path.lstrip("/")[len(stem) :]
+
+
+def _fsspec(io: Any, location: str) -> Any:
+    system = file_system_of(io, location)
+    system.invalidate_cache()
+    return system
+
+
+def _fsspec_time(system: Any, path: str, found: Any) -> int:
+    """Read the time of an entry in a listing. Its key and type depend on the store."""
+    stamp = next((found[key] for key in _FSSPEC_TIMES if found.get(key)), None) or system.modified(path)
+    if isinstance(stamp, str):
+        stamp = parse_timestamp(stamp)
+    return to_ms(stamp) if isinstance(stamp, datetime) else int(float(stamp) * 1000)
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+@contextmanager
+def named(location: str, what: str) -> Iterator[None]:
+    """Translate a store's errors into errors that name the file and its role."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise MetadataFileNotFoundError(
+            f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
+            "catalog points at another store: restore the file, or correct the catalog's properties"
+        ) from None
+    except PermissionError as error:
+        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
+    except OSError as error:
+        cause = shortened(" ".join(str(error).split()), _LONGEST_CAUSE)
+        raise StoreUnavailableError(f"{what}: the store of {location} did not respond: {cause}", location) from None
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def parsed(location: str, what: str) -> Iterator[None]:
+    """Translate pyiceberg's errors on broken files as well, see :func:`named`."""
+    with named(location, what):
+        try:
+            yield
+        except (OSError, ImportError, MaterializedViewError):
+            raise
+        except Exception as error:  # noqa: BLE001 (broken Avro files raise many kinds of errors)
+            raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None

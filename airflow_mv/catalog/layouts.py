@@ -29,9 +29,8 @@ from airflow_mv.catalog.loaded import (
     ReadsTables,
     state_of,
 )
-from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.places import beside_first, check_own_file, check_places, lies_in, metadata_folders
 from airflow_mv.catalog.tables import require_own
-from airflow_mv.catalog.untrusted_input import beside_first, check_own_file, check_places, metadata_folders
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, NotFoundError
 from airflow_mv.quoting import quote
 from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged

@@ -12,53 +12,43 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 from pyiceberg.catalog import AVAILABLE_CATALOGS, BOTOCORE_SESSION, Catalog, CatalogType
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import DEFAULT_POOL_PRE_PING_VALUE
 from pyiceberg.exceptions import NotInstalledError
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata as PyIcebergTable
 from pyiceberg.types import strtobool
 from requests import PreparedRequest, Request, RequestException, Response, Session
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 from urllib3.exceptions import HTTPError
 
-from airflow_mv.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout, seconds_of
-from airflow_mv.catalog.pyiceberg_compat import PreparedRestCatalog, PreparedSqlCatalog
+from airflow_mv.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout
+from airflow_mv.catalog.files import GuardedIO, on_disk
+from airflow_mv.catalog.places import PLACES
+from airflow_mv.catalog.pyiceberg_compat import (
+    LoadFileIO,
+    PreparedRestCatalog,
+    PreparedSqlCatalog,
+    on_loaded_tables,
+    wrap_file_io,
+)
 from airflow_mv.catalog.rest_session import RestSession
+from airflow_mv.catalog.store_deadlines import CONNECT_SECONDS, STORE_LIMITS, store_timeout, within
+from airflow_mv.catalog.vended import Vended, VendedCredentials, without_classes
+from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.stored import MAX_BYTES
 
-#: The timeout in seconds for a connection to a REST server or an object store.
-CONNECT_SECONDS = 10.0
-#: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
-#: few times.
-STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
-#: Catalog property: the seconds for one call of a store, such as the read of a metadata file.
-STORE_TIMEOUT = "airflow-mv.store-timeout-seconds"
-#: Its default.
-STORE_SECONDS = 60.0
-#: How much longer the listing of a large folder may take.
-LISTING_FACTOR = 10
 #: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change
 #: name the version that they replace, so one at most is applied.
 GLUE_SECONDS = 20.0
 GLUE_RETRIES = 3
 #: Seconds for one answer of a Hive Metastore, which tries a failed statement of its database again by itself.
 HIVE_SECONDS = 60.0
-
-
-def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties with default timeouts for its object store."""
-    return {**STORE_LIMITS, **properties}
-
-
-def store_timeout(properties: Mapping[str, Any]) -> float:
-    """Return the seconds for one call of a catalog's stores.
-
-    Raises:
-        ConfigurationError: The property is not a number of seconds.
-    """
-    return seconds_of(properties, STORE_TIMEOUT, STORE_SECONDS)
 
 
 _opening: ContextVar[bool] = ContextVar("airflow_mv_opening", default=False)
@@ -181,3 +171,69 @@ _BOUNDED_KINDS = {CatalogType.SQL: _bounded_sql, CatalogType.REST: _bounded_rest
 for _kind, _bounded in _BOUNDED_KINDS.items():
     # Other code in this process that opens catalogs gets pyiceberg's own classes.
     AVAILABLE_CATALOGS[_kind] = partial(_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)
+
+
+# ----------------------------------------
+# Restrict the folders of a view's files. Metadata files are untrusted input, but are read with this process's rights
+
+
+Result = TypeVar("Result")
+
+
+def restrain(catalog: Catalog) -> None:
+    """Make a catalog's tables open their files with the catalog's properties only, and with deadlines.
+
+    A REST server's answer mixes the table's properties with the server's own (credentials for this table), so for REST
+    only properties that name a class are removed.
+    """
+    mixed, seconds = isinstance(catalog, RestCatalog), store_timeout(catalog.properties)
+    missing = {key: value for key, value in STORE_LIMITS.items() if key not in catalog.properties}
+
+    def restrained(inner: LoadFileIO) -> LoadFileIO:
+        def load(properties: Mapping[str, str], location: str | None) -> FileIO:
+            io = inner({**missing, **(without_classes(properties) if mixed else {})}, location)
+            if location is not None and on_disk(location):
+                return io
+
+            def with_io(location: str, what: str, act: Callable[[FileIO], Result]) -> Result:  # noqa: ARG001
+                return within(location, seconds, lambda: act(io))
+
+            return GuardedIO(with_io, seconds, io.properties)
+
+        return load
+
+    wrap_file_io(catalog, restrained)
+
+
+def note_tables(catalog: RestCatalog, vended: VendedCredentials) -> None:
+    """Keep the credentials that a REST server vends with each table that is loaded or created from now on.
+
+    Args:
+        catalog: The catalog.
+        vended: Where they are kept.
+    """
+
+    def seen(
+        name: tuple[str, ...],
+        table: PyIcebergTable,
+        config: Mapping[str, str],
+        prefixes: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        what = f"table {'.'.join((catalog.name, *name))}"
+        places = (table.properties[key] for key in PLACES & table.properties.keys())
+        vended.note(Vended(what, config, prefixes, partial(catalog.load_table, name)), (table.location, *places))
+
+    on_loaded_tables(catalog, seen)
+
+
+def require_no_writer(table: Table, name: object) -> None:
+    """Refuse to change a table whose properties name a class: pyiceberg would load it to locate the metadata file.
+
+    Raises:
+        InvalidMetadataError: There is such a property.
+    """
+    key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+    if key in table.properties and not isinstance(table.catalog, RestCatalog):
+        raise InvalidMetadataError(
+            f"table {name}: its property {key!r} names a class, and no class that a table names is loaded. Remove it"
+        )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from airflow_mv.catalog.places import lies_in
-from airflow_mv.catalog.table_views import view_in_table
+from airflow_mv.catalog.tables import view_in_table
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from airflow_mv.catalog.delta_lake import locate_delta, read_delta
-from airflow_mv.catalog.files import MetadataFiles, join
+from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Located
-from airflow_mv.catalog.places import check_regular
-from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
+from airflow_mv.catalog.places import allowed_folders, check_confined, check_regular, join
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, ICEBERG_BY_PATH, Identifier
 from airflow_mv.spec.table import TableMetadata, parse_table

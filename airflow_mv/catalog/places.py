@@ -12,17 +12,28 @@ percent-encoding, doubled slashes, upper case where the store ignores it. There 
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote as percent
+from urllib.parse import unquote, urlsplit
 
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    RefusedLocationError,
+)
+from airflow_mv.spec.table import TableMetadata
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    pass
 
 #: Schemes that mean the same store.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs", "": "file"}
@@ -215,3 +226,179 @@ def _inode(path: str) -> str:
 def _inodes_above(path: str) -> set[str]:
     folder = Path(os.path.realpath(path))
     return {_inode(str(item)) for item in (folder, *folder.parents)} - {""}
+
+
+#: Schemes a metadata location may have: object stores and file systems, never http(s).
+SCHEMES = frozenset(
+    {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
+)
+
+
+#: The maximum length of a location: an object store's key has at most 1,024 bytes.
+_LONGEST = 1200
+
+
+#: Control characters, which are in no location.
+_CONTROL = re.compile(r"[\x00-\x1f]")
+
+
+def check_location(location: str, *, what: str) -> None:
+    """Refuse a text that is not a location in a store.
+
+    Raises:
+        InvalidMetadataError: It is empty, too long or relative, has ``..`` or control characters, is an http(s) URL,
+            or names a file of another host.
+    """
+    if len(location) > _LONGEST:
+        raise InvalidMetadataError(
+            f"{what}: {location[:80]!r}… has {len(location)} characters: no store has such a name"
+        )
+    if not location or location != location.strip() or _CONTROL.search(location):
+        raise InvalidMetadataError(f"{what}: {location!r} is not a location")
+    try:
+        parts = urlsplit(location)
+    except ValueError as error:
+        raise InvalidMetadataError(f"{what}: {location!r} is not a location: {error}") from None
+    if parts.scheme not in SCHEMES:
+        raise InvalidMetadataError(f"{what}: {location!r}: locations of scheme {parts.scheme!r} are not read")
+    if ".." in unquote(parts.path).split("/"):
+        raise InvalidMetadataError(f"{what}: {location!r} leads out of its folder")
+    if parts.scheme == "" and not location.startswith("/"):
+        raise InvalidMetadataError(f"{what}: {location!r} is not an absolute location")
+    if parts.scheme == "file" and parts.netloc:
+        raise InvalidMetadataError(f"{what}: {location!r} names a host: write file:///path")
+
+
+def _is_location(location: str) -> bool:
+    try:
+        check_location(location, what="file")
+    except InvalidMetadataError:
+        return False
+    return True
+
+
+def path_segment(name: str) -> str:
+    """Return a name as one safe path segment. Plain names are not changed."""
+    segment = percent(name, safe="-_=+ ").replace(" ", "_").replace("%", "~")
+    return segment if segment.strip(".") else segment.replace(".", "~2E")
+
+
+def join(base: str, *segments: str) -> str:
+    """Join a location and segments with single slashes."""
+    return "/".join([base.rstrip("/"), *segments])
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is in this host's own file system."""
+    return urlsplit(location).scheme in ("", "file")
+
+
+#: Catalog property: more folders, separated by commas.
+ALLOWED = "airflow-mv.allowed-locations"
+
+
+#: Table properties that set where Iceberg writes files, in all versions of the format.
+PLACES = {"write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"}
+
+
+def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
+    """Return the folders that may contain a view's files.
+
+    Args:
+        properties: The catalog's properties.
+        metadata_location: The view's pointer, from the catalog.
+    """
+    listed = properties.get(ALLOWED, "").split(",")
+    own = metadata_location.rpartition("/")[0].removesuffix("/metadata")
+    folders = (properties.get("warehouse", ""), own, *(folder.strip() for folder in listed))
+    return tuple(dict.fromkeys(folder for folder in folders if _is_folder(folder)))
+
+
+def beside_first(first: str, pointer: str) -> tuple[str, ...]:
+    """Return the folder of a table if its catalog chose it and the table was not moved since.
+
+    Args:
+        first: The table's first metadata file, as recorded in the view.
+        pointer: The metadata file that the catalog names now.
+    """
+    folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
+    same = all(map(_is_folder, folders)) and exact_form(folders[0]) == exact_form(folders[1])
+    return (folders[1],) if same else ()
+
+
+def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a location that is in none of the folders. Links are followed.
+
+    Args:
+        location: A file or folder.
+        folders: From :func:`allowed_folders`.
+        what: Names the view and the role of the location, for the message.
+
+    Raises:
+        RefusedLocationError: It is outside of all of them.
+        InvalidMetadataError: It is not a location.
+    """
+    check_location(location, what=what)
+    allowed = tuple(folders)
+    if not lies_in(location, allowed):
+        raise RefusedLocationError(
+            f"{what}: {location!r} lies outside of this catalog's folders ({', '.join(allowed) or 'none'}). If it "
+            f"may be read, list its folder in the catalog property {ALLOWED!r}"
+        )
+
+
+def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a storage table whose files would be written outside of the folders.
+
+    Args:
+        table: The table. Its properties may name other folders than its location for new files.
+        folders: From :func:`allowed_folders`.
+        what: Names the view and the table, for the message.
+
+    Raises:
+        RefusedLocationError: One of its places is outside of all of them.
+        InvalidMetadataError: One of them is not a location.
+    """
+    places = {"field 'location'": table.location}
+    places |= {f"property {key!r}": table.properties[key] for key in PLACES & table.properties.keys()}
+    for name, place in places.items():
+        check_confined(place, folders, what=f"{what}, {name}")
+        check_regular(place, what=f"{what}, {name}")
+
+
+def check_own_file(location: str, own: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a metadata file that is in the view's folder, but belongs elsewhere by its content.
+
+    It is a copy of another view's or table's file, and using it would read or write the other one.
+
+    Args:
+        location: The file.
+        own: The folder that is known to be the view's.
+        folders: The folders for metadata files in its content.
+        what: Names the view and the role of the file, for the message.
+
+    Raises:
+        InvalidMetadataError: It is such a copy.
+    """
+    wanted = tuple(folders)
+    if lies_in(location, (own,)) and not lies_in(location, wanted):
+        raise InvalidMetadataError(
+            f"{what}: {location} is the metadata file of another view or table: its content belongs in {wanted[0]}"
+        )
+
+
+def metadata_folders(table: TableMetadata) -> tuple[str, ...]:
+    """Return the folders that a table's metadata files are written to."""
+    own = (f"{table.location.rstrip('/')}/metadata", table.properties.get("write.metadata.path", ""))
+    return tuple(folder for folder in own if folder)
+
+
+def _is_folder(location: str) -> bool:
+    """Whether this is a folder of a store. A REST catalog's warehouse may be just a name."""
+    try:
+        check_location(location, what="folder")
+    except InvalidMetadataError:
+        return False
+    parts = urlsplit(location)
+    # The root of a machine's disk is not allowed: every file is below it.
+    return bool(parts.path.strip("/")) or (bool(parts.netloc) and parts.scheme != "file")

@@ -12,9 +12,9 @@ from pyiceberg.manifest import DataFile, ManifestFile
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import parsed
 from airflow_mv.catalog.loaded import LoadedStorage
 from airflow_mv.catalog.places import lies_in
-from airflow_mv.catalog.stores import parsed
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.spec.snapshots import without_snapshots
 from airflow_mv.spec.stored import decode

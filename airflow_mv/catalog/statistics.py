@@ -55,10 +55,8 @@ from pyiceberg.types import (
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.files import MetadataFiles, parsed, static_table
 from airflow_mv.catalog.pyiceberg_compat import ColumnStatistics, may_match
-from airflow_mv.catalog.stores import parsed
-from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier
 from airflow_mv.spec.table import FileChange, Snapshot

@@ -14,13 +14,17 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_mv.catalog.database_limits import no_answer, remote_mount
+from airflow_mv.catalog.database_limits import (
+    no_answer,
+    remote_mount,
+    seconds_of,
+)
 from airflow_mv.catalog.places import split_location
 
 Result = TypeVar("Result")
@@ -239,3 +243,38 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+#: The timeout in seconds for a connection to a REST server or an object store.
+CONNECT_SECONDS = 10.0
+
+
+#: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
+#: few times.
+STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
+
+
+#: Catalog property: the seconds for one call of a store, such as the read of a metadata file.
+STORE_TIMEOUT = "airflow-mv.store-timeout-seconds"
+
+
+#: Its default.
+STORE_SECONDS = 60.0
+
+
+#: How much longer the listing of a large folder may take.
+LISTING_FACTOR = 10
+
+
+def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties with default timeouts for its object store."""
+    return {**STORE_LIMITS, **properties}
+
+
+def store_timeout(properties: Mapping[str, Any]) -> float:
+    """Return the seconds for one call of a catalog's stores.
+
+    Raises:
+        ConfigurationError: The property is not a number of seconds.
+    """
+    return seconds_of(properties, STORE_TIMEOUT, STORE_SECONDS)

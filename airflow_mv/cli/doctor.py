@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.configured import configured
-from airflow_mv.catalog.files import join
+from airflow_mv.catalog.places import join
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.chains import Chains
@@ -195,7 +195,7 @@ def _client() -> Inspection:
 
 def _temporary_files() -> Inspection:
     """Remove files of killed processes: they hold secrets for Spark."""
-    from airflow_mv.job.scratch import sweep
+    from airflow_mv.job.submit import sweep
 
     swept = sweep()
     if swept.failed:

@@ -150,8 +150,8 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
     After --to, the next refresh brings the view up to date again. After --to-version, rows of another definition are
     not returned until the next refresh has recomputed them.
     """
-    from airflow_mv.maintenance.definition import rollback_version
     from airflow_mv.maintenance.rollback import rollback as roll_back
+    from airflow_mv.maintenance.rollback import rollback_version
 
     if (refresh_id is None) == (version_id is None):
         raise click.UsageError("give --to REFRESH or --to-version NUMBER")

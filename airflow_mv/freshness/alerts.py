@@ -18,7 +18,7 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.each import ItemResult
 from airflow_mv.freshness.expiry import warnings
 from airflow_mv.freshness.known import CacheLookup, Opener, PropertiesOf, key_of, look_up, without_collections
-from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, Readiness, TableLag, max_staleness_of, readiness
+from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY, Readiness, TableLag, max_staleness_of, readiness
 from airflow_mv.freshness.summary import SUMMARY, Summary
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import from_ms, parse_time

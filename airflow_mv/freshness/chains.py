@@ -17,16 +17,20 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.loaded import readable_refreshes
 from airflow_mv.errors import MaterializedViewError, NotFoundError, NotMaterializedError
 from airflow_mv.freshness.each import ItemResult, for_each
-from airflow_mv.freshness.lag import Lag, TableLag, lag, longer, table_lag
 from airflow_mv.freshness.observe import Observation, observe, observe_tables
 from airflow_mv.freshness.state import (
     BaseTableChange,
     Freshness,
+    Lag,
     ObservedTable,
     Pins,
     StaleInput,
     State,
+    TableLag,
     compare,
+    lag,
+    longer,
+    table_lag,
 )
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier

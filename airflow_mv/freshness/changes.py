@@ -10,7 +10,7 @@ by what the manifests show, before a change is classified: :func:`is_in_doubt`, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -18,7 +18,7 @@ from itertools import islice
 import msgspec
 
 from airflow_mv.script import REFRESH_ID_KEY
-from airflow_mv.spec.table import FileChange, Snapshot, TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.table import FileChange, Snapshot, TableMetadata, ancestors, known_sum, snapshots_between
 
 
 class Kind(StrEnum):
@@ -416,16 +416,6 @@ _NONE = Snapshot(snapshot_id=-1)
 
 def _parent(table: TableMetadata, snapshot: Snapshot) -> Snapshot | None:
     return _NONE if snapshot.parent_snapshot_id is None else table.find(snapshot.parent_snapshot_id)
-
-
-def known_sum(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum of some numbers, or ``None`` if one of them is not known."""
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
 
 
 def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import join
-from airflow_mv.catalog.stores import StoredFile
+from airflow_mv.catalog.files import StoredFile
+from airflow_mv.catalog.places import join
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.script import Outcome

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from airflow_mv.catalog.fact_cache import FactCache
-from airflow_mv.catalog.pointer_list import Key, PointerList, list_pointers
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
@@ -275,3 +275,70 @@ def look_up(
     present = {key_text(key) for key in (*pointers.views, *pointers.tables)}
     known = known_views(name, pointers, kept, namespace, properties_of, decoder)
     return CacheLookup(kind, known, tuple(kept.keys() - present), whole=True)
+
+
+# ----------------------- All pointers of a SQL catalog in one query, without opening the catalog and without pyiceberg
+
+
+log = logging.getLogger(__name__)
+
+_QUERY = (
+    "SELECT table_namespace, table_name, metadata_location, iceberg_type FROM iceberg_tables "
+    "WHERE catalog_name = :name AND metadata_location IS NOT NULL"
+)
+_SCHEMES = ("sqlite", "postgresql", "mysql", "mariadb")
+VIEW = "VIEW"
+
+#: A namespace, its parts joined by dots, and a name.
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PointerList:
+    """The pointers of a catalog at one time: the metadata file of each name."""
+
+    views: Mapping[Key, str]
+    tables: Mapping[Key, str]
+
+    def location(self, key: Key) -> str | None:
+        """Return the metadata file of a view or table."""
+        return self.views.get(key) or self.tables.get(key)
+
+
+def list_pointers(name: str, properties: Mapping[str, Any]) -> PointerList | None:
+    """Return a SQL catalog's pointers.
+
+    Args:
+        name: The catalog.
+        properties: Its properties.
+
+    Returns:
+        ``None`` if it is no SQL catalog, or they cannot be read: opening the catalog tells why.
+    """
+    uri = str(properties.get("uri", ""))
+    kind = properties.get("type") or ("sql" if uri.partition("://")[0].partition("+")[0] in _SCHEMES else None)
+    if kind != "sql" or not uri or "py-catalog-impl" in properties:
+        return None
+    from airflow_mv.catalog.database_limits import in_memory, one_connection, require_locks
+
+    try:
+        engine = one_connection(uri, properties)
+        if in_memory(engine):
+            return None  # each connection has its own database
+        require_locks(engine, properties)
+        return _read(engine, name)
+    except Exception as error:  # noqa: BLE001 (of any driver; the catalog is opened next, and raises a better one)
+        log.debug("The pointers of catalog %r cannot be listed: %s", name, type(error).__name__)
+        return None
+
+
+def _read(engine: Any, name: str) -> PointerList:
+    from sqlalchemy import text
+
+    views: dict[Key, str] = {}
+    tables: dict[Key, str] = {}
+    with engine.connect() as connection:
+        for space, item, location, kind in connection.execute(text(_QUERY), {"name": name}):
+            (views if kind == VIEW else tables)[space, item] = location
+    engine.dispose()
+    return PointerList(views, tables)

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,10 +24,17 @@ from airflow_mv.errors import (
     SnapshotNotFoundError,
 )
 from airflow_mv.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
-from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
 from airflow_mv.freshness.each import MOST_UNANSWERED
-from airflow_mv.freshness.lag import Lag
-from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
+from airflow_mv.freshness.state import (
+    Freshness,
+    Lag,
+    ObservedTable,
+    OnSchemaChange,
+    Pins,
+    State,
+    assess,
+    on_schema_change,
+)
 from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import parts_of
@@ -42,11 +49,12 @@ from airflow_mv.spec.materialized_view import (
     RefreshRecord,
 )
 from airflow_mv.spec.reasons import Code, Reason
-from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, is_branch, snapshot_as_of
 from airflow_mv.spec.times import to_ms
 from airflow_mv.sql.intervals import resolve
 from airflow_mv.sql.query import Dependencies, NestedView, ParsedQuery, base_tables, names_to_load, parse_query
 from airflow_mv.sql.translation import spark_sql
+from airflow_mv.sql.types import Accesses, is_same_for, rebound_columns, spark_type, uses_in
 
 K = TypeVar("K")
 
@@ -645,3 +653,101 @@ def _of_ends(table: TableMetadata) -> TableMetadata:
 def _version(view: NestedView) -> NestedViewVersion:
     document = {"identifier": str(view.identifier), "uuid": view.uuid, "version-id": view.version_id}
     return NestedViewVersion.read(document, source=f"nested view {view.identifier}")
+
+
+# ---------- Drift: columns of base tables that were dropped, renamed or retyped since the rows of a view were computed
+
+
+def drift(
+    record: RefreshRecord,
+    observed: Iterable[ObservedTable],
+    *,
+    query: ParsedQuery,
+    dependencies: Dependencies,
+    columns: tuple[str, ...],
+    policy: OnSchemaChange,
+) -> tuple[Reason, ...]:
+    """Return the changed columns that matter to a view, as reasons.
+
+    A table whose metadata file was not opened has not changed.
+
+    Args:
+        record: The refresh that computed the rows.
+        observed: The base tables as they are now.
+        query: The view's query.
+        dependencies: Its base tables and nested views.
+        columns: The view's columns.
+        policy: Which columns matter.
+    """
+    recorded: dict[str, dict[int, BaseTable]] = {}
+    for base in (base for part in parts_of(record) if part.computed for base in part.base_tables):
+        recorded.setdefault(base.identifier, {})[base.snapshot_reference] = base
+    queries = ((query, columns), *((view.query, view.columns) for view in dependencies.views))
+    found: list[Reason] = []
+    for item in observed:
+        name, table = Identifier.parse(item.identifier), item.table
+        selector = name.selector if item.storage is not None else None
+        if table is None or (selector is not None and not is_branch(table, selector)):
+            continue  # a tag or a fixed snapshot keeps its columns
+        for known in recorded.get(item.identifier, {}).values():
+            uuid = known.properties.get(TABLE_UUID)
+            if table.find(known.snapshot_reference) is None or (uuid and item.table_uuid and uuid != item.table_uuid):
+                continue  # another table: its rows are recomputed anyway
+            found += (
+                change.reason
+                for change in changed_columns(item.identifier, table, known.snapshot_reference)
+                if policy == "fail" or change.matters(uses_in(queries, name, change.column))
+            )
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedColumn:
+    """A column that a snapshot was read with and that the table has not any more, or not with all of its fields.
+
+    Args:
+        then: The stored field in the snapshot's schema.
+        now: The stored field with the same id and name in the table's current schema; ``None`` if there is none.
+        reason: How it changed.
+    """
+
+    then: Mapping[str, Any]
+    now: Mapping[str, Any] | None
+    reason: Reason
+
+    @property
+    def column(self) -> str:
+        """Its name."""
+        return str(self.then["name"])
+
+    def matters(self, uses: Collection[Accesses]) -> bool:
+        """Whether it has changed for queries that read these parts of it."""
+        return bool(uses) and (self.now is None or not is_same_for(self.then, self.now, uses))
+
+
+def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) -> Iterator[ChangedColumn]:
+    """Yield each column that a snapshot was read with and that the table has not any more, with a reason.
+
+    Args:
+        name: The table's name, for the reason.
+        table: The table.
+        snapshot_id: The snapshot.
+    """
+    then, now = table.schema_at(snapshot_id), table.current_schema
+    if then == now:
+        return
+    rebound = rebound_columns(then, now)
+    current: dict[object, Mapping[str, Any]] = {field.get("id"): field for field in now.get("fields", ())}
+    for field in then.get("fields", ()):
+        column, successor = str(field["name"]), current.get(field.get("id"))
+        if successor is None:
+            yield ChangedColumn(field, None, Reason(Code.COLUMN_DROPPED, f"{name}: the column {column} was dropped"))
+        elif successor["name"] != column:
+            text = f"{name}: the column {column} was renamed to {successor['name']}"
+            yield ChangedColumn(field, None, Reason(Code.COLUMN_RENAMED, text))
+        elif (kinds := (spark_type(field["type"]), spark_type(successor["type"])))[0] != kinds[1]:
+            text = f"{name}: the type of the column {column} changed from {kinds[0]} to {kinds[1]}"
+            yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))
+        elif column in rebound:
+            text = f"{name}: a field inside of the column {column} is another field now"
+            yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))

@@ -16,10 +16,9 @@ from typing import Any
 
 from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.lag import Lag, lag, last_change
 from airflow_mv.freshness.observe import Observation, require_readable
 from airflow_mv.freshness.pending import PendingCriteria
-from airflow_mv.freshness.state import BaseTableChange, State
+from airflow_mv.freshness.state import BaseTableChange, Lag, State, lag, last_change
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import to_ms
 

@@ -24,9 +24,8 @@ from airflow_mv.freshness.known import (
     look_up,
     with_count,
 )
-from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag
 from airflow_mv.freshness.observe import Observation
-from airflow_mv.freshness.state import State
+from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY, State, lag
 from airflow_mv.freshness.status import ViewStatus
 from airflow_mv.freshness.summary import SUMMARY, Summary, encoded, listed
 from airflow_mv.spec.identifiers import Identifier

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from airflow_mv.freshness.known import KeptStatus, Pointer
-from airflow_mv.freshness.lag import Lag
-from airflow_mv.freshness.state import State
+from airflow_mv.freshness.state import Lag, State
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code
 

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from airflow_mv.freshness.known import PropertiesOf
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
-    from airflow_mv.maintenance.definition import VersionRolledBack
     from airflow_mv.maintenance.registry import Synced
-    from airflow_mv.maintenance.rollback import RolledBack
+    from airflow_mv.maintenance.rollback import RolledBack, VersionRolledBack
     from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.define import Defined, OnChange
     from airflow_mv.refresh.explain import Explanation
@@ -318,7 +317,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VersionNotFoundError: The view does not retain the version.
         """
-        from airflow_mv.maintenance.definition import rollback_version
+        from airflow_mv.maintenance.rollback import rollback_version
 
         return rollback_version(self.catalog_for(view), self.identify(view), version_id)
 

@@ -8,11 +8,11 @@ reason why the strategy is impossible. The caller creates the relations that the
 
 from __future__ import annotations
 
-from airflow_mv.ivm.model import Appended as Appended
-from airflow_mv.ivm.model import BaseRelation as BaseRelation
-from airflow_mv.ivm.model import Merged as Merged
-from airflow_mv.ivm.model import Replaced as Replaced
-from airflow_mv.ivm.model import Signed as Signed
+from airflow_mv.ivm.ir import Appended as Appended
+from airflow_mv.ivm.ir import BaseRelation as BaseRelation
+from airflow_mv.ivm.ir import Merged as Merged
+from airflow_mv.ivm.ir import Replaced as Replaced
+from airflow_mv.ivm.ir import Signed as Signed
 from airflow_mv.ivm.pushdown import Comparison as Comparison
 from airflow_mv.ivm.query import IncrementalQuery as IncrementalQuery
 from airflow_mv.ivm.query import certain_output as certain_output

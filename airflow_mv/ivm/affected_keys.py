@@ -17,8 +17,8 @@ from sqlglot import exp
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.delta_terms import Context, relation_terms
 from airflow_mv.ivm.determinism import without_inexact
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.ivm.keys import common_partition, relaxed
-from airflow_mv.ivm.model import RefusedError
 from airflow_mv.ivm.subqueries import above, aggregated, constant_changed, has_windows, subquery_terms
 from airflow_mv.spec.reasons import Code
 

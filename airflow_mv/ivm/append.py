@@ -12,7 +12,7 @@ from airflow_mv.ivm import ir
 from airflow_mv.ivm.affected_keys import no_rows
 from airflow_mv.ivm.delta_terms import Context, check_linear, relation_terms
 from airflow_mv.ivm.determinism import check_certain
-from airflow_mv.ivm.model import Appended, BaseRelation, RefusedError, Signed
+from airflow_mv.ivm.ir import Appended, BaseRelation, RefusedError, Signed
 from airflow_mv.ivm.render import near_of, reads_of, statement
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 from airflow_mv.script import WEIGHT

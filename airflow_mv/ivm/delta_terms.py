@@ -15,7 +15,7 @@ from itertools import count
 from sqlglot import exp
 
 from airflow_mv.ivm import ir
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.spec.reasons import Code
 
 #: Returns the change of a relation with at least the named columns; ``None`` if it never changes.

@@ -23,7 +23,7 @@ from operator import or_
 from sqlglot import exp
 
 from airflow_mv.ivm import functions, ir
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 from airflow_mv.spec.reasons import Code
 

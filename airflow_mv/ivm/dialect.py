@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import ErrorLevel, Token, TokenType, UnsupportedError, exp
 
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.spec.reasons import Code
 from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, tokenized
 from airflow_mv.sql.query import ParsedQuery

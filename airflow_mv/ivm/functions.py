@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.spec.reasons import Code
 from airflow_mv.sql.dialect import KEPT
 

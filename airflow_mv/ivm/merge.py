@@ -20,8 +20,8 @@ from airflow_mv.ivm.append import copies, weighted, weighted_terms
 from airflow_mv.ivm.column_types import TypedBlock
 from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import DIGITS_OF_DOUBLES, check_certain, is_nondeterministic
+from airflow_mv.ivm.ir import BaseRelation, Merged, RefusedError
 from airflow_mv.ivm.keys import has_value, is_not_null
-from airflow_mv.ivm.model import BaseRelation, Merged, RefusedError
 from airflow_mv.ivm.render import sql, statement
 from airflow_mv.ivm.replace_keys import is_comparable
 from airflow_mv.ivm.subqueries import aggregated, has_windows

@@ -20,7 +20,7 @@ from airflow_mv.ivm.delta_terms import used_of
 from airflow_mv.ivm.determinism import is_floating
 from airflow_mv.ivm.dialect import write
 from airflow_mv.ivm.monotone import Monotone, as_timestamp, constant, monotone, text_of
-from airflow_mv.ivm.names import fold
+from airflow_mv.ivm.resolve import fold
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 
 _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}

@@ -12,17 +12,15 @@ from sqlglot.errors import SqlglotError
 
 from airflow_mv.ivm import dialect, ir
 from airflow_mv.ivm.append import appended, signed
-from airflow_mv.ivm.certain_columns import CertainColumn, certain_columns, check_left_out
-from airflow_mv.ivm.column_types import column_types
+from airflow_mv.ivm.column_types import CertainColumn, certain_columns, check_left_out, column_types
 from airflow_mv.ivm.dialect import read
+from airflow_mv.ivm.ir import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
 from airflow_mv.ivm.merge import merged, merged_rows
-from airflow_mv.ivm.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
 from airflow_mv.ivm.monotone import Monotone
-from airflow_mv.ivm.names import check_captures, fold
 from airflow_mv.ivm.pushdown import Comparison, conditions, filters, origins, pruned, within
 from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.ivm.replace_keys import replaced
-from airflow_mv.ivm.resolve import Environment, Resolved, Resolver
+from airflow_mv.ivm.resolve import Environment, Resolved, Resolver, check_captures, fold
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.script import WEIGHT
 from airflow_mv.spec.identifiers import Identifier

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from airflow_mv.ivm import ir
 from airflow_mv.ivm.dialect import write
-from airflow_mv.ivm.model import Near, RefusedError
+from airflow_mv.ivm.ir import Near, RefusedError
 from airflow_mv.spec.reasons import Code
 
 MAX_BLOCKS = 3000

@@ -13,8 +13,8 @@ from airflow_mv.ivm import ir
 from airflow_mv.ivm.affected_keys import affected_keys, changed
 from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import is_certain, nondeterminism
+from airflow_mv.ivm.ir import RefusedError, Replaced
 from airflow_mv.ivm.keys import is_not_null, visible_keys
-from airflow_mv.ivm.model import RefusedError, Replaced
 from airflow_mv.ivm.render import near_of, reads_of, statement
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.spec.reasons import Code

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 
 from sqlglot import exp
 
 from airflow_mv.errors import InvalidIdentifierError
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.dialect import read
-from airflow_mv.ivm.generators import WINDOW, grouped_below, time_window, with_lateral_view
-from airflow_mv.ivm.grouping import grouping
-from airflow_mv.ivm.model import BaseRelation, RefusedError
-from airflow_mv.ivm.names import GENERATED, Field, NameScope, Visible, chain, check_variables, fold
+from airflow_mv.ivm.functions import VOLATILE
+from airflow_mv.ivm.ir import BaseRelation, Grouping, RefusedError
+from airflow_mv.script import METADATA_COLUMNS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code
 from airflow_mv.sql.query import NestedView, table_identifier
@@ -731,3 +731,416 @@ def _alias(name: str, columns: Sequence[str]) -> exp.TableAlias:
         this=exp.to_identifier(name, quoted=True),
         columns=[exp.to_identifier(item, quoted=True) for item in columns],
     )
+
+
+# ----------------------------------------------------- Resolve column names as Spark does. Ambiguous names are refused
+
+
+#: With what the aliases begin that an incremental refresh adds to a query.
+GENERATED = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column that a query can name. ``name`` is ``None`` if Spark generates the name."""
+
+    name: str | None
+    value: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """A relation that a query can name, by one or more last parts of its path."""
+
+    path: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(slots=True)
+class NameScope:
+    """The names of one SELECT."""
+
+    parent: NameScope | None
+    relations: list[Visible] = field(default_factory=list)
+    #: The columns of ``*``, among which names without a relation are resolved.
+    star: list[Field] = field(default_factory=list)
+    #: Earlier columns of the same SELECT list, which later ones may name.
+    earlier: list[Field] = field(default_factory=list)
+    #: Whether a join by USING or NATURAL hides columns, which makes ``t.*`` ambiguous.
+    merged: bool = False
+    #: The time window in GROUP BY, which Spark names ``window``.
+    window: exp.Expr | None = None
+    #: Aliases of outer relations that were named.
+    outer: set[str] = field(default_factory=set)
+
+    def add(self, visible: Visible) -> None:
+        """Add a relation to the right of the present ones."""
+        self.relations.append(visible)
+        self.star.extend(visible.fields)
+
+    def resolve(self, parts: Sequence[str]) -> exp.Expr:
+        """Resolve a name, with struct fields after it.
+
+        Raises:
+            RefusedError: The name is unknown or ambiguous.
+        """
+        scope: NameScope | None = self
+        found = self.own(parts)
+        if found is None and self.may_be_metadata(parts):
+            message = f"{'.'.join(parts)} may be a metadata column of Iceberg, before anything else of that name"
+            raise RefusedError(Code.UNRESOLVED_NAME, message)
+        if found is None:
+            found = self._window(parts) or self._earlier(parts)
+        while found is None and scope is not None and scope.parent is not None:
+            scope = scope.parent
+            found = scope.own(parts)
+        if found is None:
+            raise _unresolved(parts)
+        self._record(found, scope)
+        return found
+
+    def own(self, parts: Sequence[str]) -> exp.Expr | None:
+        """Resolve a name among this SELECT's own relations."""
+        path = tuple(map(fold, parts))
+        for length in range(len(path) - 1, 0, -1):
+            fields = [
+                item
+                for relation in self.relations
+                if relation.path[-length:] == path[:length]
+                for item in relation.fields
+            ]
+            found = _only(fields, path[length], parts)
+            if found is not None:
+                return _with_fields(found, parts[length + 1 :])
+        found = _only(self.star, path[0], parts)
+        return _with_fields(found, parts[1:]) if found is not None else None
+
+    def may_be_metadata(self, parts: Sequence[str]) -> bool:
+        """Whether a name that no relation has may be one of the columns that Iceberg adds to each table."""
+        return bool(self.relations) and not METADATA_COLUMNS.isdisjoint(map(fold, parts))
+
+    def _window(self, parts: Sequence[str]) -> exp.Expr | None:
+        if self.window is None or fold(parts[0]) != "window" or len(parts) > 2:
+            return None
+        return _with_fields(self.window.copy(), [fold(name) for name in parts[1:]])
+
+    def _earlier(self, parts: Sequence[str]) -> exp.Expr | None:
+        found = _only(self.earlier, fold(parts[0]), parts)
+        if found is None:
+            return None
+        if found.find(exp.Window) or found.find(exp.UDTF):
+            message = f"column {parts[0]} of the SELECT list is named by another: put the first in a subquery"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+        return _with_fields(exp.Paren(this=found), parts[1:])
+
+    def _record(self, found: exp.Expr, owner: NameScope | None) -> None:
+        if owner is self:
+            return
+        names = {item.table for item in found.find_all(exp.Column)}
+        folded = set(map(fold, names))
+        scope: NameScope | None = self
+        while scope is not None and scope is not owner:
+            if any(item.name is not None and fold(item.name) in folded for item in scope._visible()):
+                # Spark reads alias.column as a field of the inner struct column.
+                message = f"{', '.join(sorted(names))} is an outer relation and a column of a subquery: rename one"
+                raise RefusedError(Code.UNRESOLVED_NAME, message)
+            scope.outer |= names
+            scope = scope.parent
+
+    def _visible(self) -> Iterator[Field]:
+        yield from (item for relation in self.relations for item in relation.fields)
+        yield from self.star
+        yield from self.earlier
+
+    def fields_of(self, parts: Sequence[str]) -> tuple[Field, ...]:
+        """Return the columns of ``t.*``.
+
+        Raises:
+            RefusedError: It is ambiguous.
+        """
+        path = tuple(map(fold, parts))
+        found = [relation for relation in self.relations if relation.path[-len(path) :] == path]
+        if len(found) != 1 or self.merged:
+            raise RefusedError(Code.UNRESOLVED_NAME, f"which columns {'.'.join(parts)}.* means is ambiguous")
+        return found[0].fields
+
+
+def fold(name: str) -> str:
+    """Return a name in a form that is equal for names that Spark treats as equal."""
+    return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)
+
+
+def chain(node: exp.Expr) -> list[str] | None:
+    """Return the parts of a column's name with its struct fields, ``None`` for any other expression."""
+    if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+        return [part.name for part in node.parts]
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        before = chain(node.this)
+        return None if before is None else [*before, node.expression.name]
+    return None
+
+
+def check_variables(node: exp.Lambda) -> None:
+    """Refuse a lambda function with two spellings of a variable: sqlglot reads the second one as a column.
+
+    Raises:
+        RefusedError: There is such a variable.
+    """
+    own = {fold(item.name) for item in node.expressions}
+    for column in node.this.find_all(exp.Column):
+        name = column.parts[0].name
+        if fold(name) in own:
+            message = f"{name} is a variable of a lambda function, where it is written with other letters"
+            raise RefusedError(Code.UNRESOLVED_NAME, message)
+
+
+def check_captures(expression: exp.Expr) -> None:
+    """Refuse a resolved expression in which a variable of a lambda function has the name of a relation.
+
+    Spark would read the relation's columns as fields of the variable.
+
+    Raises:
+        RefusedError: There is such a variable, or one that begins like the aliases of an incremental refresh.
+    """
+    for node in expression.find_all(exp.Lambda):
+        aliases = {fold(column.table) for column in node.this.find_all(exp.Column)}
+        for name in (item.name for item in node.expressions):
+            if fold(name) in aliases or name.startswith(GENERATED):
+                message = f"{name} is a variable of a lambda function and the name of a relation: rename the variable"
+                raise RefusedError(Code.UNRESOLVED_NAME, message)
+
+
+def _only(fields: Sequence[Field], name: str, written: Sequence[str]) -> exp.Expr | None:
+    found = [item.value for item in fields if item.name is not None and fold(item.name) == name]
+    if not found:
+        return None
+    if any(item != found[0] for item in found):
+        raise RefusedError(Code.UNRESOLVED_NAME, f"{'.'.join(written)} may mean more than one column")
+    return found[0].copy()
+
+
+def _with_fields(value: exp.Expr, fields: Sequence[str]) -> exp.Expr:
+    for name in fields:
+        value = exp.Dot(this=value, expression=exp.to_identifier(name, quoted=True))
+    return value
+
+
+def _unresolved(parts: Sequence[str]) -> RefusedError:
+    if len(parts) == 1 and parts[0].lower() in VOLATILE:
+        return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may give another value at each refresh")
+    return RefusedError(Code.UNRESOLVED_NAME, f"which column {'.'.join(parts)} means is not clear from the text")
+
+
+# ----------------------------------------------------------------- Split a GROUP BY clause into keys and grouping sets
+
+
+MAX_SETS = 64
+
+_Sets = list[tuple[exp.Expr, ...]]
+
+
+def grouping(group: exp.Group, key: Callable[[exp.Expr], exp.Expr]) -> Grouping:
+    """Read a GROUP BY clause other than ``GROUP BY ALL``.
+
+    Args:
+        group: The clause.
+        key: Resolves one written key.
+
+    Raises:
+        RefusedError: It has more than :data:`MAX_SETS` grouping sets, or an unknown form.
+    """
+    written = list(group.expressions)
+    if group.args.get("totals") or group.args.get("all"):
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, "this form of GROUP BY is not supported")
+    legacy = [*(group.args.get("rollup") or ()), *(group.args.get("cube") or ())]
+    explicit = group.args.get("grouping_sets") or ()
+    if legacy and not legacy[0].expressions:
+        factors = [_rolled(legacy[0], [(item,) for item in written])]
+    elif explicit and written:
+        factors = [_sets(item) for item in explicit]
+    else:
+        factors = [_sets(item) for item in [*written, *legacy, *explicit]]
+    plain = not legacy and not explicit and not any(isinstance(item, _COMPOSED) for item in written)
+    return _numbered(factors, key, plain=plain)
+
+
+_COMPOSED = (exp.GroupingSets, exp.Rollup, exp.Cube)
+
+
+def _sets(item: exp.Expr) -> _Sets:
+    if isinstance(item, exp.GroupingSets):
+        return [chosen for inner in item.expressions for chosen in _sets(inner)]
+    if isinstance(item, exp.Rollup | exp.Cube):
+        return _rolled(item, [_tuple(inner) for inner in item.expressions])
+    return [_tuple(item)]
+
+
+def _rolled(item: exp.Expr, parts: Sequence[tuple[exp.Expr, ...]]) -> _Sets:
+    lengths = range(len(parts), -1, -1)
+    if isinstance(item, exp.Rollup):
+        return [sum(parts[:length], ()) for length in lengths]
+    if 2 ** len(parts) > MAX_SETS:
+        raise _too_many()
+    return [sum(chosen, ()) for length in lengths for chosen in combinations(parts, length)]
+
+
+def _tuple(item: exp.Expr) -> tuple[exp.Expr, ...]:
+    if isinstance(item, exp.Tuple):
+        return tuple(item.expressions)
+    return (item.unnest(),) if isinstance(item, exp.Paren) else (item,)
+
+
+def _numbered(factors: Sequence[_Sets], key: Callable[[exp.Expr], exp.Expr], *, plain: bool) -> Grouping:
+    keys: list[exp.Expr] = []
+    numbered: list[list[tuple[int, ...]]] = []
+    for factor in factors:
+        numbered.append([tuple(_position(keys, key(item)) for item in chosen) for chosen in factor])
+    count = 1
+    for factor_sets in numbered:
+        count *= len(factor_sets)
+    if count > MAX_SETS:
+        raise _too_many()
+    sets = tuple(tuple(dict.fromkeys(sum(combined, ()))) for combined in product(*numbered))
+    return Grouping(tuple(keys), None if plain else sets)
+
+
+def _position(keys: list[exp.Expr], key: exp.Expr) -> int:
+    if key not in keys:
+        keys.append(key)
+    return keys.index(key)
+
+
+def _too_many() -> RefusedError:
+    return RefusedError(Code.TOO_LARGE, f"GROUP BY has more than {MAX_SETS} grouping sets")
+
+
+# ------------- Rewrite generators of several columns in a SELECT list as LATERAL VIEW, and GROUP BY with a time window
+
+
+_VIEW, _COLUMN = "__generated", "__g"
+_OUTER = {"_ExplodeOuter": exp.Explode, "ExplodeOuter": exp.Explode, "PosexplodeOuter": exp.Posexplode}
+#: The name of the column of GROUP BY window(…), and its fields.
+WINDOW, _FIELDS = "window", ("start", "end")
+
+
+def with_lateral_view(node: exp.Select) -> exp.Select:
+    """Move a generator of several columns from a SELECT's list to its FROM.
+
+    A SELECT list has at most one generator. It runs after WHERE, which cannot name its columns.
+    """
+    position = next((at for at, item in enumerate(node.expressions) if _columns(item)), None)
+    clauses = ("group", "having", "windows")
+    if position is None or not node.args.get("from_") or any(node.args.get(name) for name in clauses):
+        return node
+    if any(isinstance(item, exp.Star) or functions_of_groups(item) for item in node.expressions):
+        return node
+    result = node.copy()
+    item = result.expressions[position]
+    names = _columns(item)
+    call = item.this if isinstance(item, exp.Aliases) else item
+    plain = _OUTER.get(type(call).__name__)
+    owns = [f"{_COLUMN}{number}" for number in range(len(names))]
+    alias = exp.TableAlias(this=_name(_VIEW), columns=[_name(own) for own in owns])
+    made = plain(this=call.this.copy()) if plain else call.copy()
+    lateral = exp.Lateral(this=made, view=True, outer=bool(plain), alias=alias)
+    result.set("laterals", [*(result.args.get("laterals") or ()), lateral])
+    columns = [
+        exp.alias_(exp.column(_name(own), _name(_VIEW)), _name(name)) for own, name in zip(owns, names, strict=True)
+    ]
+    result.set("expressions", [*result.expressions[:position], *columns, *result.expressions[position + 1 :]])
+    return result
+
+
+def functions_of_groups(item: exp.Expr) -> bool:
+    """Whether a column of a SELECT list has an aggregate or a window function."""
+    return any(True for _ in functions.aggregates(item)) or item.find(exp.Window) is not None
+
+
+def _name(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=True)
+
+
+def _columns(item: exp.Expr) -> list[str]:
+    """Return the names of a generator's columns; none if it has one column, or if the text does not show the names."""
+    if isinstance(item, exp.Aliases):
+        return [name.name for name in item.expressions] if functions.is_generator(item.this) else []
+    if isinstance(item, exp.Posexplode):
+        return ["pos", "col"]
+    if isinstance(item, exp.Stack) and item.this.name.isdecimal() and int(item.this.name) > 0:
+        return [f"col{number}" for number in range(-(-len(item.expressions) // int(item.this.name)))]
+    if isinstance(item, exp.Anonymous) and item.name.lower() == "json_tuple":
+        return [f"c{number}" for number in range(len(item.expressions) - 1)]
+    return []
+
+
+# ------------------------------------------------------------------------------------ time windows
+def time_window(group: exp.Expr | None) -> exp.Expr | None:
+    """Return the call of ``window(…)`` in a GROUP BY.
+
+    Raises:
+        RefusedError: The GROUP BY has a session window or two time windows.
+    """
+    calls = list(group.find_all(exp.Anonymous)) if group is not None else []
+    if any(call.name.lower() == "session_window" for call in calls):
+        message = "session_window: a new row may join sessions that are stored as two"
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+    found = [call for call in calls if call.name.lower() == WINDOW]
+    if any(call != found[0] for call in found):
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, "GROUP BY has two time windows")
+    return found[0] if found else None
+
+
+def grouped_below(block: ir.Block, call: exp.Expr, alias: str) -> ir.Block:
+    """Rewrite a block that groups by a time window: put the window into a derived table, as a column.
+
+    Args:
+        block: The block.
+        call: The resolved call of ``window(…)``, which is a key.
+        alias: A name for the derived table.
+
+    Raises:
+        RefusedError: A subquery stands above the groups.
+    """
+    grouping = block.grouping
+    above = [block.having, *(item.value for item in block.outputs)]
+    if grouping is None or any(ir.marks(item, block) for item in above):
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, "a subquery beside GROUP BY window() is not supported")
+    columns: dict[exp.Expr, str] = {}
+    window = ir.column(alias, WINDOW)
+
+    def moved(node: exp.Expr) -> exp.Expr | None:
+        if node == call:
+            return window.copy()
+        if isinstance(node, exp.Column):
+            return ir.column(alias, columns.setdefault(node, f"{_COLUMN}{len(columns)}"))
+        return None
+
+    def change(value: exp.Expr) -> exp.Expr:
+        return ir.substitute(value, moved)
+
+    outputs = tuple(replace(item, value=change(item.value)) for item in block.outputs)
+    having = change(block.having) if block.having is not None else None
+    keys = tuple(change(key) for key in grouping.keys)
+    if grouping.sets is None and _only_fields(window, [having, *(item.value for item in outputs)]):
+        parts = (exp.Dot(this=window.copy(), expression=_name(field)) for field in _FIELDS)
+        keys = (*(key for key in keys if key != window), *parts)
+    inner = ir.Block(
+        (*(ir.Output(name, column) for column, name in columns.items()), ir.Output(WINDOW, call.copy())),
+        block.relations,
+        block.laterals,
+        block.where,
+        nested=block.nested,
+    )
+    return ir.Block(
+        outputs,
+        (ir.Relation(alias, inner),),
+        grouping=replace(grouping, keys=keys),
+        having=having,
+        distinct=block.distinct,
+    )
+
+
+def _only_fields(window: exp.Expr, values: Sequence[exp.Expr | None]) -> bool:
+    """Whether only the window's start and end are read: rows that share both share the window."""
+    found = [node for value in values if value is not None for node in value.find_all(exp.Column) if node == window]
+    return all(isinstance(node.parent, exp.Dot) and node.parent.expression.name in _FIELDS for node in found)

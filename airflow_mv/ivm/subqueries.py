@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from airflow_mv.ivm import functions, ir
 from airflow_mv.ivm.delta_terms import Context
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.spec.reasons import Code
 
 #: Returns the terms of a block's FROM and WHERE.

@@ -24,13 +24,13 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from airflow_mv.errors import ConfigurationError, JobError
-from airflow_mv.job.scratch import scratch_folder
 from airflow_mv.job.submit import (
     JARS_VARIABLE,
     OLDEST_JAVA,
     collector,
     jar_confs,
     log4j_properties,
+    scratch_folder,
     spark_defaults,
     write_properties,
 )

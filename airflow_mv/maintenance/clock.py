@@ -13,8 +13,8 @@ from airflow_mv.publish.layout import ChangedMetadata, EditAttempt, StorageLayou
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.script import MAX_AHEAD_MS
-from airflow_mv.spec.clock import corrected, is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import corrected, is_false, latest_ms
 from airflow_mv.spec.times import from_ms
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.maintenance.base_snapshots import release_base_snapshots
+from airflow_mv.maintenance.expire import release_base_snapshots
 from airflow_mv.maintenance.orphans import Collected, delete_all
 from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.new_storage import drop_storage

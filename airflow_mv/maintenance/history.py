@@ -22,10 +22,9 @@ import msgspec
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.catalog.evidence import Evidence
-from airflow_mv.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES
+from airflow_mv.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredFile
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import PastFilesOf
-from airflow_mv.catalog.stores import StoredFile
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.ledger import ledger_location
 from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script

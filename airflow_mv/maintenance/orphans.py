@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.files import StoredFile, leads_out, named
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
-from airflow_mv.catalog.stores import StoredFile, leads_out, named
 from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.maintenance.expire import Expired as Expired

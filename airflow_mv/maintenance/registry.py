@@ -14,9 +14,8 @@ from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.freshness.chains import observe_each
 from airflow_mv.freshness.each import left_out, while_answered
-from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation
-from airflow_mv.freshness.state import State
+from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY, State, lag, max_staleness_of
 from airflow_mv.redaction import shortened
 from airflow_mv.registry.filters import both, equal, one_of
 from airflow_mv.registry.model import MEASURED, RefreshRow, ViewRow

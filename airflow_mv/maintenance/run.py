@@ -10,14 +10,13 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
 from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.expire import count_old
+from airflow_mv.maintenance.expire import count_old, keep_base_snapshots
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.publish.refresh import DEFAULT_GRACE
 from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.maintenance_settings import most_files, most_old_snapshots
+from airflow_mv.spec.storage_settings import most_files, most_old_snapshots
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 log = logging.getLogger(__name__)

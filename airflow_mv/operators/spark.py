@@ -112,7 +112,7 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """Have a folder for the files of submissions, which contain credentials."""
-        from airflow_mv.job.scratch import scratch_folder
+        from airflow_mv.job.submit import scratch_folder
 
         with scratch_folder() as folder:
             self._scratch = folder

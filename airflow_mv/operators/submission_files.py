@@ -17,7 +17,7 @@ from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.catalog.stores import StoredFile
+    from airflow_mv.catalog.files import StoredFile
     from airflow_mv.script import Script
 
 

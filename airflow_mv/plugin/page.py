@@ -17,8 +17,8 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layou
 from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.freshness.chains import Chains
 from airflow_mv.freshness.expiry import expiries, warnings
-from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.freshness.status import history, how_to_read
 from airflow_mv.freshness.summaries import column_of, summary_of
 from airflow_mv.plugin import listing, runs

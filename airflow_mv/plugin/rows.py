@@ -11,8 +11,7 @@ from typing import Any
 
 from airflow_mv.freshness.each import ItemResult
 from airflow_mv.freshness.known import Pointer
-from airflow_mv.freshness.lag import Lag
-from airflow_mv.freshness.state import State
+from airflow_mv.freshness.state import Lag, State
 from airflow_mv.freshness.summary import Summary, by_name
 from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.spec.identifiers import Identifier

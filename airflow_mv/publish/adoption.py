@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.loaded import Holder
-from airflow_mv.catalog.table_views import definition_properties, view_in_table
+from airflow_mv.catalog.tables import definition_properties, view_in_table
 from airflow_mv.errors import AlreadyExistsError, CommitConflictError
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier

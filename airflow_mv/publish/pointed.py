@@ -18,10 +18,9 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.files import check_location, discard, join
-from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.files import discard
+from airflow_mv.catalog.places import check_confined, check_location, join, lies_in
 from airflow_mv.catalog.sql import VIEW
-from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.publish.layout import (
     Converted,
@@ -45,9 +44,16 @@ from airflow_mv.publish.refresh import (
     oldest_lasting_ms,
 )
 from airflow_mv.script import MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
-from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    corrected,
+    goes_back,
+    is_ahead,
+    latest_ms,
+    property_text,
+    refresh_tag,
+)
 from airflow_mv.spec.snapshots import with_head
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, with_properties

@@ -19,8 +19,8 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.layouts import RegisteredLayout
+from airflow_mv.catalog.places import beside_first
 from airflow_mv.catalog.sql import TABLE, VIEW
-from airflow_mv.catalog.untrusted_input import beside_first
 from airflow_mv.errors import (
     CatalogUnavailableError,
     InvalidMetadataError,
@@ -60,14 +60,15 @@ from airflow_mv.publish.refresh import (
     next_state,
 )
 from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script, rows_changed
-from airflow_mv.spec.clock import corrected, is_ahead
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
     STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
+    corrected,
     current_tag,
+    is_ahead,
     is_layout_ref,
     property_text,
     refresh_tag,

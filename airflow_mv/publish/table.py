@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.sql import TABLE
-from airflow_mv.catalog.table_views import definition_properties
+from airflow_mv.catalog.tables import definition_properties
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
 from airflow_mv.publish.adoption import release
 from airflow_mv.publish.layout import Converted, Entries, Unconverted, without

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_mv.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout
-from airflow_mv.catalog.untrusted_input import allowed_folders, check_places
+from airflow_mv.catalog.places import allowed_folders, check_places
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
 from airflow_mv.publish.adoption import AdoptTable
 from airflow_mv.publish.new_storage import removed_template

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from airflow_mv.freshness.changes import DIFFERABLE, Kind, Range, known_sum
+from airflow_mv.freshness.changes import DIFFERABLE, Kind, Range
 from airflow_mv.ivm import Appended, BaseRelation, Comparison, IncrementalQuery, Merged, Replaced, regenerated_sql
-from airflow_mv.refresh.cost import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
+from airflow_mv.refresh.plan import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
 from airflow_mv.script import (
     STAGING,
     DeltaStep,
@@ -26,6 +26,7 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.spec.table import known_sum
 from airflow_mv.sql.query import UNFILTERED, NestedView, ParsedQuery, selected
 
 #: A change that is broadcast to all tasks.

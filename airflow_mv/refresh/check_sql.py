@@ -21,8 +21,8 @@ from airflow_mv.ivm.functions import is_aggregate
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import ROWS, StagedCheck, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.column_names import refuse_metadata_columns
 from airflow_mv.sql.query import NestedView, PinnedTable, parse_query, parse_tree, pin_query
+from airflow_mv.sql.types import refuse_metadata_columns
 
 _SIGNS = {"geq_to": (">=",), "greater_than": (">",), "leq_to": ("<=",), "less_than": ("<",), "equal_to": (">=", "<=")}
 #: Limits that can be violated by a single row.

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from airflow_mv.checks import Check, stored_checks
-from airflow_mv.errors import CheckFailedError, JobError
+from airflow_mv.checks import CHECKS_PROPERTY, Check, read_checks
+from airflow_mv.errors import CheckFailedError, ConfigurationError, JobError
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.refresh.check_sql import Subject, compile_checks
@@ -154,3 +154,25 @@ def _has_rows_to_compare(observation: Observation) -> bool:
     freshness = observation.freshness
     is_ours = freshness.state not in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)
     return is_ours and all(item.part.computed for item in freshness.parts)
+
+
+def stored_checks(properties: Mapping[str, str], *, view: str) -> tuple[Check, ...]:
+    """Read the checks in a view's property. Functions are refused: who may set a property must not be able to run code.
+
+    Args:
+        properties: The view's properties.
+        view: The view's name, for messages.
+
+    Raises:
+        ConfigurationError: A check is not valid, or is a function.
+    """
+    text, source = properties.get(CHECKS_PROPERTY), f"view {view}, property {CHECKS_PROPERTY}"
+    if text is None:
+        return ()
+    found = read_checks(text, source=source)
+    for check in found:
+        if check.kind == "python":
+            raise ConfigurationError(
+                f"{source}: {check.name} is a function, which a property must not name; give it to the operator"
+            )
+    return found

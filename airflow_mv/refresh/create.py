@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_mv.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
-from airflow_mv.catalog.files import join
-from airflow_mv.catalog.untrusted_input import check_confined
+from airflow_mv.catalog.places import check_confined, join
 from airflow_mv.errors import (
     AlreadyExistsError,
     ClockError,
@@ -38,12 +37,15 @@ from airflow_mv.publish.new_storage import (
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.refresh.checks import require_fitting
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.definition_changes import NewDefinition, NewProperties
-from airflow_mv.refresh.empty_storage import known_table, write_table
-from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, resolve_query
+from airflow_mv.refresh.definition import (
+    Definition,
+    NewDefinition,
+    NewProperties,
+    check_interval_column,
+    check_properties,
+)
+from airflow_mv.refresh.resolved import ResolvedQuery, columns_given_again, known_table, resolve_query, write_table
 from airflow_mv.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
-from airflow_mv.refresh.view_properties import check_interval_column, check_properties
 from airflow_mv.script import MAX_AHEAD_MS, METADATA_COLUMNS, Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
@@ -51,9 +53,14 @@ from airflow_mv.spec.materialized_view import (
     PARTITIONING_PROPERTY,
     storage_table_field,
 )
-from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.reasons import Reason
-from airflow_mv.spec.storage_settings import FORMAT_VERSION, STORAGE_PREFIX, sort_order, storage_properties
+from airflow_mv.spec.storage_settings import (
+    FORMAT_VERSION,
+    STORAGE_PREFIX,
+    partition_transform,
+    sort_order,
+    storage_properties,
+)
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
     DIALECT,

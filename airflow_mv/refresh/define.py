@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Literal, get_args
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
+from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -20,13 +20,14 @@ from airflow_mv.errors import (
     RefusedLocationError,
 )
 from airflow_mv.refresh.adopt import adopt as adopt_table
+from airflow_mv.refresh.checks import stored_checks
 from airflow_mv.refresh.create import change_settings, comments_of, create, names_the_same, possible
 from airflow_mv.refresh.definition import NEW_STRATEGY, Definition
 from airflow_mv.refresh.statements import wanted_partitioning
 from airflow_mv.script import Stager
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
-from airflow_mv.spec.partitioning import partition_transform
+from airflow_mv.spec.storage_settings import partition_transform
 from airflow_mv.spec.stored import shown
 from airflow_mv.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
 from airflow_mv.sql.translation import spark_sql

@@ -3,19 +3,61 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
 from airflow_mv.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.catalog.rest import NAMES_NO_VIEWS
-from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
+from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of
 from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.freshness.state import (
+    MAX_STALENESS_PROPERTY,
+    ON_SCHEMA_CHANGE_PROPERTY,
+    max_staleness_of,
+    on_schema_change,
+)
 from airflow_mv.publish.new_storage import NewStorage
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import MAX_AGE_PROPERTY, MAX_COUNT_PROPERTY, history_limits
+from airflow_mv.publish.view_change import SUMMARY, ViewChange, time_of_change
+from airflow_mv.refresh.checks import stored_checks
+from airflow_mv.refresh.choose import MAX_FULL_BYTES_PROPERTY, ON_FALLBACK_PROPERTY, UP_TO_PROPERTY, Policy
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, TIME_TRAVEL_PROPERTY, ViewSettings, property_text
-from airflow_mv.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY
+from airflow_mv.spec.materialized_view import (
+    OWN_PROPERTIES,
+    PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ViewSettings,
+    property_text,
+    storage_table_field,
+)
+from airflow_mv.spec.refresh_state import DEFAULT_DIALECT, REFRESH_STATE_PROPERTY, require_dialect
+from airflow_mv.spec.storage_settings import (
+    COMPACT_PROPERTY,
+    EXPIRE_PROPERTY,
+    KEEP_PROPERTY,
+    SORT_PROPERTY,
+    STORAGE_PREFIX,
+    kept_for,
+    most_files,
+    most_old_snapshots,
+    sort_order,
+)
+from airflow_mv.spec.view import (
+    CHANGE_ID,
+    COMMENT_PROPERTY,
+    DIALECTS_PROPERTY,
+    TRANSPILE_PROPERTY,
+    ViewMetadata,
+    replace_version,
+    with_storage_table,
+    with_view_properties,
+)
+from airflow_mv.sql.intervals import COLUMN_PROPERTY, interval_column
 from airflow_mv.sql.translation import known_dialects, texts
 
 #: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
@@ -195,3 +237,194 @@ def _lacking(catalog: MaterializedViewCatalog, layout: StoredLayout) -> str:
     if layout.swaps_pointers:
         return "cannot compare and swap the pointer of a view"
     return "has no views" if catalog.tells_locations else f"has no views {NAMES_NO_VIEWS}"
+
+
+# ----------- The view properties that this package reads are checked before anything is made, not by the first refresh
+
+
+_PREFIX = "airflow-mv."
+#: All that a user may set, besides those that begin with :data:`STORAGE_PREFIX`.
+SETTABLE = frozenset(
+    {
+        CHECKS_PROPERTY,
+        COLUMN_PROPERTY,
+        COMPACT_PROPERTY,
+        DIALECTS_PROPERTY,
+        EXPIRE_PROPERTY,
+        KEEP_PROPERTY,
+        MAX_AGE_PROPERTY,
+        MAX_COUNT_PROPERTY,
+        MAX_FULL_BYTES_PROPERTY,
+        MAX_STALENESS_PROPERTY,
+        ON_FALLBACK_PROPERTY,
+        ON_SCHEMA_CHANGE_PROPERTY,
+        REFRESH_STATE_PROPERTY,
+        SORT_PROPERTY,
+        TIME_TRAVEL_PROPERTY,
+        TRANSPILE_PROPERTY,
+        UP_TO_PROPERTY,
+    }
+)
+
+
+def check_properties(properties: Mapping[str, str], *, view: str) -> None:
+    """Refuse a property that has a wrong value, or whose name begins with ``airflow-mv.`` and that nothing reads.
+
+    Args:
+        properties: Those that a user gives.
+        view: For messages.
+
+    Raises:
+        ConfigurationError: Names the property, its value and what it may be.
+    """
+    for key in properties:
+        _check_name(key, view)
+    if (text := properties.get(TIME_TRAVEL_PROPERTY, "true")).lower() not in ("true", "false"):
+        raise ConfigurationError(f"view {view}, property {TIME_TRAVEL_PROPERTY}: {text!r} is not true or false")
+    history_limits({**properties, TIME_TRAVEL_PROPERTY: "true"}, view=view)
+    on_schema_change(properties, view=view)
+    Policy.of(properties, view=view)
+    max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
+    kept_for(properties, view=view)
+    most_files(properties, view=view)
+    most_old_snapshots(properties, view=view, default=None)
+    known_dialects([properties[TRANSPILE_PROPERTY]] if TRANSPILE_PROPERTY in properties else [])
+    require_dialect(properties.get(REFRESH_STATE_PROPERTY, DEFAULT_DIALECT), view=view)
+
+
+def _check_name(key: str, view: str) -> None:
+    known = key in SETTABLE or key in OWN_PROPERTIES or key.startswith(STORAGE_PREFIX)
+    if key.startswith(_PREFIX) and not known:
+        close = get_close_matches(key, SETTABLE, 1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigurationError(f"view {view}: there is no property {key}{meant}")
+
+
+def check_interval_column(fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str) -> None:
+    """Refuse an interval column that the view does not have, or whose type has no intervals.
+
+    Args:
+        fields: The view's columns, as its schema holds them.
+        properties: The view's.
+        view: For messages.
+
+    Raises:
+        ConfigurationError: Names the columns that are suitable.
+    """
+    if COLUMN_PROPERTY in properties:
+        interval_column(fields, properties, view=view)
+
+
+# ------------------------------- The changes by which a view gets another definition: a new version, or new properties
+
+
+class NewDefinition(ViewChange):
+    """A new version and its properties in one commit, recognized by an id in the version's summary.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view.
+        sql: The query, by dialect.
+        context: A name in the catalog and the namespace in which the query's short names are resolved.
+        columns: A table with the query's columns.
+        definition: The view's new definition.
+        storage: The new storage table; ``None`` if the view keeps its present one.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        existing: LoadedView,
+        sql: Mapping[str, str],
+        context: Identifier,
+        columns: NewStorage,
+        definition: Definition,
+        *,
+        storage: NewStorage | None,
+        effects: Effects,
+    ) -> None:
+        super().__init__(catalog, existing, "its new definition", effects, storage)
+        self._sql, self._columns, self._definition, self._storage = sql, columns, definition, storage
+        self._context = context
+        self._settings = existing.materialized
+        self._id = uuid.uuid4().hex
+
+    def wanted(self, view: LoadedView) -> ViewMetadata | None:
+        """Return the view with the new version, unless its history already has this version."""
+        metadata = view.metadata
+        if metadata.has_version_of(self._id):
+            return None
+        definition, storage, fields = self._definition, self._storage, self._columns.fields
+        wanted = definition.view_properties(storage, self._settings) if storage else definition.properties_on(view)
+        if (
+            self._sql.items() <= metadata.current_version.texts.items()
+            and _namespace(view.context) == _namespace(self._context)
+            and list(metadata.schema_.fields) == fields
+            and _has(view, wanted)
+        ):
+            return None
+        changed = with_view_properties(metadata, wanted)
+        return replace_version(
+            changed,
+            schema={"type": "struct", "fields": fields},
+            sql=self._sql,
+            default_catalog=self._context.catalog,
+            default_namespace=self._context.namespace,
+            summary={**SUMMARY, CHANGE_ID: self._id},
+            now_ms=time_of_change(self._catalog, metadata.location, self.effects),
+            storage_table=storage_table_field(changed.properties, view.identifier),
+        )
+
+
+class NewProperties(ViewChange):
+    """New properties, and a new storage table if one was made. The definition stays.
+
+    A storage table with another name gives the view a new version, because a version names its storage table. Setting
+    properties is idempotent: the properties themselves show whether the change has landed.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view.
+        definition: The view's new definition.
+        effects: Clock, sleep and jitter.
+        storage: The new storage table; ``None`` if the view keeps its present one.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        existing: LoadedView,
+        definition: Definition,
+        effects: Effects,
+        storage: NewStorage | None = None,
+    ) -> None:
+        name = "its new properties" if storage is None else "its new storage table"
+        super().__init__(catalog, existing, name, effects, storage)
+        self._definition, self._storage, self._id = definition, storage, uuid.uuid4().hex
+
+    def wanted(self, view: LoadedView) -> ViewMetadata | None:
+        """Return the view with the properties, unless it has them."""
+        definition, storage = self._definition, self._storage
+        if storage is None or storage.is_named_by(view):
+            properties = definition.properties_on(view)
+        else:
+            properties = definition.view_properties(storage, view.settings)
+        if _has(view, properties):
+            return None
+        changed = with_view_properties(view.metadata, properties)
+        sort_order(changed.properties, changed.schema_.names, view=str(view.identifier))  # refuses unknown columns
+        dropped = view.settings is not None and changed.current_version.stored_in is None
+        if storage is None or dropped:  # by a server or a writer that keeps only the fields that it knows
+            return changed
+        now_ms = time_of_change(self._catalog, changed.location, self.effects)
+        named = storage_table_field(changed.properties, view.identifier)
+        return with_storage_table(changed, named, summary={**SUMMARY, CHANGE_ID: self._id}, now_ms=now_ms)
+
+
+def _namespace(name: Identifier) -> tuple[str | None, tuple[str, ...]]:
+    return name.catalog, name.namespace
+
+
+def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:
+    return all(view.metadata.properties.get(key) == value for key, value in properties.items())

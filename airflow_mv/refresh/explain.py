@@ -13,8 +13,8 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.refresh.advice import Advice, advise
 from airflow_mv.refresh.choose import Policy
-from airflow_mv.refresh.cost import StoredCost
 from airflow_mv.refresh.definition import AcceptQuery
+from airflow_mv.refresh.plan import StoredCost
 from airflow_mv.refresh.prospects import Change, Prospect, Setting, output_types, prospects
 from airflow_mv.refresh.resolved import ResolvedQuery, resolve_query
 from airflow_mv.spec.identifiers import Identifier

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.catalog.loaded import LoadedStorage
-from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, copying, known_sum
+from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, copying
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable
 from airflow_mv.refresh.candidates import (
@@ -21,16 +21,15 @@ from airflow_mv.refresh.candidates import (
     base_costs,
     candidate,
 )
-from airflow_mv.refresh.cost import SMALL_STORAGE, Estimate, StoredCost, full_cost
 from airflow_mv.refresh.inputs import RefreshInputs
+from airflow_mv.refresh.plan import SMALL_STORAGE, Estimate, StoredCost, full_cost
 from airflow_mv.refresh.statements import place_names
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.spec.table import TableMetadata, snapshots_between
-from airflow_mv.sql.column_names import uses_in
+from airflow_mv.spec.table import TableMetadata, known_sum, snapshots_between
 from airflow_mv.sql.query import filtered_floats
-from airflow_mv.sql.types import Accesses, columns_of, is_same_for, rebound_columns, unknown_type
+from airflow_mv.sql.types import Accesses, columns_of, is_same_for, rebound_columns, unknown_type, uses_in
 
 #: Why all rows are recomputed, also those of a fresh view.
 OTHER_STORAGE = Reason(Code.SCHEMA_CHANGED, "the storage table's columns or partitioning are not the view's")

@@ -13,20 +13,18 @@ from typing import Literal
 from airflow_mv.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.statistics import FileStatistics
 from airflow_mv.checks import Check
-from airflow_mv.freshness.changes import known_sum
 from airflow_mv.freshness.observe import Observation, observe, require_readable
 from airflow_mv.freshness.state import ObservedTable, Pins, State
 from airflow_mv.refresh.candidates import Statistics
-from airflow_mv.refresh.cost import Estimate, full_cost
+from airflow_mv.refresh.plan import Estimate, full_cost
 from airflow_mv.refresh.statements import PinnedQuery, partition_transforms, pin, pinned_tables, wanted_partitioning
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
 from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
-from airflow_mv.spec.table import TableMetadata, same_columns
+from airflow_mv.spec.table import TableMetadata, known_sum, same_columns
 from airflow_mv.sql.query import Dependencies, PinnedTable, filtered_floats, selected
-from airflow_mv.sql.star_expansion import ColumnLists, Schemas, expand_stars
-from airflow_mv.sql.types import columns_of, rebound_columns
+from airflow_mv.sql.types import ColumnLists, Schemas, columns_of, expand_stars, rebound_columns
 
 #: What happens if an incremental view would have to be recomputed in full.
 FallbackPolicy = Literal["full", "fail", "skip"]

@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.documents import check_fields, id_text, json_object, json_objects, read
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.freshness.changes import Kind, Range, Size
 from airflow_mv.freshness.state import BaseTableChange, State
-from airflow_mv.refresh.cost import Estimate
 from airflow_mv.script import CheckResult, Script, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.spec.reasons import Code, Mode, Reason, fallback
+from airflow_mv.spec.table import known_sum
+from airflow_mv.spec.units import human
 
 #: Namespace of refresh ids.
 _REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
@@ -268,3 +271,251 @@ class RefreshResult:
             "lag_seconds": self.lag_seconds,
             "checks": [result.summary() for result in self.checks],
         }
+
+
+# --------------- Estimate the cost of a refresh from metadata, well enough to separate cheap modes from expensive ones
+
+
+#: Bytes of Parquet that two cores scan and filter in a second, for a query that reads some of the columns.
+_SCAN = 300e6
+#: Bytes that they scan, join, aggregate and write in a second, in a full refresh of an ordinary query.
+_COMPUTE = 55e6
+#: Bytes of rows that they compare in a second by all values. A comparison by row ids takes little longer than the scan.
+_COMPARE = 28e6
+#: Seconds to find changed rows by their ids, even one row.
+_FIXED_ROW_IDS = 0.5
+#: A row that is read at its position, among others that are not read, takes as long as so many rows of whole files.
+_BY_POSITION = 4
+#: Changed rows that they take from scans, and find among the stored rows, in a second. Those that are compared by all
+#: values are counted by their bytes.
+_CHANGED_ROWS = 75e3
+#: Bytes of stored rows that they find by value, and rewrite, in a second.
+_REWRITE = 4e6
+#: Bytes of stored rows in which they find few rows by value, to delete them where they are, in a second.
+_LOCATE = 20e6
+#: Seconds for the jobs that do so, even for one row.
+_FIXED_LOCATE = 1.0
+#: With a larger share of the stored rows, whole files of them are rewritten.
+_FEW = 0.1
+#: Seconds that a statement without data takes: planning, scheduling, commit.
+_FIXED_FULL = 0.5
+_FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
+#: Seconds to prepare the change of one table.
+_FIXED_DELTA = 0.15
+#: The range of the factors that are learned and used.
+_LEAST_FACTOR, _MOST_FACTOR = 0.1, 6.0
+#: One refresh counts as at most so many times slower or faster than its estimate: it may be an outlier, such as the
+#: start of a cluster or an overloaded hour.
+_MOST_SEEN = 4.0
+#: Up to this size, rewriting a stored table takes as long as patching it.
+SMALL_STORAGE = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimated cost of one refresh mode.
+
+    Args:
+        mode: The mode.
+        seconds: On the machine of the constants, in a warm session; ``None`` if the bytes are unknown.
+        bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
+        rows_changed: Rows of base tables that changed; ``None``: not known.
+        factor: The measured duration of the view's refreshes in this mode, divided by the bare estimate. It is
+            contained in ``seconds``.
+    """
+
+    mode: str
+    seconds: float | None
+    bytes_read: int | None
+    rows_changed: int | None
+    factor: float = 1.0
+
+    def corrected(self, factors: Mapping[str, float]) -> Estimate:
+        """Return the estimate, corrected by the measured factors.
+
+        Args:
+            factors: By mode.
+        """
+        known = _bounded(factors.get(self.mode, 1.0))
+        return self if self.seconds is None else replace(self, seconds=round(self.seconds * known, 3), factor=known)
+
+    def factor_of(self, seconds: float) -> float | None:
+        """Return the new factor after a refresh of this duration; ``None`` if it had no estimate.
+
+        The geometric mean of the old and the measured factor. After a full refresh that was faster than estimated, the
+        measured factor itself: a full refresh is never fast by accident. It may be slow by accident, because a view's
+        first refresh is a full one, in a session that has just started. So after a slower one the old factor counts
+        twice. An incremental refresh may also be fast by accident, because changes differ. No single refresh decides:
+        its part is bounded, and so is the factor, as it is used.
+        """
+        if self.seconds is None:
+            return None
+        seen = min(seconds / self.seconds, _MOST_SEEN)
+        if self.mode == "full":
+            return round(_bounded(self.factor * (seen if seen < 1 else seen ** (1 / 3))), 3)
+        return round(_bounded(self.factor * math.sqrt(max(seen, 1 / _MOST_SEEN))), 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "mode": self.mode,
+            "seconds": self.seconds,
+            "bytes_read": self.bytes_read,
+            "rows_changed": self.rows_changed,
+            "factor": self.factor,
+        }
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.mode} unknown, because the size of a base table is unknown"
+        return f"{self.mode} {self.seconds:.1f} s for {human(self.bytes_read)}"
+
+
+def _bounded(factor: float) -> float:
+    return min(max(factor, _LEAST_FACTOR), _MOST_FACTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCost:
+    """A base table in an estimate.
+
+    Args:
+        range: The change; ``None`` if the table did not change.
+        total_bytes: Bytes of its files now; ``None``: not known.
+        has_row_ids: Whether its rows have ids, so that copied ones are recognized.
+        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
+    """
+
+    range: Range | None
+    total_bytes: int | None
+    has_row_ids: bool = False
+    rows_copied: int | None = None
+
+    @property
+    def changed_bytes(self) -> int | None:
+        """The most bytes that comparing the two snapshots reads; ``None``: not known."""
+        if self.range is None:
+            return 0
+        size = self.range.size
+        if self.range.only_appends:
+            return self.total_bytes if size.bytes_added is None else size.bytes_added
+        return self._at_most_both((size.bytes_added, size.bytes_removed, size.bytes_touched))
+
+    @property
+    def compare_seconds(self) -> float | None:
+        """Seconds to compare rows: of files that only one of the two snapshots has, and deleted rows of other files.
+
+        Rows of other files are counted several times, because they take longer. ``None``: not known.
+        """
+        if self.range is None or self.range.only_appends:
+            return 0.0
+        size = self.range.size
+        if self.has_row_ids and not size.bytes_touched:
+            rows = 0 if self.rows_copied is None else self.changed_rows or 0
+            return _FIXED_ROW_IDS + rows / _CHANGED_ROWS
+        deleted = size.bytes_touched
+        if deleted and None not in (size.rows_deleted, size.total_rows):
+            rows, total = size.rows_deleted or 0, size.total_rows or 0
+            deleted = _BY_POSITION * deleted * min(rows, total) // max(total, 1)
+        compared = self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
+        return None if compared is None else compared / _COMPARE + self._rows_by_position(size) / _CHANGED_ROWS
+
+    def _rows_by_position(self, size: Size) -> float:
+        """About how many rows have changed, without those of rewritten files, if rows were deleted by position."""
+        if not size.bytes_touched or not self.total_bytes:
+            return 0.0
+        # Without removed data files, the removed bytes are those of delete files.
+        removed = 0 if size.files_removed == 0 else size.bytes_removed or 0
+        rewritten = (size.total_rows or 0) * removed / self.total_bytes
+        return max((self.changed_rows or 0) - 2 * rewritten, 0.0)
+
+    def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
+        """At most both snapshots are read, which have about the same size."""
+        known = known_sum(sizes)
+        if self.total_bytes is None:
+            return known
+        both = 2 * max(self.total_bytes, 1)
+        return both if known is None else min(known, both)
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether one scan of its files can find its change and the rows that match changes of other tables."""
+        if self.range is None:
+            return False
+        return bool(self.range.size.bytes_touched or (self.has_row_ids and self.range.kind == Kind.REWRITTEN))
+
+    @property
+    def changed_rows(self) -> int | None:
+        """Rows added or removed, without copied ones if their number is known; ``None``: unknown."""
+        if self.range is None:
+            return 0
+        rows = known_sum((self.range.size.rows_added, self.range.size.rows_deleted))
+        return None if rows is None else max(rows - 2 * (self.rows_copied or 0), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCost:
+    """The storage table in an estimate.
+
+    Args:
+        bytes: Bytes of its files.
+        rows: Rows in them.
+    """
+
+    bytes: int
+    rows: int
+
+
+def full_cost(total_bytes: int | None, *, rows_changed: int | None = 0) -> Estimate:
+    """Estimate a full refresh.
+
+    Args:
+        total_bytes: Bytes of the base tables' files; ``None``: not known.
+        rows_changed: For the plan.
+    """
+    seconds = None if total_bytes is None else _FIXED_FULL + total_bytes / _COMPUTE
+    return Estimate("full", seconds, total_bytes, rows_changed)
+
+
+def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -> Estimate:
+    """Estimate an incremental refresh.
+
+    Args:
+        mode: ``append``, ``merge`` or ``replace-keys``.
+        bases: All base tables.
+        stored: The rows of the view.
+    """
+    changed = [base for base in bases if base.range is not None]
+    rows = known_sum(base.changed_rows for base in changed)
+    delta = known_sum(base.changed_bytes for base in changed)
+    comparing = [base.compare_seconds for base in changed]
+    others = known_sum(base.total_bytes for base in bases)
+    if delta is None or None in comparing or others is None:
+        return Estimate(mode, None, None, rows)
+    # The change of each table is joined with the whole other tables: once for each changed table.
+    read = delta + sum(others - (base.total_bytes or 0) for base in changed)
+    largest = max(changed, key=lambda base: base.total_bytes or 0, default=None)
+    if largest is not None and largest.is_read_once:
+        read -= (len(changed) - 1) * (largest.total_bytes or 0)
+    seconds = sum(filter(None, comparing))
+    if mode == "replace-keys":
+        # The rows of the affected keys are searched in all base tables and in the stored rows.
+        read += others + stored.bytes
+        # At most as many keys are affected as rows changed. With few large groups, all of them are.
+        affected = 1.0 if rows is None else min(rows / max(stored.rows, 1), 1.0)
+        seconds += affected * others / _COMPUTE + _written(stored, affected)
+    elif mode == "merge":
+        read += stored.bytes
+        if not all(base.range.only_appends for base in changed if base.range):
+            # Scattered deletes touch all files of the stored rows.
+            few = rows is not None and rows <= _FEW * stored.rows
+            seconds += _written(stored, _FEW if few and stored.bytes > SMALL_STORAGE else 1.0)
+    seconds += _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN
+    return Estimate(mode, round(seconds, 3), read, rows)
+
+
+def _written(stored: StoredCost, share: float) -> float:
+    """Return the seconds to find and replace a share of the stored rows, which are anywhere in them."""
+    if stored.bytes > SMALL_STORAGE and share <= _FEW:
+        return _FIXED_LOCATE + stored.bytes / _LOCATE
+    return share * stored.bytes / _REWRITE

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size, between, known_sum
+from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size, between
 from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery, output_of
 from airflow_mv.refresh.candidates import (
@@ -27,11 +27,11 @@ from airflow_mv.refresh.candidates import (
     relations_of,
 )
 from airflow_mv.refresh.choose import Choice, Policy, by_cost
-from airflow_mv.refresh.cost import Estimate, StoredCost, full_cost, incremental_cost
 from airflow_mv.refresh.incremental import Alternatives
+from airflow_mv.refresh.plan import Estimate, StoredCost, full_cost, incremental_cost
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, known_sum
 from airflow_mv.spec.units import human
 from airflow_mv.sql.query import NestedView, ParsedQuery
 

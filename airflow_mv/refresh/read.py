@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import repairable
 from airflow_mv.catalog.damage import Sized, check_snapshots, store_of
-from airflow_mv.catalog.stores import parsed
+from airflow_mv.catalog.files import parsed
 from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,

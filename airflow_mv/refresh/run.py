@@ -26,8 +26,8 @@ from airflow_mv.errors import (
     QueryValueError,
     RefreshRefusedError,
 )
-from airflow_mv.freshness.drift import on_schema_change
 from airflow_mv.freshness.observe import load_dependencies, observe, query_of
+from airflow_mv.freshness.state import on_schema_change
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.layouts import layout_of
@@ -39,10 +39,10 @@ from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import EarlierRound
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script, Stager
-from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
+from airflow_mv.spec.materialized_view import is_false, latest_ms
 from airflow_mv.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order

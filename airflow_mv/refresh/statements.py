@@ -25,10 +25,10 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
-from airflow_mv.spec.partitioning import partition_transform
 from airflow_mv.spec.storage_settings import (
     SortColumn,
     missing_properties,
+    partition_transform,
     possible_properties,
     sort_order_of,
     write_order,

@@ -31,9 +31,9 @@ from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.column_names import grouping_columns
 from airflow_mv.sql.intervals import condition
 from airflow_mv.sql.query import pin_query
+from airflow_mv.sql.types import grouping_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,16 +25,16 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.durability import flush, local_path
-from airflow_mv.catalog.files import join
-from airflow_mv.catalog.places import lies_in
-from airflow_mv.catalog.stores import is_local
-from airflow_mv.catalog.untrusted_input import (
+from airflow_mv.catalog.files import flush, local_path
+from airflow_mv.catalog.limits import require_no_writer
+from airflow_mv.catalog.places import (
     allowed_folders,
     check_confined,
     check_places,
+    is_local,
+    join,
+    lies_in,
     metadata_folders,
-    require_no_writer,
 )
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 from airflow_mv.registry.model import Kind

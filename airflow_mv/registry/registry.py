@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import discard, join
-from airflow_mv.catalog.stores import StoredFile
+from airflow_mv.catalog.files import StoredFile, discard
+from airflow_mv.catalog.places import join
 from airflow_mv.errors import (
     CommitConflictError,
     ConfigurationError,

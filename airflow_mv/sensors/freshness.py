@@ -12,7 +12,7 @@ from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.freshness.lag import Readiness
+from airflow_mv.freshness.state import Readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.links import MaterializedViewLink

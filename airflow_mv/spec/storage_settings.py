@@ -11,10 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
 
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.errors import ConfigurationError, InvalidQueryError
 from airflow_mv.quoting import quote
+from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.times import duration
 
 #: View properties ``airflow-mv.storage.<table property>``.
 STORAGE_PREFIX = "airflow-mv.storage."
@@ -181,3 +185,128 @@ def write_order(order: Sequence[SortColumn], *, partitioned: bool, distributed: 
     if distributed:
         return f"WRITE LOCALLY ORDERED BY {columns}"
     return f"WRITE {'DISTRIBUTED BY PARTITION LOCALLY ' if partitioned else ''}ORDERED BY {columns}"
+
+
+# ---------------------------------------------------------- Partition fields as users write them, such as ``days(ts)``
+
+
+_TRANSFORM = re.compile(
+    r"\s*(?:(?P<name>\w+)\s*\(\s*(?:(?P<width>[0-9]{1,10})\s*,\s*)?(?P<argument>\w+|`(?:[^`]|``)+`)\s*\)"
+    r"|(?P<column>\w+|`(?:[^`]|``)+`))\s*"
+)
+_TIME_TRANSFORMS = {word: f"{unit}s" for unit in ("year", "month", "day", "hour") for word in (unit, f"{unit}s")}
+_WIDTH_TRANSFORMS = ("bucket", "truncate")
+_MAX_WIDTH = 2**31 - 1
+
+
+class PartitionField(NamedTuple):
+    """One partition field.
+
+    Args:
+        column: The column.
+        transform: ``years``, ``months``, ``days``, ``hours``, ``bucket`` or ``truncate``; empty for the value itself.
+        width: The number of buckets, or the width that values are cut to; else 0.
+    """
+
+    column: str
+    transform: str = ""
+    width: int = 0
+
+
+def partition_field(text: str) -> PartitionField:
+    """Read one partition field, such as ``days(ts)``.
+
+    Args:
+        text: A column, or ``years``, ``months``, ``days``, ``hours`` of a column, or ``bucket`` or
+            ``truncate`` of a width and a column. Spark finds the column when the table is created.
+
+    Raises:
+        InvalidQueryError: It is not one of these.
+    """
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
+        raise _no_transform(text)
+    column = _column(match["argument"] or match["column"])
+    if match["name"] is None:
+        return PartitionField(column)
+    name, width = match["name"].lower(), match["width"]
+    if name in _TIME_TRANSFORMS and width is None:
+        return PartitionField(column, _TIME_TRANSFORMS[name])
+    if name in _WIDTH_TRANSFORMS and width is not None and 0 < int(width) <= _MAX_WIDTH:
+        return PartitionField(column, name, int(width))
+    raise _no_transform(text)
+
+
+def partition_transform(text: str) -> str:
+    """Check one partition field, such as ``days(ts)``, and return it with its column quoted.
+
+    Args:
+        text: As for :func:`partition_field`.
+
+    Raises:
+        InvalidQueryError: It is not one of these.
+    """
+    column, transform, width = partition_field(text)
+    argument = f"{width}, {quote(column)}" if width else quote(column)
+    return f"{transform}({argument})" if transform else argument
+
+
+def _column(written: str) -> str:
+    return written[1:-1].replace("``", "`") if written.startswith("`") else written
+
+
+def _no_transform(text: str) -> InvalidQueryError:
+    return InvalidQueryError(
+        f"partition field {text!r}: write a column, years(c), months(c), days(c), hours(c), "
+        f"bucket(number, c) or truncate(number, c)"
+    )
+
+
+# ----------------- The view properties that say what follows a refresh: maintenance, and tags that keep base snapshots
+
+
+#: With how many files, or old snapshots, of its storage table a refresh is followed by maintenance.
+COMPACT_PROPERTY = "airflow-mv.maintenance.compact-files"
+EXPIRE_PROPERTY = "airflow-mv.maintenance.expire-snapshots"
+#: The value of :data:`EXPIRE_PROPERTY` of a view that only commands and tasks maintain.
+NEVER = "never"
+#: For how long after a refresh the base tables keep the snapshots that the rows were computed from.
+KEEP_PROPERTY = "airflow-mv.keep-base-snapshots"
+
+
+def most_files(properties: Mapping[str, str], *, view: str) -> int | None:
+    """Return how many files may stay without a compaction; ``None``: any number.
+
+    Raises:
+        ConfigurationError: It is not a whole number of at least 1.
+    """
+    return _bound(properties, COMPACT_PROPERTY, view)
+
+
+def most_old_snapshots(properties: Mapping[str, str], *, view: str, default: int | None) -> int | None:
+    """Return how many old snapshots may stay; ``None``: any number.
+
+    Raises:
+        ConfigurationError: It is neither ``never`` nor a whole number of at least 1.
+    """
+    if properties.get(EXPIRE_PROPERTY, "").strip() == NEVER:
+        return None
+    return _bound(properties, EXPIRE_PROPERTY, view) or default
+
+
+def kept_for(properties: Mapping[str, str], *, view: str) -> timedelta | None:
+    """Return for how long base snapshots are kept; ``None``: they are not.
+
+    Raises:
+        ConfigurationError: It is not a length of time.
+    """
+    return duration(properties.get(KEEP_PROPERTY), what=f"view {view}, property {KEEP_PROPERTY}")
+
+
+def _bound(properties: Mapping[str, str], key: str, view: str) -> int | None:
+    text = properties.get(key)
+    if text is None:
+        return None
+    if (number := whole_number(text.strip(), 0)) < 1:
+        raise ConfigurationError(f"view {view}, property {key}: {text!r} is not a whole number of at least 1")
+    return number

@@ -8,7 +8,7 @@ snapshots is read in milliseconds because everything else is skipped, and so are
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
@@ -632,3 +632,13 @@ def with_properties(
         "metadata-log": log[-limit:],
         **({"refs": {**kept, **refs}} if refs or len(kept) < len(old) else {}),
     }
+
+
+def known_sum(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum of some numbers, or ``None`` if one of them is not known."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total

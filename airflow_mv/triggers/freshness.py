@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.freshness.lag import Readiness, readiness
+from airflow_mv.freshness.state import Readiness, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.times import parse_time

@@ -35,7 +35,7 @@ from airflow_mv.operators.application import RunEnds, _alive
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.refresh.application import ApplicationFolder
 from airflow_mv.script import Outcome, Script, location_of
-from airflow_mv.spec.maintenance_settings import COMPACT_PROPERTY
+from airflow_mv.spec.storage_settings import COMPACT_PROPERTY
 from airflow_mv.triggers import SharedApplicationTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
@@ -339,7 +339,7 @@ def test_a_compaction_after_a_refresh_is_waited_for_in_the_worker(
     sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A task that is executed again would find the view fresh: no compaction, and no event of the refresh."""
-    monkeypatch.setattr("airflow_mv.maintenance.small_files.MIN_FILES", 1)
+    monkeypatch.setattr("airflow_mv.maintenance.compact.MIN_FILES", 1)
     sales.view("parts", partition_by=["region"], properties={COMPACT_PROPERTY: "1"})
     task = refreshing(monkeypatch, deferrable=True, view="lake.sales.parts")
     with pytest.raises(TaskDeferred) as deferred:

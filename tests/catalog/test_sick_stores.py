@@ -15,13 +15,12 @@ import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import insert
 
-from airflow_mv.catalog import database_limits, store_deadlines, untrusted_input
+from airflow_mv.catalog import database_limits, store_deadlines
 from airflow_mv.catalog import files as file_stores
-from airflow_mv.catalog.files import GuardedIO, MetadataFiles
-from airflow_mv.catalog.limits import STORE_TIMEOUT
+from airflow_mv.catalog import limits as untrusted_input
+from airflow_mv.catalog.files import GuardedIO, MetadataFiles, on_disk
 from airflow_mv.catalog.places import lies_elsewhere
-from airflow_mv.catalog.store_deadlines import MAX_CALLS
-from airflow_mv.catalog.stores import on_disk
+from airflow_mv.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
 from airflow_mv.freshness.alerts import Watched, freshness_slos
 from airflow_mv.maintenance.drop import purge

@@ -30,7 +30,7 @@ from airflow_mv.catalog import database_limits as waits
 from airflow_mv.catalog.catalog import catalog_errors
 from airflow_mv.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, RESPONSE_TIMEOUT, SERVER_LIMITS
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.limits import with_store_limits
+from airflow_mv.catalog.store_deadlines import with_store_limits
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.freshness.status import status
 from airflow_mv.publish import publish

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from airflow_mv.cli import show
 from airflow_mv.cli.context import out
-from airflow_mv.refresh.cost import Estimate
+from airflow_mv.refresh.plan import Estimate
 from airflow_mv.spec.reasons import Code, Reason
 
 _CHANGE = {

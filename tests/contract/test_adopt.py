@@ -23,15 +23,15 @@ from airflow_mv.errors import (
 )
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
 from airflow_mv.maintenance.drop import drop, purge
+from airflow_mv.maintenance.expire import keep_base_snapshots
 from airflow_mv.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
-from airflow_mv.spec.maintenance_settings import KEEP_PROPERTY
+from airflow_mv.spec.storage_settings import KEEP_PROPERTY
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once

@@ -15,9 +15,8 @@ from pyiceberg.types import LongType, StringType
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.definition import rollback_version
 from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.maintenance.rollback import rollback, rollback_version
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.verify import verify_files

@@ -13,13 +13,13 @@ from airflow_mv.cli import show
 from airflow_mv.errors import CommitStateUnknownError
 from airflow_mv.freshness.alerts import Watched, freshness_slos
 from airflow_mv.freshness.status import status
-from airflow_mv.maintenance import base_snapshots
-from airflow_mv.maintenance.base_snapshots import keep_base_snapshots
+from airflow_mv.maintenance import expire as base_snapshots
 from airflow_mv.maintenance.drop import drop
+from airflow_mv.maintenance.expire import keep_base_snapshots
 from airflow_mv.maintenance.run import maintain_after_refresh
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.spec.maintenance_settings import KEEP_PROPERTY
+from airflow_mv.spec.storage_settings import KEEP_PROPERTY
 from tests.builders import Lake
 from tests.contract.support import VIEW
 

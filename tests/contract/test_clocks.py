@@ -25,7 +25,7 @@ from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import publish
 from airflow_mv.refresh.run import stage as run_stage
 from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Outcome
-from airflow_mv.spec.clock import goes_back, is_ahead, latest_ms
+from airflow_mv.spec.materialized_view import goes_back, is_ahead, latest_ms
 from tests.builders import Lake
 from tests.contract.support import VIEW, ids, staged
 

@@ -11,7 +11,8 @@ import pytest
 
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.freshness.status import history, status
-from airflow_mv.maintenance import run, small_files
+from airflow_mv.maintenance import compact as small_files
+from airflow_mv.maintenance import run
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.repair import repair
@@ -22,7 +23,7 @@ from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.refresh.verify import verify_files
 from airflow_mv.script import Outcome, RewriteStep, Script, SqlStep
-from airflow_mv.spec.maintenance_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
+from airflow_mv.spec.storage_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
 from airflow_mv.spec.table import ancestors
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where

@@ -17,7 +17,7 @@ from pyiceberg.table.update import SetLocationUpdate
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.entries import CatalogEntry
-from airflow_mv.catalog.files import join
+from airflow_mv.catalog.places import join
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
 from airflow_mv.maintenance import drop as drops
 from airflow_mv.maintenance.drop import drop, purge

@@ -16,11 +16,10 @@ from _pytest.mark import ParameterSet
 from airflow_mv.catalog import STORED_LAYOUTS
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
-from airflow_mv.maintenance.definition import rollback_version
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.maintenance.rollback import rollback, rollback_version
 from airflow_mv.publish.protocol import commit
 from airflow_mv.publish.registered import DropBranch
 from airflow_mv.refresh.create import create

@@ -13,9 +13,9 @@ from pyiceberg.types import LongType, StringType
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.publish import PublishOutcome, publish
+from airflow_mv.refresh.choose import plan_refresh
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.planner import plan_refresh
 from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.contract.conftest import HOMES, home_parameter

@@ -11,7 +11,7 @@ from airflow_mv.errors import SnapshotNotFoundError, StaleViewError, VersionNotF
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.freshness.versions import versions
-from airflow_mv.maintenance.definition import rollback_version
+from airflow_mv.maintenance.rollback import rollback_version
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable

@@ -15,7 +15,7 @@ from airflow_mv.errors import ClockError, FutureTimeError
 from airflow_mv.job.run import run
 from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.refresh.stagers import session_stager
-from airflow_mv.spec.clock import latest_ms
+from airflow_mv.spec.materialized_view import latest_ms
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

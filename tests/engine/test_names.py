@@ -13,7 +13,7 @@ import pytest
 
 from airflow_mv.checks import condition, sql
 from airflow_mv.errors import CheckFailedError, MaterializedViewError
-from airflow_mv.refresh.planner import plan_refresh
+from airflow_mv.refresh.choose import plan_refresh
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from airflow_mv.spec.materialized_view import staging_branch

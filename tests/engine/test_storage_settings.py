@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_mv.errors import ConfigurationError, UnsupportedError
-from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance import compact as small_files
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.refresh import candidates
 from airflow_mv.refresh.define import define

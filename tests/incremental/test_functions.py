@@ -8,7 +8,7 @@ import sqlglot
 
 from airflow_mv.ivm import BaseRelation, IncrementalQuery, functions
 from airflow_mv.ivm.dialect import write
-from airflow_mv.ivm.model import RefusedError
+from airflow_mv.ivm.ir import RefusedError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
 from tests.incremental.lab import parsed

@@ -20,8 +20,8 @@ from airflow_mv.refresh.candidates import (
     StorageInput,
     candidate,
 )
-from airflow_mv.refresh.cost import StoredCost
 from airflow_mv.refresh.incremental import _MANY_FILES, _merge_on_read_files
+from airflow_mv.refresh.plan import StoredCost
 from airflow_mv.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Mode

@@ -11,9 +11,9 @@ from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.freshness.state import BaseTableChange, Freshness, State
 from airflow_mv.refresh.candidates import Candidate
 from airflow_mv.refresh.choose import Choice, Policy, by_cost, by_policy
-from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.incremental import Alternatives
 from airflow_mv.refresh.inputs import FallbackPolicy
+from airflow_mv.refresh.plan import Estimate
 from airflow_mv.script import MergeAdditiveStep, SqlStep
 from airflow_mv.spec.reasons import Code, Mode, Reason, fallback
 

@@ -19,18 +19,16 @@ from airflow_mv.errors import (
     RefreshRefusedError,
     StaleViewError,
 )
-from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import State
+from airflow_mv.freshness.state import Readiness, State, lag, readiness
 from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.read import readable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode
-from airflow_mv.sql.column_names import uses_of_column
 from airflow_mv.sql.query import parse_query
-from airflow_mv.sql.types import is_same_for
+from airflow_mv.sql.types import is_same_for, uses_of_column
 from tests.builders import Lake, lake
 
 VIEW = "sales.daily"

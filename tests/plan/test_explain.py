@@ -14,10 +14,10 @@ import pytest
 
 from airflow_mv.actions import define_view
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
+from airflow_mv.refresh.choose import plan_refresh
 from airflow_mv.refresh.define import define
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.explain import Explanation, Requirement, accepts_modes, explain
-from airflow_mv.refresh.planner import plan_refresh
 from airflow_mv.spec.reasons import Code, Mode
 from airflow_mv.sql.query import parse_tree
 from airflow_mv.sql.types import columns_of

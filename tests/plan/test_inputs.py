@@ -13,8 +13,8 @@ import pytest
 from airflow_mv import checks
 from airflow_mv.catalog import Layout
 from airflow_mv.ivm import Comparison
+from airflow_mv.refresh.choose import compile_plan
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
-from airflow_mv.refresh.planner import compile_plan
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Mode
 from tests.builders import Lake, lake

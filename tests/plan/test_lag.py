@@ -9,8 +9,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.lag import Lag, Readiness, lag, max_staleness_of, readiness
-from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.freshness.state import (
+    Freshness,
+    Lag,
+    ObservedTable,
+    Readiness,
+    State,
+    assess,
+    lag,
+    max_staleness_of,
+    readiness,
+)
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import LogEntry, Snapshot, TableMetadata

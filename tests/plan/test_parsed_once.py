@@ -13,11 +13,11 @@ from pyiceberg.types import StringType
 from sqlglot.parser import Parser
 
 from airflow_mv import checks
+from airflow_mv.refresh.choose import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import create
 from airflow_mv.refresh.definition import Definition
 from airflow_mv.refresh.pins import pin_base_tables, restore
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
 from airflow_mv.refresh.run import refresh
 from tests.builders import Lake, lake
 

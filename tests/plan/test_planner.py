@@ -17,8 +17,7 @@ from msgspec import structs
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.freshness.changes import Kind, Range, Size
 from airflow_mv.freshness.state import BaseTableChange, State
-from airflow_mv.refresh.cost import Estimate
-from airflow_mv.refresh.plan import RefreshPlan, refresh_id
+from airflow_mv.refresh.plan import Estimate, RefreshPlan, refresh_id
 from airflow_mv.refresh.statements import PinnedQuery, partition_transforms, refresh_script
 from airflow_mv.script import (
     BRANCH,

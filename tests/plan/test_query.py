@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.quoting import string_literal
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.partitioning import partition_transform
-from airflow_mv.sql.column_names import refuse_metadata_columns
+from airflow_mv.spec.storage_settings import partition_transform
 from airflow_mv.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,
@@ -27,6 +26,7 @@ from airflow_mv.sql.query import (
     selected,
     splice,
 )
+from airflow_mv.sql.types import refuse_metadata_columns
 
 VIEW = "lake.sales.daily"
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
+from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY
 from airflow_mv.maintenance.registry import sync
 from airflow_mv.registry.model import RefreshRow, month_of
 from airflow_mv.registry.registry import require_registry

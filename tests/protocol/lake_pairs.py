@@ -202,7 +202,7 @@ def aged_lake(folder: Path, layout: Layout, patch: pytest.MonkeyPatch) -> Iterat
         aged = Aged(lake, own, folder / "first")
         clock = lake.catalog.files.now_ms
         patch.setattr(lake.catalog.files, "now_ms", lambda base: clock(base) + aged.ahead)
-        patch.setattr("airflow_mv.maintenance.small_files.MIN_FILES", 0)
+        patch.setattr("airflow_mv.maintenance.compact.MIN_FILES", 0)
         for amount in range(3):
             lake.sell((1, amount), (2, amount), (3, amount))
             lake.refresh(VIEW)

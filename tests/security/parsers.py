@@ -22,8 +22,7 @@ from typing import Any
 from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.state import BaseTableChange
-from airflow_mv.refresh.cost import Estimate
-from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.plan import Estimate, RefreshPlan
 from airflow_mv.script import (
     STAGING,
     CheckResult,

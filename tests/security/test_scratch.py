@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_mv.catalog import Layout
-from airflow_mv.job import scratch
-from airflow_mv.job.scratch import scratch_folder, sweep
+from airflow_mv.job import submit as scratch
+from airflow_mv.job.submit import scratch_folder, sweep
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
 from tests.builders import lake
 from tests.cli.support import PROGRAM

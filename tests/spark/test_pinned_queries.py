@@ -17,7 +17,7 @@ from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.job.session import open_session
 from airflow_mv.quoting import string_literal
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.partitioning import partition_transform
+from airflow_mv.spec.storage_settings import partition_transform
 from airflow_mv.sql.query import (
     NestedView,
     ParsedQuery,

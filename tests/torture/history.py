@@ -13,7 +13,7 @@ from pyiceberg.table import StaticTable
 from sqlalchemy import Engine, text
 
 from airflow_mv.catalog import LoadedView, stored_layout
-from airflow_mv.catalog.table_views import view_in_table
+from airflow_mv.catalog.tables import view_in_table
 from airflow_mv.spec.table import TableMetadata, ancestors, parse_table
 from tests.builders import Lake, State
 

@@ -21,7 +21,7 @@ from typing import Any
 from airflow_mv.catalog import STORED_LAYOUTS, stored_layout
 from airflow_mv.catalog.loaded import all_refreshes
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance import compact as small_files
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.convert import convert
 from airflow_mv.maintenance.drop import purge

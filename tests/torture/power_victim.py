@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.maintenance import small_files
+from airflow_mv.maintenance import compact as small_files
 from airflow_mv.maintenance.compact import compact
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from airflow_mv.ivm.model import BaseRelation
+from airflow_mv.ivm.ir import BaseRelation
 from airflow_mv.ivm.query import IncrementalQuery
 from airflow_mv.ivm.render import sql as to_sql
 from airflow_mv.job.context import matching

@@ -16,8 +16,7 @@ from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.view_change import CreateView, ViewChange
 from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.definition_changes import NewDefinition, NewProperties
+from airflow_mv.refresh.definition import Definition, NewDefinition, NewProperties
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,

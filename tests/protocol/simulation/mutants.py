@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.files import join
+from airflow_mv.catalog.places import join
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
 from airflow_mv.maintenance import expire, orphans
 from airflow_mv.publish import pointed
 from airflow_mv.publish import refresh as publishing
 from airflow_mv.publish.protocol import Verdict
-from airflow_mv.refresh import planner as planning
+from airflow_mv.refresh import choose as planning
 from airflow_mv.refresh import run
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier

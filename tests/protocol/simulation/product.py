@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import files, untrusted_input
-from airflow_mv.maintenance import compact, orphans, small_files
+from airflow_mv.catalog import files
+from airflow_mv.catalog import limits as untrusted_input
+from airflow_mv.maintenance import compact, orphans
+from airflow_mv.maintenance import compact as small_files
 from airflow_mv.publish import protocol
 from airflow_mv.spec import definition, materialized_view, table, view
 from airflow_mv.sql import query

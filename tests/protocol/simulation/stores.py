@@ -11,10 +11,10 @@ from typing import Any, cast
 import greenlet
 
 from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog.files import StoredFile
 from airflow_mv.catalog.sql import VIEW as VIEW_KIND
 from airflow_mv.catalog.sql import Row as CatalogRow
 from airflow_mv.catalog.sql import RowSwap
-from airflow_mv.catalog.stores import StoredFile
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import greenlet
 
-from airflow_mv.catalog.table_views import TableViews, definition_of
-from airflow_mv.catalog.tables import NewTable, TableChange
+from airflow_mv.catalog.tables import NewTable, TableChange, TableViews, definition_of
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError, NotFoundError
 from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.definition import definition_text
