@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test test-fast test-matrix walks check format docs docs-images job-wheel torture bench \
+.PHONY: help setup demo airflow test ruler test-fast test-matrix walks check format docs docs-images job-wheel torture bench \
 	pins clean distclean
 
 BIN := .venv/bin
@@ -34,6 +34,9 @@ airflow: setup ## a local Airflow with the demo's DAGs and connections; prints t
 test: setup check ## the checks, then all tests but the slow ones, in three processes (PYTEST_ARGS="-k name" narrows)
 	@bash .ci/setup.sh services
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile $(PYTEST_ARGS) || $(AGAIN)
+
+ruler: setup ## how many files each command enters, and the moves from one to another
+	$(BIN)/python -m pytest tests/structure -q -s $(PYTEST_ARGS)
 
 test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)

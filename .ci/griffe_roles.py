@@ -12,7 +12,7 @@ _ROLE = re.compile(r":(?:class|func|meth|mod|attr|exc|data):`~?([^`]+)`")
 
 
 class Roles(griffe.Extension):
-    """Turn ``:class:`airflow_mv.spec.Name``` into ``Name`` as code."""
+    """Turn ``:class:`airflow_mv.core.spec.Name``` into ``Name`` as code."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of one object."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users start: actions as the command line, the hook and the operators run them.
 
-The refresh itself (:mod:`airflow_mv.refresh.run`) neither changes a view's definition nor knows the registry. Both are
-added here, and what is said about a new definition.
+The refresh itself (:mod:`airflow_mv.core.refresh.run`) neither changes a view's definition nor knows the registry. Both
+are added here, and what is said about a new definition.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.loaded import readable_refreshes
-from airflow_mv.publish import Effects
-from airflow_mv.refresh import Pins, RefreshOptions
-from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.refresh.read import log_what_is_read, readable
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.refresh.with_inputs import pinned_chain
-from airflow_mv.registry.model import RefreshRow, Requester
-from airflow_mv.registry.settings import PLACE
-from airflow_mv.script import Outcome, Stager
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.interval_parts import bounds
-from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.spec.reasons import Mode
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.loaded import readable_refreshes
+from airflow_mv.core.publish import Effects
+from airflow_mv.core.read.read import log_what_is_read, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.refresh import Pins, RefreshOptions
+from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.with_inputs import pinned_chain
+from airflow_mv.core.script import Outcome, Stager
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.interval_parts import bounds
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.extras.registry.model import RefreshRow, Requester
+from airflow_mv.extras.registry.settings import PLACE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_mv.refresh.define import Defined, OnChange
-    from airflow_mv.refresh.definition import Definition
+    from airflow_mv.core.define.define import Defined, OnChange
+    from airflow_mv.core.define.definition import Definition
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +52,13 @@ def refresh_views(
     effects: Effects | None = None,
     requester: Requester | None = None,
 ) -> list[RefreshResult]:
-    """Refresh views as :func:`airflow_mv.refresh.run.refresh` does, and add each refresh to the registry.
+    """Refresh views as :func:`airflow_mv.core.refresh.run.refresh` does, and add each refresh to the registry.
 
     A view with ``on-schema-change`` ``rebuild`` whose base columns have changed is redefined first: Spark analyses its
     query again.
 
     Args:
-        catalog: See :func:`airflow_mv.refresh.run.refresh`, as for the arguments below.
+        catalog: See :func:`airflow_mv.core.refresh.run.refresh`, as for the arguments below.
         views: Their names.
         stager: Runs the scripts.
         options: How to refresh.
@@ -74,8 +74,8 @@ def refresh_views(
     """
 
     def redefined(view: LoadedView) -> LoadedView:
-        from airflow_mv.refresh.create import create
-        from airflow_mv.refresh.definition import Definition
+        from airflow_mv.core.define.create import create
+        from airflow_mv.core.define.definition import Definition
 
         return create(catalog, view.identifier, Definition(None), stager=stager, replace=True)
 
@@ -105,12 +105,12 @@ def define_view(
     on_change: OnChange = "apply",
     adopt: bool = False,
 ) -> Defined:
-    """Define a view as :func:`airflow_mv.refresh.define.define` does, and say why its refreshes would be full.
+    """Define a view as :func:`airflow_mv.core.define.define.define` does, and say why its refreshes would be full.
 
     See there for the arguments and errors.
     """
-    from airflow_mv.refresh.define import define
-    from airflow_mv.refresh.explain import why_recomputed
+    from airflow_mv.core.define.define import define
+    from airflow_mv.extras.explain.explain import why_recomputed
 
     done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
     is_new = done.action in ("created", "adopted", "replaced")
@@ -176,7 +176,7 @@ def add_to_registry(
     if not catalog.properties.get(PLACE) or not result.published:
         return
     try:
-        from airflow_mv.registry.registry import leave, registry_of
+        from airflow_mv.extras.registry.registry import leave, registry_of
 
         registry = registry_of(catalog)
         if registry is not None:
@@ -195,7 +195,7 @@ def add_to_registry(
 
 def _recorded(catalog: MaterializedViewCatalog, plan: RefreshPlan, result: RefreshResult) -> RefreshRow:
     """Return the row of the refresh record, or of the result if later refreshes have replaced the record already."""
-    from airflow_mv.registry.rows import refresh_row
+    from airflow_mv.extras.registry.rows import refresh_row
 
     view = catalog.load(plan.view)
     records = readable_refreshes(view, catalog.load_storage(view))
@@ -262,14 +262,14 @@ def read(
         sequence_number: The rows of the recorded refresh with this sequence number.
         snapshot_id: The rows in this snapshot of the storage table.
         bases_as_of: The rows that were computed from the base tables as they were at this time, or before it. See
-            :class:`airflow_mv.refresh.time_travel.TimeTravel`.
+            :class:`airflow_mv.core.read.time_travel.TimeTravel`.
         catalog: Where the view is; by default the configured catalog of that name.
 
     Raises:
         JobError: The refresh failed.
         RefreshNotFoundError: The history holds no such refresh.
     """
-    from airflow_mv.refresh.stagers import session_stager, stored_rows
+    from airflow_mv.core.refresh.stagers import session_stager, stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import Dataset as OpenLineageDataset

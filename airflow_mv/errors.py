@@ -166,7 +166,7 @@ class CheckFailedError(MaterializedViewError):
 
     Args:
         message: The message.
-        results: The results of the failed checks, each an ``airflow_mv.script.CheckResult``.
+        results: The results of the failed checks, each an ``airflow_mv.core.script.CheckResult``.
     """
 
     exit_code = 4

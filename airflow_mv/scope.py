@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
 
+from airflow_mv.core.spec.interval import Span
+from airflow_mv.core.spec.times import next_unit, parse_key, parse_time, shift
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.times import next_unit, parse_key, parse_time, shift
 
 ScopeName = Literal["whole", "as_of", "interval"]
 

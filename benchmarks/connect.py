@@ -19,13 +19,13 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.job.submit import collector, jar_confs, write_properties
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.refresh.stagers import InProcessStager, settings_of
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.job.submit import collector, jar_confs, write_properties
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
 from benchmarks import report
 
 #: Each table with the way that Spark writes deletes to it, and the change that is made to it.

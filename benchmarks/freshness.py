@@ -23,18 +23,18 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField, StringType
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status, statuses
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import publish
-from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.stored import decode, encode
-from airflow_mv.spec.table import with_properties
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status, statuses
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import publish
+from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.stored import decode, encode
+from airflow_mv.core.spec.table import with_properties
 from benchmarks import report
 
 _NAMESPACE = "bench"
@@ -48,9 +48,9 @@ _CHILD = """
 import json, sys, time
 started = time.perf_counter()
 from pyiceberg.catalog import load_catalog
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.freshness.status import status
-from airflow_mv.freshness.status import statuses
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.freshness.status import statuses
 imported = time.perf_counter()
 catalog = MaterializedViewCatalog(load_catalog("lake", **json.loads(sys.argv[1])))
 views = catalog.list()
@@ -69,9 +69,9 @@ import json, sys, time
 from pathlib import Path
 import pyiceberg.io.pyarrow
 from pyiceberg.catalog import load_catalog
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.table import snapshots_between
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.table import snapshots_between
 def peak():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 catalog = load_catalog("lake", **json.loads(sys.argv[1]))

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.refresh.stagers import InProcessStager
-from airflow_mv.script import Outcome, Script
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.refresh.stagers import InProcessStager
+from airflow_mv.core.script import Outcome, Script
 from benchmarks import report
 from benchmarks.steps import TimedCatalog, timed_stager
 from benchmarks.tpch import CATALOG, SCRATCH, VIEWS, Warehouse
@@ -112,7 +112,7 @@ def _measure(catalog: TimedCatalog, spark: SparkSession, view: str, repeat: int)
 
 
 def _refresh(catalog: TimedCatalog, view: str, stager: Callable[[Script], Outcome]) -> tuple[float, int]:
-    """Refresh as :func:`airflow_mv.refresh.run.refresh` does; return seconds and rows written."""
+    """Refresh as :func:`airflow_mv.core.refresh.run.refresh` does; return seconds and rows written."""
     started = time.perf_counter()
     with catalog.steps.phase("plan"):
         plan = plan_refresh(catalog, view, _FULL)

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog import LoadedStorage
-from airflow_mv.catalog.layouts import PointedStorage
+from airflow_mv.core.catalog import LoadedStorage
+from airflow_mv.core.catalog.layouts import PointedStorage
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshResult
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.refresh.stagers import InProcessStager, stored_rows
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshResult
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.refresh.stagers import InProcessStager, stored_rows
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.reasons import Mode
 from benchmarks import report
 from benchmarks.cells import Cell, Run, Way, bound, falling_back, fit, steps, table
 from benchmarks.changes import VARIANTS, Tables
@@ -334,7 +334,7 @@ class Bench:
         return Way(seconds, read_then - read, written_then - written), result
 
     def _refreshed(self, name: str, options: RefreshOptions) -> RefreshResult:
-        """Refresh as :func:`airflow_mv.refresh.run.refresh` does, by the steps."""
+        """Refresh as :func:`airflow_mv.core.refresh.run.refresh` does, by the steps."""
         steps = self.catalog.steps
         with steps.phase("plan"):
             plan = plan_refresh(self.catalog, name, options)

@@ -25,7 +25,7 @@ def status(_: int) -> None:
 
 def alerts(views: int) -> None:
     """The check of a task of ``freshness_alerts_dag``."""
-    from airflow_mv.freshness.alerts import freshness_slos
+    from airflow_mv.extras.fleet.alerts import freshness_slos
     from airflow_mv.operators import FreshnessAlertOperator
 
     operator = FreshnessAlertOperator(task_id="late", namespace="lake", max_staleness="1 h")
@@ -59,7 +59,7 @@ LOOKS = {look.__name__: look for look in (status, alerts, sensors, page)}
 def _count() -> dict[str, int]:
     from sqlalchemy import Engine, event
 
-    from airflow_mv.catalog.files import MetadataFiles
+    from airflow_mv.core.catalog.files import MetadataFiles
 
     counts, inner = {"queries": 0, "files": 0}, MetadataFiles.read
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.registry.filters import of_view
-from airflow_mv.registry.model import RefreshRow, ViewRow, month_of
-from airflow_mv.registry.query import QUESTIONS, ask, query
-from airflow_mv.registry.registry import Registry, bring_in, compact_finished_months, require_registry
-from airflow_mv.registry.settings import EXPIRE_AFTER, PLACE
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.extras.registry.filters import of_view
+from airflow_mv.extras.registry.model import RefreshRow, ViewRow, month_of
+from airflow_mv.extras.registry.query import QUESTIONS, ask, query
+from airflow_mv.extras.registry.registry import Registry, bring_in, compact_finished_months, require_registry
+from airflow_mv.extras.registry.settings import EXPIRE_AFTER, PLACE
 from benchmarks import report
 
 #: Two years of hours.

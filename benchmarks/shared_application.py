@@ -20,16 +20,16 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.application import BEAT_SECONDS, JobAnswer
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.job.submit import build_package, collector, jar_confs, main_file, write_properties
-from airflow_mv.publish.layout import read_outcome
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.application import ApplicationFolder, new_key, request_of
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.refresh.stagers import InProcessStager, settings_of
-from airflow_mv.script import Outcome, Script, script_beside, submitted_script
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.job.submit import build_package, collector, jar_confs, main_file, write_properties
+from airflow_mv.core.publish.layout import read_outcome
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.application import ApplicationFolder, new_key, request_of
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
+from airflow_mv.core.script import Outcome, Script, script_beside, submitted_script
 from benchmarks import report
 
 _POLL_SECONDS = 0.1

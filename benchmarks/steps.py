@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
-from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.job.context import JobContext
-from airflow_mv.refresh.stagers import session_stager
-from airflow_mv.script import (
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.refresh.stagers import session_stager
+from airflow_mv.core.script import (
     CreateStorageStep,
     DeltaStep,
     DeterminismStep,
@@ -24,9 +24,9 @@ from airflow_mv.script import (
     SqlStep,
     Step,
 )
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.table import TableMetadata
-from airflow_mv.spec.view import ViewMetadata
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.view import ViewMetadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -12,11 +12,11 @@ from typing import Any
 
 import duckdb
 
-from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size
-from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
-from airflow_mv.refresh.plan import StoredCost
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import parse_query
+from airflow_mv.core.freshness.changes import UNCHANGED, Kind, Range, Size
+from airflow_mv.core.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
+from airflow_mv.core.refresh.plan import StoredCost
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.sql.query import parse_query
 from tests.incremental import tpcds
 from tests.incremental.lab import spark_type, to_duckdb
 

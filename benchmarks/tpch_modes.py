@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.stagers import InProcessStager
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.stagers import InProcessStager
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.reasons import Code, Reason
 from benchmarks.tpch import CATALOG, Warehouse
 from tests.incremental.tpch import QUERIES
 

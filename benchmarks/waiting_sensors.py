@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine, event
 
-from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.triggers.freshness import MaterializedViewFreshTrigger, judge
 from airflow_mv.triggers.views import Wanted, read_view

@@ -33,14 +33,14 @@ from pyiceberg.table.update import (
 from sqlalchemy import delete, select, update
 
 from airflow_mv.actions import refresh_views
-from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.limits import opening
-from airflow_mv.refresh.choose import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.refresh.run import stage
-from airflow_mv.script import (
+from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.limits import opening
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh.choose import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.script import (
     COMPLETE_KEY,
     REFRESH_ID_KEY,
     STAGING_CATALOG,
@@ -52,9 +52,9 @@ from airflow_mv.script import (
     SqlStep,
     StagedChecks,
 )
-from airflow_mv.spec.identifiers import Identifier, split
-from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.spec.view import ViewMetadata, new_view, replace_version
+from airflow_mv.core.spec.identifiers import Identifier, split
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version
 from tests.branches import create_branch, overwrite_branch, replace_files
 
 #: All layouts, by name.
@@ -522,7 +522,7 @@ class DuckStager:
         if name.startswith("`delta`."):
             from deltalake import DeltaTable
 
-            from airflow_mv.catalog.delta_lake import storage_options
+            from airflow_mv.core.catalog.delta_lake import storage_options
 
             access = storage_options(self.catalog.properties)
             return DeltaTable(split(name)[1], int(snapshot_id or 0), storage_options=access).to_pyarrow_table()

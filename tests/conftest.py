@@ -139,7 +139,7 @@ _OF_LAYOUTS = "test_interoperability.py"
 
 def _take_turns(items: list[pytest.Item]) -> None:
     """Let a test that exists for each layout run in one of them; the long run has the others."""
-    from airflow_mv.catalog import STORED_LAYOUTS
+    from airflow_mv.core.catalog import STORED_LAYOUTS
 
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -178,7 +178,7 @@ def sqlite_uri(tmp_path: Path) -> str:
 @pytest.fixture
 def unchecked_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let views be created with wrong properties, which another program or an earlier version may have written."""
-    monkeypatch.setattr("airflow_mv.refresh.create.check_properties", lambda *_, **__: None)
+    monkeypatch.setattr("airflow_mv.core.define.create.check_properties", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def nessie(_nessie: dict[str, str]) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
-    from airflow_mv.catalog.spark import spark_settings
+    from airflow_mv.core.catalog.spark import spark_settings
     from tests.spark.processes import connect_server
 
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db"})
@@ -347,7 +347,7 @@ def reference() -> Iterator[Reference]:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The metadata files that are read from now on."""
-    from airflow_mv.catalog.files import MetadataFiles
+    from airflow_mv.core.catalog.files import MetadataFiles
 
     found: list[str] = []
 

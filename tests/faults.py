@@ -13,13 +13,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.catalog.sql import RowSwap
-from airflow_mv.catalog.tables import NewTable
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.sql import RowSwap
+from airflow_mv.core.catalog.tables import NewTable
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import ViewMetadata
 
 #: Sends the swap or the storage table's commit.
 Send = Callable[[], Any]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Watched, freshness_slos, settle
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
+from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Watched, freshness_slos, settle
 from tests.builders import QUERY, Lake, lake
 
 HOUR = timedelta(hours=1)

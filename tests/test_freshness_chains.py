@@ -13,27 +13,27 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import refresh_with_inputs
-from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness import chains
+from airflow_mv.core.freshness.chains import Chains
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.state import Readiness, readiness
+from airflow_mv.core.freshness.status import status, statuses
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.pins import pin_base_tables, restore
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.with_inputs import pinned_chain
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Mode
+from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import InvalidQueryError, StaleViewError
-from airflow_mv.freshness import chains
-from airflow_mv.freshness.alerts import Watched, freshness_slos
-from airflow_mv.freshness.chains import Chains
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import Readiness, readiness
-from airflow_mv.freshness.status import status, statuses
-from airflow_mv.freshness.summaries import summary_of
+from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
+from airflow_mv.extras.fleet.fact_cache import FactCache
+from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.plugin.rows import row_of
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.pins import pin_base_tables, restore
-from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.refresh.with_inputs import pinned_chain
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Code, Mode
-from airflow_mv.spec.times import from_ms
 from tests.builders import Lake, lake
 
 CHAIN = ("lines", "seg", "top")

@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 from pyiceberg.utils.config import Config
 
-from airflow_mv.catalog import MaterializedViewCatalog, fact_cache
-from airflow_mv.catalog.configured import configured
-from airflow_mv.catalog.fact_cache import FORMAT, VARIABLE, FactCache
-from airflow_mv.freshness.alerts import FreshnessSlo, Watched, freshness_slos
-from airflow_mv.freshness.all_views import statuses_of_catalogs
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.configured import configured
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.extras.fleet import fact_cache
+from airflow_mv.extras.fleet.alerts import FreshnessSlo, Watched, freshness_slos
+from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
+from airflow_mv.extras.fleet.fact_cache import FORMAT, VARIABLE, FactCache
 from tests.builders import QUERY, Lake, close, empty_commit, lake, open_catalog, rewritten
 
 HEAVY = ("airflow", "pyarrow", "pydantic", "pyiceberg", "pyspark", "sqlglot")

@@ -16,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from airflow_mv.catalog.spark import spark_settings
-from airflow_mv.job.submit import build_package
+from airflow_mv.core.catalog.spark import spark_settings
+from airflow_mv.core.job.submit import build_package
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -87,7 +87,7 @@ def test_the_wheel_of_the_job_has_the_zip_s_modules_and_refuses_a_python_without
     shown = subprocess.run([python.parent / "airflow-mv-job", "--help"], capture_output=True, text=True, check=True)
     assert "Spark 4.1 with Iceberg 1.12" in " ".join(shown.stdout.split())
     glue = ["--JOB_ID", "j_1", "--airflow-mv-script", "s3://b/x.json", "--airflow-mv-catalog", "lake"]  # AWS Glue's way
-    refused = subprocess.run([python, "-m", "airflow_mv.job", *glue], capture_output=True, text=True)
+    refused = subprocess.run([python, "-m", "airflow_mv.core.job", *glue], capture_output=True, text=True)
     assert refused.returncode == 1
     assert len(refused.stderr.splitlines()) == 1
     assert "cannot import PySpark" in refused.stderr
@@ -109,7 +109,9 @@ def test_every_entry_point_names_an_existing_object(group: str, name: str) -> No
     assert callable(entry_point.load())
 
 
-@pytest.mark.parametrize("module", ["airflow_mv", "airflow_mv.errors", "airflow_mv.script", "airflow_mv.provider_info"])
+@pytest.mark.parametrize(
+    "module", ["airflow_mv", "airflow_mv.errors", "airflow_mv.core.script", "airflow_mv.provider_info"]
+)
 def test_an_import_loads_no_heavy_module(module: str) -> None:
     """Airflow imports these modules in every process, and a Spark driver has only PySpark."""
     code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.pending import Announcements, PendingCriteria
+from airflow_mv.core.freshness.pending_changes import PendingChanges, pending_changes
+from airflow_mv.core.freshness.state import Pins
 from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.pending import Announcements, PendingCriteria
-from airflow_mv.freshness.pending_changes import PendingChanges, pending_changes
-from airflow_mv.freshness.state import Pins
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
 from tests.builders import Lake, lake
 
 JOINED = (
@@ -181,7 +181,7 @@ def test_a_pending_change_is_announced_once_and_again_after_a_partial_refresh(ho
 
 
 def _as_of(moment: datetime) -> Any:
-    from airflow_mv.refresh import RefreshOptions
+    from airflow_mv.core.refresh import RefreshOptions
 
     return RefreshOptions(as_of=moment)
 

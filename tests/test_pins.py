@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.refresh import Pins, RefreshOptions
+from airflow_mv.core.refresh.pins import RunPins, pin_base_tables, restore
+from airflow_mv.core.refresh.plan import RefreshResult
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, PinError
-from airflow_mv.freshness.status import status
-from airflow_mv.refresh import Pins, RefreshOptions
-from airflow_mv.refresh.pins import RunPins, pin_base_tables, restore
-from airflow_mv.refresh.plan import RefreshResult
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Code, Mode
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
@@ -222,8 +222,8 @@ def test_a_view_that_does_not_exist_can_be_pinned_by_its_query(home: Lake) -> No
 def test_a_view_whose_query_has_changed_since_must_be_pinned_again(home: Lake) -> None:
     home.table("others")
     pins = pin_base_tables(home.catalog, VIEWS)
-    from airflow_mv.refresh.create import create
-    from airflow_mv.refresh.definition import Definition
+    from airflow_mv.core.define.create import create
+    from airflow_mv.core.define.definition import Definition
 
     wanted = Definition("SELECT count(*) AS n FROM lake.sales.others")
     create(home.catalog, "sales.count", wanted, stager=home.stager, replace=True)

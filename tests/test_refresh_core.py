@@ -10,6 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.failures import with_failures
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import history, status, statuses
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import publish, refresh, stage
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CommitConflictError,
@@ -17,16 +27,6 @@ from airflow_mv.errors import (
     NotMaterializedError,
     RefreshRefusedError,
 )
-from airflow_mv.freshness.failures import with_failures
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import history, status, statuses
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import publish, refresh, stage
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.reasons import Code, Mode
 from tests.builders import QUERY, Lake, lake
 
 NORTH = {"region": "north", "orders": 2, "amount": 15}

@@ -31,6 +31,7 @@ import click
 from rich.console import Console
 
 from airflow_mv.checks import read_checks
+from airflow_mv.core.spec.identifiers import Identifier, split
 from airflow_mv.errors import (
     ConfigurationError,
     InvalidIdentifierError,
@@ -40,15 +41,14 @@ from airflow_mv.errors import (
     StoppedError,
 )
 from airflow_mv.redaction import shortened
-from airflow_mv.spec.identifiers import Identifier, split
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh import Pins
-    from airflow_mv.refresh.pins import RunPins
-    from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.registry.model import Requester
-    from airflow_mv.spec.interval import Span
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh import Pins
+    from airflow_mv.core.refresh.pins import RunPins
+    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.core.spec.interval import Span
+    from airflow_mv.extras.registry.model import Requester
 
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -208,7 +208,7 @@ def how(command: Command) -> Command:
         *, as_of: str | None, full: bool, on_fallback: Any, max_full_bytes: int | None, interval: Any, checks: Any,
         max_snapshots: int | None, max_bytes: int | None, **rest: Any,
     ) -> Any:  # fmt: skip
-        from airflow_mv.refresh import RefreshOptions
+        from airflow_mv.core.refresh import RefreshOptions
 
         options = RefreshOptions(
             parse_time(as_of), full, on_fallback, max_full_bytes, interval, checks, max_snapshots, max_bytes
@@ -262,7 +262,7 @@ def with_interval(command: Command) -> Command:
 
 
 def _span(start: str, end: str, column: str | None) -> Span | None:
-    from airflow_mv.spec.interval import Span
+    from airflow_mv.core.spec.interval import Span
 
     times = parse_time(start), parse_time(end)
     return Span(times[0], times[1], column) if times[0] and times[1] else None
@@ -276,7 +276,7 @@ def with_time_travel(command: Command) -> Command:
         *, as_of: str | None, bases_as_of: str | None, refresh_id: str | None, sequence_number: int | None,
         snapshot_id: int | None, **rest: Any,
     ) -> Any:  # fmt: skip
-        from airflow_mv.refresh.time_travel import TimeTravel
+        from airflow_mv.core.read.time_travel import TimeTravel
 
         given = (as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
         if sum(value is not None for value in given) > 1:
@@ -328,7 +328,7 @@ def chosen_views(
         ConfigurationError: The views are in several catalogs.
         NotFoundError: There is no such namespace.
     """
-    from airflow_mv.refresh.pins import materialized_views
+    from airflow_mv.core.refresh.pins import materialized_views
 
     if whole is not None:
         catalog = open_named(whole, conn_id)
@@ -392,7 +392,7 @@ def _default_variable(name: str, value: str) -> Iterator[None]:
 def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
     """Open a catalog by its name, from pyiceberg's configuration or from an Airflow connection."""
     if conn_id is None:
-        from airflow_mv.catalog import MaterializedViewCatalog
+        from airflow_mv.core.catalog import MaterializedViewCatalog
 
         return MaterializedViewCatalog(name)
     with airflow_connections():
@@ -439,7 +439,7 @@ def catalog_of_query(sql: str, conn_id: str | None) -> str:
         ConfigurationError: It is not clear which catalog is meant.
         InvalidQueryError: The query cannot be read.
     """
-    from airflow_mv.sql.query import parse_query
+    from airflow_mv.core.sql.query import parse_query
 
     names = _configured()
     if len(names) == 1 and conn_id is None:
@@ -453,7 +453,7 @@ def catalog_of_query(sql: str, conn_id: str | None) -> str:
 
 
 def _configured() -> list[str]:
-    from airflow_mv.catalog.configured import configured
+    from airflow_mv.core.catalog.configured import configured
 
     return sorted(configured())
 
@@ -462,14 +462,14 @@ def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str
     """Return the stager of a command. Progress goes to stderr."""
     if master and remote:
         raise click.UsageError("--master and --remote exclude each other")
-    from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.core.refresh.stagers import InProcessStager
 
     return InProcessStager(catalog, master=master, remote=remote, report=progress)
 
 
 def this_user() -> Requester:
     """Return who runs the command."""
-    from airflow_mv.registry.model import Requester
+    from airflow_mv.extras.registry.model import Requester
 
     try:
         return Requester(user=getpass.getuser())
@@ -551,7 +551,7 @@ def parse_time(text: str | None) -> datetime | None:
     """
     if text is None:
         return None
-    from airflow_mv.spec.times import parse_time as parse_iso
+    from airflow_mv.core.spec.times import parse_time as parse_iso
 
     try:
         return parse_iso(text)
@@ -588,8 +588,8 @@ def pin(
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """
-    from airflow_mv.freshness.each import left_out
-    from airflow_mv.refresh.pins import pin_base_tables
+    from airflow_mv.core.freshness.each import left_out
+    from airflow_mv.core.refresh.pins import pin_base_tables
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     found = pin_base_tables(catalog, identifiers, as_of=parse_time(as_of))
@@ -648,8 +648,8 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
         InvalidMetadataError: The file holds no pins.
         PinError: They do not fit (any more).
     """
-    from airflow_mv.freshness.state import Pins
-    from airflow_mv.refresh.pins import RunPins, restore
+    from airflow_mv.core.freshness.state import Pins
+    from airflow_mv.core.refresh.pins import RunPins, restore
 
     if file is None:
         return None

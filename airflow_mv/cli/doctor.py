@@ -16,19 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.configured import configured
-from airflow_mv.catalog.places import join
 from airflow_mv.cli.context import airflow_connections, open_named
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.configured import configured
+from airflow_mv.core.catalog.places import join
+from airflow_mv.core.freshness.chains import Chains
+from airflow_mv.core.freshness.each import left_out
+from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA
+from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.units import counted
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.chains import Chains
-from airflow_mv.freshness.each import left_out
-from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA
-from airflow_mv.maintenance.repair import diagnose
+from airflow_mv.extras.repair.repair import diagnose
 from airflow_mv.quoting import quote
-from airflow_mv.refresh.stagers import InProcessStager, settings_of, spark_errors
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.units import counted
 from airflow_mv.version import ICEBERG_FOR_SPARK, minor
 
 #: Opens Spark for a catalog.
@@ -195,7 +195,7 @@ def _client() -> Inspection:
 
 def _temporary_files() -> Inspection:
     """Remove files of killed processes: they hold secrets for Spark."""
-    from airflow_mv.job.submit import sweep
+    from airflow_mv.core.job.submit import sweep
 
     swept = sweep()
     if swept.failed:
@@ -268,8 +268,8 @@ def _statement(spark: SparkFor, catalog: MaterializedViewCatalog) -> Inspection:
 
 def _registry(conn_id: str | None, catalog: MaterializedViewCatalog) -> Inspection:
     """Show the registry's settings, each with the layer that it comes from."""
-    from airflow_mv.registry.registry import registry_of
-    from airflow_mv.registry.settings import PLACE, effective
+    from airflow_mv.extras.registry.registry import registry_of
+    from airflow_mv.extras.registry.settings import PLACE, effective
 
     name = catalog.name
     check = f"registry of {name}"

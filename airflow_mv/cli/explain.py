@@ -19,11 +19,11 @@ from airflow_mv.cli.context import (
     query_text,
     visible,
 )
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.units import human
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.units import human
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
 
 #: The view's name in messages about a query alone.
 _UNNAMED = "view"
@@ -64,8 +64,8 @@ def explain(
 
     Reads metadata only: no Spark, and nothing is made. Give a view, a query, or both.
     """
-    from airflow_mv.refresh.explain import Requirement, require
-    from airflow_mv.refresh.explain import explain as explained
+    from airflow_mv.extras.explain.explain import Requirement, require
+    from airflow_mv.extras.explain.explain import explain as explained
 
     text = query_text(sql, sql_file)
     if view is None and text is None:

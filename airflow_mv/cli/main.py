@@ -52,17 +52,17 @@ from airflow_mv.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-    from airflow_mv.freshness.known import CatalogStatuses
-    from airflow_mv.freshness.observe import Observation
-    from airflow_mv.refresh import RefreshOptions
-    from airflow_mv.refresh.define import OnChange
-    from airflow_mv.refresh.definition import Definition
-    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-    from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.refresh.time_travel import TimeTravel
-    from airflow_mv.spec.identifiers import Identifier
-    from airflow_mv.spec.interval import Span
+    from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+    from airflow_mv.core.define.define import OnChange
+    from airflow_mv.core.define.definition import Definition
+    from airflow_mv.core.freshness.observe import Observation
+    from airflow_mv.core.read.time_travel import TimeTravel
+    from airflow_mv.core.refresh import RefreshOptions
+    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.core.spec.identifiers import Identifier
+    from airflow_mv.core.spec.interval import Span
+    from airflow_mv.extras.fleet.known import CatalogStatuses
 
 _STALE = 3
 
@@ -179,12 +179,12 @@ def create(
 ) -> None:
     """Create a materialized view."""
     from airflow_mv.actions import refresh_views
-    from airflow_mv.freshness.status import how_to_read
-    from airflow_mv.freshness.status import status as view_status
-    from airflow_mv.refresh.definition import Definition
-    from airflow_mv.refresh.explain import accepts_modes
-    from airflow_mv.spec.storage_settings import SORT_PROPERTY
-    from airflow_mv.sql.translation import texts_of
+    from airflow_mv.core.define.definition import Definition
+    from airflow_mv.core.freshness.status import how_to_read
+    from airflow_mv.core.freshness.status import status as view_status
+    from airflow_mv.core.spec.storage_settings import SORT_PROPERTY
+    from airflow_mv.core.sql.translation import texts_of
+    from airflow_mv.extras.explain.explain import accepts_modes
 
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = query_text(sql, sql_file)
@@ -221,9 +221,9 @@ def _defined(
 ) -> tuple[LoadedView, list[str]]:
     """Create, adopt, compare or replace a view; return it, and what was done."""
     from airflow_mv.actions import define_view
-    from airflow_mv.refresh import adopt as adoption
-    from airflow_mv.refresh import create as creation
-    from airflow_mv.refresh.explain import why_recomputed
+    from airflow_mv.core.define import adopt as adoption
+    from airflow_mv.core.define import create as creation
+    from airflow_mv.extras.explain.explain import why_recomputed
 
     if replace and (adopt or on_change):
         raise click.UsageError(f"--replace and {'--adopt' if adopt else '--on-change'} exclude each other")
@@ -284,7 +284,7 @@ def status(
         return
     found = _looked(views, namespace, whole, interval, conn_id)
     if as_json:
-        from airflow_mv.freshness.known import without_collections
+        from airflow_mv.extras.fleet.known import without_collections
 
         with without_collections():
             print_json(found.documents, plain=True)
@@ -299,14 +299,14 @@ def _looked(
     views: tuple[str, ...], namespace: str | None, whole: str | None, interval: Span | None, conn_id: str | None
 ) -> CatalogStatuses:
     """Return the status of the chosen views. What the cache knows of them is taken from there."""
-    from airflow_mv.catalog.configured import configured
-    from airflow_mv.catalog.fact_cache import FactCache
-    from airflow_mv.freshness.all_views import statuses_of_catalogs, statuses_of_views
-    from airflow_mv.freshness.known import CatalogStatuses
+    from airflow_mv.core.catalog.configured import configured
+    from airflow_mv.extras.fleet.all_views import statuses_of_catalogs, statuses_of_views
+    from airflow_mv.extras.fleet.fact_cache import FactCache
+    from airflow_mv.extras.fleet.known import CatalogStatuses
 
     cache, properties_of = FactCache.of_user(), ({} if conn_id else configured()).get
     if views and interval is not None:
-        from airflow_mv.freshness.status import statuses
+        from airflow_mv.core.freshness.status import statuses
 
         return CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval))
     if views:
@@ -322,7 +322,7 @@ def _looked(
 
 def _count_fresh(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, Any]:
     """Count the fresh intervals of a stale view. What is needed for it is imported for such a view only."""
-    from airflow_mv.refresh.coverage import count
+    from airflow_mv.core.refresh.coverage import count
 
     return count(catalog, observation)
 
@@ -343,7 +343,7 @@ def _coverage(
     views: tuple[str, ...], conn_id: str | None, start: str | None, end: str | None, *, as_json: bool, check: bool
 ) -> None:
     """Show the intervals of views."""
-    from airflow_mv.refresh.coverage import coverage
+    from airflow_mv.core.refresh.coverage import coverage
 
     catalog, identifiers = open_catalog(views, conn_id)
     found = [coverage(catalog, view, start=parse_time(start), end=parse_time(end)) for view in identifiers]
@@ -363,7 +363,7 @@ def _coverage(
 @how
 def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
-    from airflow_mv.refresh import plan_refresh
+    from airflow_mv.core.refresh import plan_refresh
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = plan_refresh(catalog, identifier, options, pins=pins_of(catalog, [identifier], pins)).to_dict()
@@ -405,7 +405,7 @@ def refresh(
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
     with its exit code.
     """
-    from airflow_mv.maintenance.run import maintain_after_refresh
+    from airflow_mv.core.maintenance.run import maintain_after_refresh
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
@@ -471,9 +471,9 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 
     Refreshes that failed in Spark, or did not pass their checks, are listed with their error for some days.
     """
-    from airflow_mv.freshness.failures import with_failures
-    from airflow_mv.freshness.status import history as view_history
-    from airflow_mv.registry.history import with_registry
+    from airflow_mv.core.freshness.failures import with_failures
+    from airflow_mv.core.freshness.status import history as view_history
+    from airflow_mv.extras.registry.history import with_registry
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     published = with_registry(catalog, identifier, view_history(catalog, identifier))
@@ -504,7 +504,7 @@ def read(
 ) -> None:
     """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
     from airflow_mv.actions import refresh_with_inputs
-    from airflow_mv.refresh.read import read_arrow, readable
+    from airflow_mv.core.read.read import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
@@ -531,7 +531,7 @@ def read(
 @common
 def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
     """Print the stored metadata of view and storage table."""
-    from airflow_mv.freshness.status import stored_metadata
+    from airflow_mv.core.freshness.status import stored_metadata
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = stored_metadata(catalog, identifier)
@@ -565,8 +565,8 @@ def verify(
 
     The query is computed at the recorded snapshots. Ends with 4 if the rows differ.
     """
-    from airflow_mv.refresh.verify import Part, verify_files
-    from airflow_mv.refresh.verify import verify as verify_view
+    from airflow_mv.core.read.verify import Part, verify_files
+    from airflow_mv.core.read.verify import verify as verify_view
 
     if files and (sample is not None or interval is not None):
         raise click.UsageError("--files checks all files: it takes neither --sample nor --interval")

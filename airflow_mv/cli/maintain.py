@@ -35,8 +35,8 @@ from airflow_mv.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-    from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+    from airflow_mv.core.spec.identifiers import Identifier
 
 _AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -96,7 +96,7 @@ def maintain(
 
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
-    from airflow_mv.maintenance.run import maintain_view
+    from airflow_mv.core.maintenance.run import maintain_view
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     stager = stager_for(catalog, master, remote) if compact else None
@@ -119,7 +119,7 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    from airflow_mv.freshness.each import for_each, left_out
+    from airflow_mv.core.freshness.each import for_each, left_out
 
     documents: list[dict[str, Any]] = []
     errors: list[MaterializedViewError] = []
@@ -150,8 +150,8 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
     After --to, the next refresh brings the view up to date again. After --to-version, rows of another definition are
     not returned until the next refresh has recomputed them.
     """
-    from airflow_mv.maintenance.rollback import rollback as roll_back
-    from airflow_mv.maintenance.rollback import rollback_version
+    from airflow_mv.core.maintenance.rollback import rollback as roll_back
+    from airflow_mv.core.maintenance.rollback import rollback_version
 
     if (refresh_id is None) == (version_id is None):
         raise click.UsageError("give --to REFRESH or --to-version NUMBER")
@@ -174,8 +174,8 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
 @common
 def convert(*, view: str, layout: str, as_json: bool, conn_id: str | None) -> None:
     """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only."""
-    from airflow_mv.freshness.status import how_to_read
-    from airflow_mv.maintenance.convert import convert as convert_view
+    from airflow_mv.core.freshness.status import how_to_read
+    from airflow_mv.extras.convert import convert as convert_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     done = convert_view(catalog, identifier, layout)
@@ -215,7 +215,7 @@ def drop(*, view: str, purge: bool, force: bool, yes: bool, as_json: bool, conn_
 
 
 def _dropped(catalog: MaterializedViewCatalog, view: Identifier | LoadedView, *, force: bool) -> dict[str, Any]:
-    from airflow_mv.maintenance.drop import drop as drop_view
+    from airflow_mv.core.maintenance.drop import drop as drop_view
 
     left = drop_view(catalog, view, force=force).left
     return {"left": left} if left else {}
@@ -223,8 +223,8 @@ def _dropped(catalog: MaterializedViewCatalog, view: Identifier | LoadedView, *,
 
 def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
     """Drop a view with its files. If they cannot be proven its own, drop it only with ``force`` and leave the files."""
-    from airflow_mv.catalog.evidence import folder_of
-    from airflow_mv.maintenance.drop import purge as purge_view
+    from airflow_mv.core.catalog.evidence import folder_of
+    from airflow_mv.core.maintenance.drop import purge as purge_view
 
     folder, loaded = folder_of(catalog, view), None
     try:
@@ -304,7 +304,7 @@ def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: 
 
     Ends with 4 if something is wrong and was not repaired.
     """
-    from airflow_mv.maintenance.repair import repair as repair_view
+    from airflow_mv.extras.repair.repair import repair as repair_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     done = repair_view(catalog, identifier, act=yes, accept_older=accept_older, report=progress)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import print_json, progress, this_user
-from airflow_mv.spec.units import counted
+from airflow_mv.core.spec.units import counted
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh import RefreshOptions
+    from airflow_mv.core.refresh.plan import RefreshResult
+    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.errors import MaterializedViewError
-    from airflow_mv.refresh import RefreshOptions
-    from airflow_mv.refresh.plan import RefreshResult
-    from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.spec.identifiers import Identifier
 
 
 def refresh_each(
@@ -35,10 +35,10 @@ def refresh_each(
             respond, is one.
     """
     from airflow_mv.actions import refresh_views
-    from airflow_mv.freshness.each import for_each, left_out
-    from airflow_mv.freshness.state import Pins
-    from airflow_mv.maintenance.run import maintain_after_refresh
-    from airflow_mv.refresh.pins import pin_base_tables
+    from airflow_mv.core.freshness.each import for_each, left_out
+    from airflow_mv.core.freshness.state import Pins
+    from airflow_mv.core.maintenance.run import maintain_after_refresh
+    from airflow_mv.core.refresh.pins import pin_base_tables
 
     pins = Pins()
     place = {str(view): number for number, view in enumerate(pin_base_tables(catalog, views).views if views else ())}

@@ -10,12 +10,12 @@ import click
 from airflow_mv.cli import show
 from airflow_mv.cli.context import Command, catalog_names, common, open_named, out, print_json, visible
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.registry.questions import QUESTIONS
+from airflow_mv.extras.registry.questions import QUESTIONS
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.maintenance.registry import Synced
-    from airflow_mv.registry.query import Answer
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.extras.registry.query import Answer
+    from airflow_mv.extras.registry.sync import Synced
 
 
 @click.group()
@@ -43,7 +43,7 @@ def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
 
     One commit adds them. The rows of all views are updated.
     """
-    from airflow_mv.maintenance.registry import sync as sync_registry
+    from airflow_mv.extras.registry.sync import sync as sync_registry
 
     _show(sync_registry(_open(name, conn_id)), as_json=as_json)
 
@@ -53,7 +53,7 @@ def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
 @_of_catalog
 def rebuild(*, purge: bool, name: str | None, as_json: bool, conn_id: str | None) -> None:
     """Rebuild the registry from the views. What only it knows stays, such as durations."""
-    from airflow_mv.maintenance.registry import rebuild as rebuild_registry
+    from airflow_mv.extras.registry.sync import rebuild as rebuild_registry
 
     _show(rebuild_registry(_open(name, conn_id), purge=purge), as_json=as_json)
 
@@ -66,8 +66,8 @@ def query(*, sql: str, name: str | None, as_json: bool, conn_id: str | None) -> 
 
     In DuckDB's SQL. It can read nothing else.
     """
-    from airflow_mv.registry.query import query as run
-    from airflow_mv.registry.registry import require_registry
+    from airflow_mv.extras.registry.query import query as run
+    from airflow_mv.extras.registry.registry import require_registry
 
     _print(run(require_registry(_open(name, conn_id)), sql), as_json=as_json)
 
@@ -78,8 +78,8 @@ def _question(question: str) -> click.Command:
     @click.command(question, help=QUESTIONS[question].about, short_help=QUESTIONS[question].about)
     @_of_catalog
     def ask(*, name: str | None, as_json: bool, conn_id: str | None, days: int = 30) -> None:
-        from airflow_mv.registry.query import ask as run
-        from airflow_mv.registry.registry import require_registry
+        from airflow_mv.extras.registry.query import ask as run
+        from airflow_mv.extras.registry.registry import require_registry
 
         _print(run(require_registry(_open(name, conn_id)), question, days=days), as_json=as_json)
 

@@ -12,7 +12,7 @@ from rich import markup
 from rich.cells import cell_len
 
 from airflow_mv.cli.context import err, out, visible
-from airflow_mv.spec.units import counted, human
+from airflow_mv.core.spec.units import counted, human
 
 #: A bracket in a text with markup.
 _OPENS = "\\["
@@ -75,8 +75,8 @@ def _expiring(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each base table whose recorded snapshot may expire soon."""
     tables = {table["identifier"]: table["expires_at"] for table in document["base_tables"] if table["expires_at"]}
     if tables:
-        from airflow_mv.freshness.expiry import warnings
-        from airflow_mv.spec.times import parse_time
+        from airflow_mv.core.freshness.expiry import warnings
+        from airflow_mv.core.spec.times import parse_time
 
         yield from warnings({name: parse_time(text) for name, text in tables.items()})
 

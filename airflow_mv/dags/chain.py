@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.sql.order import in_order
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.order import in_order
 
 _NO_TASK_ID = re.compile(r"[^\w-]+")
 _TEMPLATE = ("{{", "{%")
@@ -112,7 +112,7 @@ def _reads(view: Identifier, chained: ChainedView, views: Mapping[Identifier, Ch
         if name not in views:
             raise ConfigurationError(f"view {view}: after names {name}, which is not a view of the chain")
     if chained.sql is not None and not any(mark in chained.sql for mark in _TEMPLATE):
-        from airflow_mv.sql.query import base_tables, parse_query
+        from airflow_mv.core.sql.query import base_tables, parse_query
 
         query = parse_query(chained.sql, view=str(view), default_catalog=view.catalog, default_namespace=view.namespace)
         before += [table for table in base_tables(query, {}).tables if table in views and table != view]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import BaseOperator, TaskGroup
 
+from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.dags.chain import Chain, Views, read_chain
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.operators import (
@@ -21,7 +22,6 @@ from airflow_mv.operators import (
 from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS
 from airflow_mv.scope import ScopeName
-from airflow_mv.spec.identifiers import Identifier, split_namespace
 
 #: Whether each task starts a Spark application of its own, or those of a DAG run share one; by the number of views.
 Applications = Literal["auto", "per-task", "shared"]

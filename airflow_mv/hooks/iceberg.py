@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, Connection, conf
 from airflow.sdk.log import mask_secret
 
-from airflow_mv.catalog.configured import LAYOUT_PROPERTY
+from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.hooks.connections import find_connection
-from airflow_mv.registry.settings import PLACE
 
 if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook

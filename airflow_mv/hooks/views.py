@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook, Connection
 
+from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
@@ -27,30 +28,29 @@ from airflow_mv.hooks.iceberg import (
     other_catalogs,
 )
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
-from airflow_mv.spec.identifiers import Identifier, split_namespace
 
 if TYPE_CHECKING:
     import pandas as pd
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
     from pyiceberg.catalog import Catalog
 
-    from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
-    from airflow_mv.catalog.spark import SparkSettings
-    from airflow_mv.freshness.coverage import Coverage
-    from airflow_mv.freshness.known import PropertiesOf
-    from airflow_mv.freshness.status import ViewStatus
-    from airflow_mv.maintenance.convert import Conversion
-    from airflow_mv.maintenance.registry import Synced
-    from airflow_mv.maintenance.rollback import RolledBack, VersionRolledBack
-    from airflow_mv.refresh import Pins, RefreshOptions
-    from airflow_mv.refresh.define import Defined, OnChange
-    from airflow_mv.refresh.explain import Explanation
-    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-    from airflow_mv.refresh.read import ReadResult
-    from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.registry.query import Answer
-    from airflow_mv.script import Outcome
-    from airflow_mv.spec.interval import Span
+    from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
+    from airflow_mv.core.catalog.spark import SparkSettings
+    from airflow_mv.core.define.define import Defined, OnChange
+    from airflow_mv.core.freshness.coverage import Coverage
+    from airflow_mv.core.freshness.status import ViewStatus
+    from airflow_mv.core.maintenance.rollback import RolledBack, VersionRolledBack
+    from airflow_mv.core.read.read import ReadResult
+    from airflow_mv.core.refresh import Pins, RefreshOptions
+    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.core.script import Outcome
+    from airflow_mv.core.spec.interval import Span
+    from airflow_mv.extras.convert import Conversion
+    from airflow_mv.extras.explain.explain import Explanation
+    from airflow_mv.extras.fleet.known import PropertiesOf
+    from airflow_mv.extras.registry.query import Answer
+    from airflow_mv.extras.registry.sync import Synced
 
 
 class MaterializedViewHook(BaseHook):
@@ -131,7 +131,7 @@ class MaterializedViewHook(BaseHook):
         """
         with self._opening:
             if name not in self._opened:
-                from airflow_mv.catalog import MaterializedViewCatalog
+                from airflow_mv.core.catalog import MaterializedViewCatalog
 
                 opened = MaterializedViewCatalog(self.iceberg_catalog(name))
                 opened.openers = {other: partial(_open, other, conn_id) for other, conn_id in self._others().items()}
@@ -147,7 +147,7 @@ class MaterializedViewHook(BaseHook):
         Args:
             name: The name of the connection's own catalog. The others are those that its views may read.
         """
-        from airflow_mv.catalog.configured import configured
+        from airflow_mv.core.catalog.configured import configured
 
         def properties_of(catalog: str) -> Mapping[str, Any] | None:
             if catalog == name:
@@ -185,7 +185,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`catalog_for`.
         """
-        from airflow_mv.catalog.catalog import catalog_errors
+        from airflow_mv.core.catalog.catalog import catalog_errors
 
         given = {**self._extra(), "password": self._completed().password or ""}
         with catalog_errors(f"connection {self.iceberg_conn_id!r}: the catalog", given):
@@ -195,7 +195,7 @@ class MaterializedViewHook(BaseHook):
 
     def spark_settings(self, view: str) -> SparkSettings:
         """Return what a Spark session needs to reach the view's catalog. Its ``secrets`` are masked in logs."""
-        from airflow_mv.refresh.stagers import settings_of
+        from airflow_mv.core.refresh.stagers import settings_of
 
         settings = settings_of(self.catalog_for(view))
         mask(settings.secrets)
@@ -217,13 +217,13 @@ class MaterializedViewHook(BaseHook):
 
     def status(self, view: str, *, interval: Span | None = None) -> ViewStatus:
         """Return whether a view, or an interval of it, is fresh, with the reasons."""
-        from airflow_mv.freshness.status import status
+        from airflow_mv.core.freshness.status import status
 
         return status(self.catalog_for(view), self.identify(view), interval=interval)
 
     def plan(self, view: str, options: RefreshOptions | None = None, *, pins: Pins | None = None) -> RefreshPlan:
-        """Plan a refresh; metadata only. See :func:`airflow_mv.refresh.plan_refresh`."""
-        from airflow_mv.refresh import plan_refresh
+        """Plan a refresh; metadata only. See :func:`airflow_mv.core.refresh.plan_refresh`."""
+        from airflow_mv.core.refresh import plan_refresh
 
         return plan_refresh(self.catalog_for(view), self.identify(view), options, pins=pins)
 
@@ -238,7 +238,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError: The view has no interval column, or the times are no intervals of it.
         """
-        from airflow_mv.refresh.coverage import coverage
+        from airflow_mv.core.refresh.coverage import coverage
 
         return coverage(self.catalog_for(view), self.identify(view), start=start, end=end)
 
@@ -249,18 +249,18 @@ class MaterializedViewHook(BaseHook):
             view: The view; with ``sql`` it need not exist.
             sql: A query; ``None``: that of the existing view.
         """
-        from airflow_mv.refresh.explain import explain
+        from airflow_mv.extras.explain.explain import explain
 
         return explain(self.catalog_for(view), self.identify(view), sql)
 
     def publish(self, plan: RefreshPlan, outcome: Outcome | None) -> RefreshResult | None:
         """Publish a staged plan; ``None`` where it must be planned again."""
-        from airflow_mv.refresh.run import publish
+        from airflow_mv.core.refresh.run import publish
 
         return publish(self.catalog_for(str(plan.view)), plan, outcome)
 
     def define(self, view: str, sql: str | None, *, on_change: OnChange = "apply", **definition: Any) -> Defined:
-        """Create a view, or give an existing one this definition; see :func:`airflow_mv.refresh.define.define`.
+        """Create a view, or give an existing one this definition; see :func:`airflow_mv.core.define.define.define`.
 
         Args:
             view: The view.
@@ -272,7 +272,7 @@ class MaterializedViewHook(BaseHook):
             AlreadyExistsError: A difference is refused; the message lists all of them. Nothing was changed.
         """
         from airflow_mv.actions import define_view
-        from airflow_mv.refresh.definition import Definition
+        from airflow_mv.core.define.definition import Definition
 
         wanted = Definition(sql, **definition)
         with closing(_Lazy(self, view)) as stager:
@@ -290,8 +290,8 @@ class MaterializedViewHook(BaseHook):
             AlreadyExistsError: The name is a view's.
             UnsupportedError: The table does not fit. The message names everything that differs.
         """
-        from airflow_mv.refresh.adopt import adopt
-        from airflow_mv.refresh.definition import Definition
+        from airflow_mv.core.define.adopt import adopt
+        from airflow_mv.core.define.definition import Definition
 
         with closing(_Lazy(self, view)) as stager:
             wanted = Definition(sql, **definition)
@@ -307,7 +307,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             SnapshotNotFoundError: The view's version log begins later.
         """
-        from airflow_mv.freshness.versions import versions
+        from airflow_mv.core.freshness.versions import versions
 
         return versions(self.catalog_for(view), self.identify(view), at=at)
 
@@ -317,7 +317,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VersionNotFoundError: The view does not retain the version.
         """
-        from airflow_mv.maintenance.rollback import rollback_version
+        from airflow_mv.core.maintenance.rollback import rollback_version
 
         return rollback_version(self.catalog_for(view), self.identify(view), version_id)
 
@@ -327,20 +327,20 @@ class MaterializedViewHook(BaseHook):
         Raises:
             UnsupportedError: The catalog cannot do it, or the view cannot have the layout.
         """
-        from airflow_mv.maintenance.convert import convert
+        from airflow_mv.extras.convert import convert
 
         return convert(self.catalog_for(view), self.identify(view), layout)
 
     def sync_registry(self, catalog: str) -> Synced:
-        """Bring a catalog's registry up to date. See :func:`airflow_mv.maintenance.registry.sync`."""
-        from airflow_mv.maintenance.registry import sync
+        """Bring a catalog's registry up to date. See :func:`airflow_mv.extras.registry.sync.sync`."""
+        from airflow_mv.extras.registry.sync import sync
 
         return sync(self.catalog_named(catalog))
 
     def query_registry(self, catalog: str, sql: str) -> Answer:
-        """Run one SELECT over a catalog's registry. See :func:`airflow_mv.registry.query.query`."""
-        from airflow_mv.registry.query import query
-        from airflow_mv.registry.registry import require_registry
+        """Run one SELECT over a catalog's registry. See :func:`airflow_mv.extras.registry.query.query`."""
+        from airflow_mv.extras.registry.query import query
+        from airflow_mv.extras.registry.registry import require_registry
 
         return query(require_registry(self.catalog_named(catalog)), sql)
 
@@ -352,8 +352,8 @@ class MaterializedViewHook(BaseHook):
         Args:
             namespace: ``catalog.namespace``.
         """
-        from airflow_mv.freshness.each import left_out
-        from airflow_mv.refresh.pins import materialized_views
+        from airflow_mv.core.freshness.each import left_out
+        from airflow_mv.core.refresh.pins import materialized_views
 
         name, inner = split_namespace(namespace)
         catalog = self.catalog_named(name)
@@ -377,8 +377,8 @@ class MaterializedViewHook(BaseHook):
         Returns:
             The document of ``airflow-mv maintain --json``.
         """
-        from airflow_mv.maintenance.run import maintain_view
-        from airflow_mv.publish.refresh import DEFAULT_GRACE
+        from airflow_mv.core.maintenance.run import maintain_view
+        from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 
         catalog, grace = self.catalog_for(view), DEFAULT_GRACE if older_than is None else older_than
         with closing(_Lazy(self, view)) as stager:
@@ -402,7 +402,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VerificationError: They differ. The message has a row.
         """
-        from airflow_mv.refresh.verify import Part, verify
+        from airflow_mv.core.read.verify import Part, verify
 
         part = Part(interval, sample)
         with closing(self.stager(view)) as stager:
@@ -416,7 +416,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VerificationError: A file is missing or broken.
         """
-        from airflow_mv.refresh.verify import verify_files
+        from airflow_mv.core.read.verify import verify_files
 
         found = verify_files(self.catalog_for(view), self.identify(view), report=self.log.info)
         found.require_intact()
@@ -428,7 +428,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             RefreshNotFoundError: The history holds no such refresh, or its rows have expired.
         """
-        from airflow_mv.maintenance.rollback import rollback
+        from airflow_mv.core.maintenance.rollback import rollback
 
         return rollback(self.catalog_for(view), self.identify(view), refresh_id)
 
@@ -443,8 +443,8 @@ class MaterializedViewHook(BaseHook):
         Returns:
             ``view``, ``dropped``, and with ``purge`` ``deleted_files`` and ``deleted_bytes``.
         """
-        from airflow_mv.maintenance.drop import drop
-        from airflow_mv.maintenance.drop import purge as purge_view
+        from airflow_mv.core.maintenance.drop import drop
+        from airflow_mv.core.maintenance.drop import purge as purge_view
 
         catalog, identifier = self.catalog_for(view), self.identify(view)
         try:
@@ -466,7 +466,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError: The Spark connection is missing or wrong.
         """
-        from airflow_mv.refresh.stagers import InProcessStager
+        from airflow_mv.core.refresh.stagers import InProcessStager
 
         target = spark_target(self.spark_conn_id)
         if target.missing:
@@ -507,8 +507,8 @@ class MaterializedViewHook(BaseHook):
             RefreshNotFoundError: The history holds no such refresh.
         """
         from airflow_mv.actions import refresh_with_inputs
-        from airflow_mv.refresh.read import read_arrow, readable
-        from airflow_mv.refresh.time_travel import TimeTravel
+        from airflow_mv.core.read.read import read_arrow, readable
+        from airflow_mv.core.read.time_travel import TimeTravel
 
         catalog, identifier = self.catalog_for(view), self.identify(view)
         wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.lineage.facts import Facts
-    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import LoadedView, Located, MaterializedViewCatalog
-    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-    from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
+    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.spec.identifiers import Identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
     Raises:
         MaterializedViewError: A table or view cannot be read.
     """
-    from airflow_mv.spec.identifiers import Identifier
-    from airflow_mv.sql.translation import spark_sql
+    from airflow_mv.core.spec.identifiers import Identifier
+    from airflow_mv.core.sql.translation import spark_sql
 
     loaded = catalog.load(plan.view)
     located = catalog.locate([Identifier.parse(record.identifier) for record in plan.records])
@@ -81,7 +81,7 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
 
 
 def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, snapshot: int) -> Table:
-    from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.core.spec.identifiers import Identifier
 
     home = catalog.home_of(identifier)
     if place.kind == "view":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from airflow_mv.freshness.alerts import FreshnessAlert as FreshnessAlert
+    from airflow_mv.extras.fleet.alerts import FreshnessAlert as FreshnessAlert
     from airflow_mv.hooks.dag_run import refresh_params as refresh_params
     from airflow_mv.operators.alert import FreshnessAlertOperator as FreshnessAlertOperator
     from airflow_mv.operators.application import SharedSparkApplicationOperator as SharedSparkApplicationOperator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_mv.operators.steps import PlanRefreshOperator as PlanRefreshOperator
 
 _MODULES = {
-    "FreshnessAlert": "airflow_mv.freshness.alerts",
+    "FreshnessAlert": "airflow_mv.extras.fleet.alerts",
     "refresh_params": "airflow_mv.hooks.dag_run",
     "FreshnessAlertOperator": "airflow_mv.operators.alert",
     "SharedSparkApplicationOperator": "airflow_mv.operators.application",

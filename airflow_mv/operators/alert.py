@@ -15,14 +15,14 @@ from urllib.parse import quote
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
+from airflow_mv.core.spec.identifiers import split
+from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import AlertError, ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.retries import airflow_errors
-from airflow_mv.spec.identifiers import split
-from airflow_mv.spec.times import duration
 
 if TYPE_CHECKING:
-    from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, Watched
+    from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Memory, Watched
 
 Listener = BaseNotifier | Callable[["FreshnessAlert"], object]
 #: Scheme of the asset whose state store keeps the sent alerts.
@@ -89,7 +89,7 @@ class FreshnessAlertOperator(BaseOperator):
             AlertError: An alert could not be delivered or recorded; the next run tries again.
             MaterializedViewError: A catalog does not respond. Raised after the views of all others.
         """
-        from airflow_mv.freshness.alerts import settle
+        from airflow_mv.extras.fleet.alerts import settle
 
         documents, undelivered = [], []
 
@@ -121,7 +121,7 @@ class FreshnessAlertOperator(BaseOperator):
             raise
 
     def _slos(self) -> Iterator[FreshnessSlo]:
-        from airflow_mv.freshness.alerts import freshness_slos
+        from airflow_mv.extras.fleet.alerts import freshness_slos
 
         allowed = duration(self.max_staleness, what="max_staleness")
         first: MaterializedViewError | None = None
@@ -135,8 +135,8 @@ class FreshnessAlertOperator(BaseOperator):
 
     def watched(self) -> Iterator[Watched]:
         """Yield the views that are checked, by catalog."""
-        from airflow_mv.catalog.fact_cache import FactCache
-        from airflow_mv.freshness.alerts import Watched
+        from airflow_mv.extras.fleet.alerts import Watched
+        from airflow_mv.extras.fleet.fact_cache import FactCache
 
         def of(name: str, **chosen: Any) -> Watched:
             properties_of = hook.properties_from(name)

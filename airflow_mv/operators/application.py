@@ -16,17 +16,17 @@ from airflow.sdk import BaseOperator, Context, conf
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.application import BEAT_SECONDS, FolderContent
+from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.operators.spark import MaterializedViewSparkOperator, SparkJobOperator, Submission
 from airflow_mv.retries import task_errors
-from airflow_mv.spec.identifiers import DELTA_BY_PATH, Identifier, split_namespace
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh.application import ApplicationFolder
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.application import ApplicationFolder
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class SharedSparkApplicationOperator(SparkJobOperator):
 
     def _opened(self) -> tuple[MaterializedViewCatalog, ApplicationFolder | None]:
         """Return the catalog, and the new application's folder; ``None`` if no folder can be shared."""
-        from airflow_mv.refresh.application import ApplicationFolder
+        from airflow_mv.core.refresh.application import ApplicationFolder
 
         name, namespace = split_namespace(self.namespace)
         catalog = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id).catalog_named(name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_mv.refresh.plan import RefreshPlan
+    from airflow_mv.core.refresh.plan import RefreshPlan
 
 #: Seconds after which the task asks the cluster for the first time whether the driver still runs, and the most
 #: seconds between two questions; each wait is twice as long as the one before. A driver that was killed leaves no
@@ -68,6 +68,6 @@ class WaitingRefresh:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> WaitingRefresh:
         """Read what :meth:`to_dict` wrote."""
-        from airflow_mv.refresh.plan import RefreshPlan
+        from airflow_mv.core.refresh.plan import RefreshPlan
 
         return cls(**{**document, "plan": RefreshPlan.from_json(document["plan"])})

@@ -15,9 +15,9 @@ from airflow_mv.operators.spark import MaterializedViewSparkOperator
 from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import Layout
-    from airflow_mv.refresh.define import OnChange
-    from airflow_mv.script import Outcome, Script, Stager
+    from airflow_mv.core.catalog import Layout
+    from airflow_mv.core.define.define import OnChange
+    from airflow_mv.core.script import Outcome, Script, Stager
 
 
 class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
@@ -138,11 +138,11 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             JobError: A retry may help.
         """
         from airflow_mv.actions import define_view
-        from airflow_mv.freshness.status import how_to_read, status
-        from airflow_mv.refresh.definition import Definition
-        from airflow_mv.refresh.explain import accepts_modes
-        from airflow_mv.spec.storage_settings import SORT_PROPERTY
-        from airflow_mv.sql.translation import texts_of
+        from airflow_mv.core.define.definition import Definition
+        from airflow_mv.core.freshness.status import how_to_read, status
+        from airflow_mv.core.spec.storage_settings import SORT_PROPERTY
+        from airflow_mv.core.sql.translation import texts_of
+        from airflow_mv.extras.explain.explain import accepts_modes
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
+from airflow_mv.core.spec.interval import Span
+from airflow_mv.core.spec.times import duration, parse_time
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import count
 from airflow_mv.retries import RetriedOperator, task_errors
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.times import duration, parse_time
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import Layout
+    from airflow_mv.core.catalog import Layout
 
 #: What a template that is not set renders to.
 _UNSET = (None, "", "None")

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.checks import as_documents, read_checks
+from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.task import given_document
 from airflow_mv.scope import RefreshScope, scope_of
-from airflow_mv.spec.times import parse_time
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh import Pins, RefreshOptions
-    from airflow_mv.refresh.pins import RunPins
-    from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh import Pins, RefreshOptions
+    from airflow_mv.core.refresh.pins import RunPins
+    from airflow_mv.core.spec.identifiers import Identifier
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
 _NONE = ("None", "", None)
@@ -106,7 +106,7 @@ class RefreshingOperator(BaseOperator):
             ConfigurationError: ``pins`` is something else.
             PinError: A pinned snapshot has expired, or the view reads another table.
         """
-        from airflow_mv.refresh.pins import restore
+        from airflow_mv.core.refresh.pins import restore
 
         if not self._takes_pins:
             return None
@@ -125,7 +125,7 @@ class RefreshingOperator(BaseOperator):
         Raises:
             ConfigurationError: One of them is invalid.
         """
-        from airflow_mv.refresh import RefreshOptions
+        from airflow_mv.core.refresh import RefreshOptions
 
         found = self._scope_of(context)
         return RefreshOptions(
@@ -140,7 +140,7 @@ class RefreshingOperator(BaseOperator):
         )
 
     def _scope_of(self, context: Context) -> RefreshScope:
-        from airflow_mv.spec.times import duration
+        from airflow_mv.core.spec.times import duration
 
         found = scope_of(
             run_facts(context),
@@ -168,7 +168,7 @@ def run_pins(value: Any) -> RunPins:
         ConfigurationError: There are none.
         InvalidMetadataError: They are invalid.
     """
-    from airflow_mv.refresh.pins import RunPins
+    from airflow_mv.core.refresh.pins import RunPins
 
     wanted = (
         "not the output of a PinBaseTablesOperator; write pins=pin.output, and clear that task if its XCom was deleted"

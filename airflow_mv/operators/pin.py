@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
+from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.options import moment, one_of, run_pins
 from airflow_mv.retries import RetriedOperator, task_errors
 from airflow_mv.scope import scope_of
-from airflow_mv.spec.identifiers import Identifier, split_namespace
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh.pins import RunPins
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.pins import RunPins
 
 
 class PinBaseTablesOperator(RetriedOperator):
@@ -80,8 +80,8 @@ class PinBaseTablesOperator(RetriedOperator):
             ConfigurationError: The views are in several catalogs, or on more levels than the DAG has.
             InvalidQueryError: The views read each other in a cycle.
         """
-        from airflow_mv.freshness.each import left_out
-        from airflow_mv.refresh.pins import pin_base_tables
+        from airflow_mv.core.freshness.each import left_out
+        from airflow_mv.core.refresh.pins import pin_base_tables
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
@@ -113,7 +113,7 @@ class PinBaseTablesOperator(RetriedOperator):
         return found.as_of
 
     def _listed(self, hook: MaterializedViewHook) -> tuple[MaterializedViewCatalog, list[Identifier]]:
-        from airflow_mv.refresh.pins import materialized_views
+        from airflow_mv.core.refresh.pins import materialized_views
 
         if self.namespace is not None:
             name, namespace = split_namespace(self.namespace)

@@ -24,11 +24,11 @@ from airflow_mv.retries import task_errors
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh import Pins, RefreshOptions
-    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-    from airflow_mv.script import Stager
-    from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh import Pins, RefreshOptions
+    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.script import Stager
+    from airflow_mv.core.spec.identifiers import Identifier
 
 
 #: Instances of one task that refresh intervals at the same time: enough for a backfill, and few enough for one machine.
@@ -124,7 +124,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             JobError, CommitError: A retry may help.
         """
         from airflow_mv.actions import refresh_views
-        from airflow_mv.maintenance.run import maintain_after_refresh
+        from airflow_mv.core.maintenance.run import maintain_after_refresh
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
@@ -173,8 +173,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
     ) -> tuple[RefreshOptions, Pins]:
         """Refresh the views that the view reads, in this worker slot. Return how it is refreshed itself."""
         from airflow_mv.actions import refresh_views
-        from airflow_mv.maintenance.run import maintain_after_refresh
-        from airflow_mv.refresh.with_inputs import pinned_chain
+        from airflow_mv.core.maintenance.run import maintain_after_refresh
+        from airflow_mv.core.refresh.with_inputs import pinned_chain
 
         chain = pinned_chain(catalog, [view], as_of=options.as_of)
         log_this = functools.partial(log_plan, self.log)
@@ -195,7 +195,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             MaterializedViewError: As for :meth:`execute`.
             StoppedError: The task's time has ended.
         """
-        from airflow_mv.refresh.plan import RefreshPlan
+        from airflow_mv.core.refresh.plan import RefreshPlan
 
         self._event, self._until = event, until
         if plan is not None:  # ``dag.test()`` loses it: then the task plans again
@@ -237,7 +237,7 @@ class _EarlierTry:
             self._store.set(self._key, plan.refresh_id)
 
     def settle(self, catalog: MaterializedViewCatalog, result: RefreshResult) -> RefreshResult:
-        from airflow_mv.refresh.run import was_published
+        from airflow_mv.core.refresh.run import was_published
 
         if result.outcome != "fresh" or not isinstance(self._earlier, str):
             return result

@@ -17,9 +17,9 @@ from airflow_mv.operators.submission_files import write_script
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh.application import ApplicationFolder
-    from airflow_mv.script import Outcome, Script
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.application import ApplicationFolder
+    from airflow_mv.core.script import Outcome, Script
 
 #: The XCom of the application's task that has the folder's location.
 FOLDER_KEY = "application_folder"
@@ -74,8 +74,8 @@ class SharedApplication:
         Raises:
             JobError: The application ran the script, and there is no outcome.
         """
-        from airflow_mv.refresh.application import new_key, request_of
-        from airflow_mv.script import script_beside
+        from airflow_mv.core.refresh.application import new_key, request_of
+        from airflow_mv.core.script import script_beside
 
         if self._answered is not None and self._answered[0] == script_beside(str(script.outcome_location)):
             return self._outcome(catalog, script, self._answered[1])
@@ -103,8 +103,8 @@ class SharedApplication:
         Raises:
             StoppedError: The task's time has ended. The script was cancelled.
         """
-        from airflow_mv.refresh.application import ApplicationFolder
-        from airflow_mv.script import location_of
+        from airflow_mv.core.refresh.application import ApplicationFolder
+        from airflow_mv.core.script import location_of
 
         folder, key = ApplicationFolder(catalog, str(event["folder"])), str(event["key"])
         if event.get("late"):
@@ -158,7 +158,7 @@ class SharedApplication:
             self._alone(str(answer.refusal))
 
     def _outcome(self, catalog: MaterializedViewCatalog, script: Script, answer: JobAnswer) -> Outcome | None:
-        from airflow_mv.publish.layout import read_outcome
+        from airflow_mv.core.publish.layout import read_outcome
 
         if not answer.ran:
             return None
@@ -170,7 +170,7 @@ class SharedApplication:
 
     def _found(self, catalog: MaterializedViewCatalog, context: Context) -> ApplicationFolder | None:
         """Return the application's folder; ``None`` if its task does not run."""
-        from airflow_mv.refresh.application import ApplicationFolder
+        from airflow_mv.core.refresh.application import ApplicationFolder
 
         if one_task_at_a_time():
             return self._beside(context)

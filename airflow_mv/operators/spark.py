@@ -35,11 +35,11 @@ from airflow_mv.retries import RetriedOperator
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.plan import RefreshPlan
+    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.core.script import Outcome, Script, Stager
     from airflow_mv.operators.spark_provider import SparkSubmission
-    from airflow_mv.refresh.plan import RefreshPlan
-    from airflow_mv.refresh.stagers import InProcessStager
-    from airflow_mv.script import Outcome, Script, Stager
 
 #: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
@@ -112,7 +112,7 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """Have a folder for the files of submissions, which contain credentials."""
-        from airflow_mv.job.submit import scratch_folder
+        from airflow_mv.core.job.submit import scratch_folder
 
         with scratch_folder() as folder:
             self._scratch = folder
@@ -144,7 +144,7 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
             JobError: It failed.
             ConfigurationError: The provider does not accept the arguments together.
         """
-        from airflow_mv.job.submit import main_file
+        from airflow_mv.core.job.submit import main_file
 
         hook = functools.partial(self._hook_of, submission)
         self.log.info("::group::Spark's own log, on master %s", submission.target.master)
@@ -181,8 +181,8 @@ class SparkJobOperator(RetriedOperator, MaskingOperator, SparkArgumentsOperator)
 
     def _hook_of(self, submission: Submission, conf: Mapping[Any, Any]) -> SparkSubmitHook:
         """Make the hook of a submission, with the user's options and those that the job needs."""
+        from airflow_mv.core.refresh.stagers import settings_of
         from airflow_mv.operators.spark_provider import submit_hook
-        from airflow_mv.refresh.stagers import settings_of
 
         target = submission.target
         variables = {str(key): str(value) for key, value in (self.env_vars or {}).items()}
@@ -403,7 +403,7 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         return self._until
 
     def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
-        from airflow_mv.refresh.stagers import InProcessStager
+        from airflow_mv.core.refresh.stagers import InProcessStager
 
         if self._session is None:
             self.log.info("Spark Connect: %s", remote.partition(";")[0])
@@ -413,8 +413,8 @@ class MaterializedViewSparkOperator(SparkJobOperator):
     def _submit(
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
-        from airflow_mv.catalog.files import discard
-        from airflow_mv.publish.layout import read_outcome
+        from airflow_mv.core.catalog.files import discard
+        from airflow_mv.core.publish.layout import read_outcome
 
         submitted = write_script(catalog, script)
         # An outcome whose staged rows are gone must not end the wait for the new ones.
@@ -453,7 +453,7 @@ class MaterializedViewSparkOperator(SparkJobOperator):
         Raises:
             JobError: The driver has ended without an outcome, or has run for too long and was killed.
         """
-        from airflow_mv.publish.layout import read_outcome
+        from airflow_mv.core.publish.layout import read_outcome
 
         if (outcome := read_outcome(catalog, script)) is not None:
             return outcome

@@ -14,6 +14,7 @@ from airflow.providers.standard.utils.skipmixin import SkipMixin
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
@@ -22,14 +23,13 @@ from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.submission_files import job_arguments, ship, write_script
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result, requester
 from airflow_mv.retries import RetriedOperator, task_errors
-from airflow_mv.spec.times import duration
 from airflow_mv.triggers import JobOutcomeTrigger
 from airflow_mv.triggers.base_tables import payload_or_error
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.refresh.plan import RefreshPlan
-    from airflow_mv.script import Outcome, Script
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.plan import RefreshPlan
+    from airflow_mv.core.script import Outcome, Script
 
 
 _SPLIT = re.compile(r"""[\s"'\\]""")
@@ -90,7 +90,7 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
         Raises:
             NotFoundError: The view or a base table does not exist.
         """
-        from airflow_mv.refresh.run import planned
+        from airflow_mv.core.refresh.run import planned
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
@@ -189,8 +189,8 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
             CommitError: A retry may help.
         """
         from airflow_mv.actions import add_to_registry
-        from airflow_mv.maintenance.run import maintain_after_refresh
-        from airflow_mv.refresh.run import stage
+        from airflow_mv.core.maintenance.run import maintain_after_refresh
+        from airflow_mv.core.refresh.run import stage
 
         started = time.monotonic()
         with task_errors(self):
@@ -233,7 +233,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
 
     def _wait_if_missing(self, catalog: MaterializedViewCatalog, plan: RefreshPlan) -> None:
         """Wait in the triggerer if the job has not left its outcome yet."""
-        from airflow_mv.publish.layout import read_outcome
+        from airflow_mv.core.publish.layout import read_outcome
 
         limit = duration(self.wait_for_outcome, what="wait_for_outcome")
         location = plan.script.outcome_location if plan.script else None
@@ -248,14 +248,14 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
 
 
 def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:
-    from airflow_mv.refresh.plan import RefreshPlan
+    from airflow_mv.core.refresh.plan import RefreshPlan
 
     return RefreshPlan.from_dict(document)
 
 
 def _left_behind(catalog: MaterializedViewCatalog) -> Any:
     """Return a stager that reads the outcome of the submitted driver."""
-    from airflow_mv.publish.layout import read_outcome
+    from airflow_mv.core.publish.layout import read_outcome
 
     def take(script: Script) -> Outcome:
         outcome = read_outcome(catalog, script)

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.catalog.files import StoredFile
-    from airflow_mv.script import Script
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog.files import StoredFile
+    from airflow_mv.core.script import Script
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
         catalog: The view's catalog.
         script: The script.
     """
-    from airflow_mv.script import CreateStorageStep
+    from airflow_mv.core.script import CreateStorageStep
 
     if script.outcome_location is not None:
         yield script
@@ -51,8 +51,8 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
 @contextmanager
 def _answered_in(catalog: MaterializedViewCatalog, script: Script, folder: str) -> Iterator[Script]:
     """Yield the script with a location for its outcome in a folder, and delete both files at the end."""
-    from airflow_mv.catalog.files import discard
-    from airflow_mv.script import script_beside
+    from airflow_mv.core.catalog.files import discard
+    from airflow_mv.core.script import script_beside
 
     found = replace(script, outcome_location=f"{folder}/staged/{script.refresh_id}.json")
     try:
@@ -71,9 +71,9 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     Raises:
         ConfigurationError: A check is a function that a remote driver cannot import.
     """
-    from airflow_mv.publish.layout import read_outcome
-    from airflow_mv.refresh.checks import has_passed
-    from airflow_mv.script import script_beside, submitted_script
+    from airflow_mv.core.publish.layout import read_outcome
+    from airflow_mv.core.refresh.checks import has_passed
+    from airflow_mv.core.script import script_beside, submitted_script
 
     _require_importable(script)
     outcome_location = str(script.outcome_location)
@@ -114,7 +114,7 @@ def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
         Locations of the main file and of the zip for ``--py-files``. Maintenance does not delete them for at least
         half of the grace from now on.
     """
-    from airflow_mv.job.submit import build_package, main_file
+    from airflow_mv.core.job.submit import build_package, main_file
 
     with tempfile.TemporaryDirectory(prefix="airflow-mv-") as scratch:
         package = build_package(Path(scratch)).read_bytes()
@@ -133,7 +133,7 @@ def _digest(data: bytes) -> str:
 
 def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:
     """Return the files of a folder that no collection will delete soon."""
-    from airflow_mv.publish.refresh import oldest_lasting_ms
+    from airflow_mv.core.publish.refresh import oldest_lasting_ms
 
     found = list(catalog.files.list(folder))
     oldest = oldest_lasting_ms(catalog, folder) if found else 0

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, Context
 
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
+from airflow_mv.core.spec.reasons import FOUND_BY_JOB, OF_INPUTS, fallback
 from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
-from airflow_mv.spec.reasons import FOUND_BY_JOB, OF_INPUTS, fallback
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import Logger
 
-    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-    from airflow_mv.registry.model import Requester
-    from airflow_mv.script import CheckResult
+    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.script import CheckResult
+    from airflow_mv.extras.registry.model import Requester
 
 #: Reasons, and characters of each, that an asset event carries.
 _REASONS, _LONGEST = 5, 300
@@ -150,7 +150,7 @@ def _cut(text: str) -> str:
 
 def requester(context: Context) -> Requester:
     """Return who requests a refresh: the DAG, its run, the task, and the user who triggered the run."""
-    from airflow_mv.registry.model import Requester
+    from airflow_mv.extras.registry.model import Requester
 
     ti, user = context.get("ti"), getattr(context.get("dag_run"), "triggering_user_name", None)
     if ti is None:  # outside of Airflow's task runner

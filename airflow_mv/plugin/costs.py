@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.registry.query import Answer, ask_each
+from airflow_mv.extras.registry.registry import registry_of
+from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.plugin.messages import harmless, problem
 from airflow_mv.plugin.runs import Reader
-from airflow_mv.registry.query import Answer, ask_each
-from airflow_mv.registry.registry import registry_of
-from airflow_mv.registry.settings import PLACE
 
 #: The questions that the page shows.
 SHOWN = ("costs", "costs-by-dag", "costs-by-owner", "saved", "fallbacks", "lagging", "late")

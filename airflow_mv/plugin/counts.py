@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from airflow_mv.freshness.state import State
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.refresh.coverage import coverage
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.plugin.rows import ViewRow
 from airflow_mv.plugin.sources import CatalogSource, impatiently
-from airflow_mv.refresh.coverage import coverage
-from airflow_mv.spec.identifiers import Identifier
 
 #: Seconds that a request for a list waits for counts.
 _WAIT = 0.4

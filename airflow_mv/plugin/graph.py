@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.plugin.listing import MOST_GROUPS, NO_DAG, RUNNING, GroupsOf, counts, namespace_of
 from airflow_mv.plugin.rows import STATES, ViewRow
-from airflow_mv.spec.identifiers import Identifier
 
 #: The most nodes that are not groups.
 _MOST_NODES = 150

@@ -17,12 +17,12 @@ from airflow.models.serialized_dag import SerializedDagModel
 from sqlalchemy.orm import Session
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
+from airflow_mv.core.spec.interval import Interval, Span
+from airflow_mv.core.spec.times import duration, is_start_of_day, shift
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import tick_of, zone_of
 from airflow_mv.plugin.manual_run import scopes_in
 from airflow_mv.scope import END_PARAM, START_PARAM, RunFacts, scope_of
-from airflow_mv.spec.interval import Interval, Span
-from airflow_mv.spec.times import duration, is_start_of_day, shift
 
 #: The most runs that one backfill from the page creates.
 MOST_RUNS = 1000

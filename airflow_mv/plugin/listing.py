@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.plugin.rows import STATES, ViewRow
-from airflow_mv.spec.identifiers import Identifier
 
 Sort = Literal["attention", "view", "lag", "refreshed", "rows", "mode"]
 #: Not states of a view's rows, but shown and filtered like them: a refresh runs or waits, or the last one has failed.

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_mv.core.spec.interval import Interval
+from airflow_mv.core.spec.reasons import Code, Reason, fallback
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, ViewNotFoundError
 from airflow_mv.hooks.airflow_compat import redacted
-from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.reasons import Code, Reason, fallback
 
 _LONGEST = 2_000
 _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (

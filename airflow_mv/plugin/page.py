@@ -13,14 +13,20 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.freshness.chains import Chains
+from airflow_mv.core.freshness.expiry import expiries, warnings
+from airflow_mv.core.freshness.observe import Observation, column_of
+from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY, max_staleness_of
+from airflow_mv.core.freshness.status import history, how_to_read
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.coverage import coverage
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.times import parse_time
+from airflow_mv.core.sql.intervals import kind_of
 from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
-from airflow_mv.freshness.chains import Chains
-from airflow_mv.freshness.expiry import expiries, warnings
-from airflow_mv.freshness.observe import Observation
-from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY, max_staleness_of
-from airflow_mv.freshness.status import history, how_to_read
-from airflow_mv.freshness.summaries import column_of, summary_of
+from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import costs_of
 from airflow_mv.plugin.counts import Counts
@@ -30,12 +36,6 @@ from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import Found
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.coverage import coverage
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.times import parse_time
-from airflow_mv.sql.intervals import kind_of
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
@@ -158,7 +158,7 @@ class Page:
     def coverage(
         self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
     ) -> Future[dict[str, Any]]:
-        """Return which intervals of a view are fresh, see :func:`airflow_mv.refresh.coverage.coverage`."""
+        """Return which intervals of a view are fresh, see :func:`airflow_mv.core.refresh.coverage.coverage`."""
         key = ("coverage", str(start), str(end), str(view))
         return source.ask(lambda: coverage(source.open(), view, start=start, end=end).to_dict(), *key)
 

@@ -16,6 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.interval import Interval
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import MOST_DAYS, shown
@@ -28,8 +30,6 @@ from airflow_mv.plugin.page import AirflowFacts, Page, with_expiry, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.interval import Interval
 
 _SECONDS = 20.0
 _LONGEST_NAME = 2_000

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from airflow_mv.freshness.each import ItemResult
-from airflow_mv.freshness.known import Pointer
-from airflow_mv.freshness.state import Lag, State
-from airflow_mv.freshness.summary import Summary, by_name
+from airflow_mv.core.freshness.each import ItemResult
+from airflow_mv.core.freshness.state import Lag, State
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.extras.fleet.known import Pointer
+from airflow_mv.extras.fleet.summary import Summary, by_name
 from airflow_mv.plugin.messages import harmless, said
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Code, Reason
 
 #: The state of a view that is listed, but not read yet.
 PENDING = "pending"
@@ -47,7 +47,8 @@ class ViewRow:
         mode: Its mode.
         rows_written: Rows that it wrote.
         rows: Rows that the view has; ``None`` if its storage table's metadata does not say.
-        recorded: The recorded refresh, see :class:`airflow_mv.freshness.summary.Summary`. Its texts may hold secrets.
+        recorded: The recorded refresh, see :class:`airflow_mv.extras.fleet.summary.Summary`. Its texts may hold
+            secrets.
         strategy: ``full`` or ``incremental``.
         interval_column: The column of its intervals, if it has one.
         tables: Its base tables, each with whether rows of it have changed since.

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
 
-from airflow_mv.catalog.store_deadlines import Impatience, impatient
+from airflow_mv.core.catalog.store_deadlines import Impatience, impatient
+from airflow_mv.core.freshness.each import for_each
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
-from airflow_mv.freshness.each import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.survey import Survey
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
 
 SECTION = "airflow_mv"
 #: Seconds after which a catalog is opened again: its credentials may be short-lived.

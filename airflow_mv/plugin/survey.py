@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog.fact_cache import FactCache
-from airflow_mv.catalog.store_deadlines import Impatience, impatient
+from airflow_mv.core.catalog.store_deadlines import Impatience, impatient
+from airflow_mv.core.freshness.each import ItemResult
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import MaterializedViewError, StoreUnavailableError
-from airflow_mv.freshness.each import ItemResult
-from airflow_mv.freshness.known import CacheLookup, Known, PropertiesOf, identifier_of, look_up, without_collections
-from airflow_mv.freshness.summary import SUMMARY, Summary
+from airflow_mv.extras.fleet.fact_cache import FactCache
+from airflow_mv.extras.fleet.known import CacheLookup, Known, PropertiesOf, identifier_of, look_up, without_collections
+from airflow_mv.extras.fleet.summary import SUMMARY, Summary
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, row_of_result
-from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +135,9 @@ class Survey:
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> list[StoreUnavailableError]:
         """Read what has changed. Return why tables that may be views were left out."""
-        from airflow_mv.freshness.each import left_out, while_answered
-        from airflow_mv.freshness.observe import moved
-        from airflow_mv.freshness.summaries import note_ordinary, summaries
+        from airflow_mv.core.freshness.each import left_out, while_answered
+        from airflow_mv.core.freshness.observe import moved
+        from airflow_mv.extras.fleet.summaries import note_ordinary, summaries
 
         known = dict(self._rows)
         note_ordinary(catalog, self._kept)

@@ -11,16 +11,16 @@ from typing import Any, Literal
 from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
+from airflow_mv.core.freshness.state import Readiness
+from airflow_mv.core.spec.interval import Span
+from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.freshness.state import Readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.links import MaterializedViewLink
 from airflow_mv.retries import airflow_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.times import duration
 from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger, judge, span_of
 from airflow_mv.triggers.views import Wanted, read_view
 

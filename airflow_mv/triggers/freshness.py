@@ -13,11 +13,11 @@ from typing import Any, Literal
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
+from airflow_mv.core.freshness.state import Readiness, readiness
+from airflow_mv.core.spec.interval import Interval, Span
+from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.freshness.state import Readiness, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.spec.interval import Interval, Span
-from airflow_mv.spec.times import parse_time
 from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
 from airflow_mv.triggers.views import ViewFreshness, Wanted
 
@@ -137,7 +137,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         max_staleness_seconds: See :func:`judge`.
         poke_interval: Seconds between polls.
         interval: Consider only the rows of this interval: start and end (or ``None``) in ISO 8601, and the column
-            (or ``None``); see :class:`airflow_mv.spec.interval.Span`.
+            (or ``None``); see :class:`airflow_mv.core.spec.interval.Span`.
         freshness: As for :class:`airflow_mv.sensors.MaterializedViewFreshSensor`.
     """
 

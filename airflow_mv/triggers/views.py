@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.interval import Span
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.summary import Summary
+from airflow_mv.extras.fleet.fact_cache import FactCache
+from airflow_mv.extras.fleet.summary import Summary
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.interval import Span
 
 if TYPE_CHECKING:
-    from airflow_mv.freshness.chains import Chains
+    from airflow_mv.core.freshness.chains import Chains
 
 #: Seconds from the first request of a batch to its start.
 _COLLECT_SECONDS = 0.2
@@ -66,7 +66,10 @@ class ViewFreshness:
 
     @cached_property
     def pointers(self) -> Mapping[Identifier, str] | None:
-        """See :class:`airflow_mv.freshness.observe.Observation`. The first look at many views does not need them."""
+        """See :class:`airflow_mv.core.freshness.observe.Observation`.
+
+        The first look at many views does not need them.
+        """
         return self.summary.pointed()
 
 
@@ -200,7 +203,7 @@ def read_view(hook: MaterializedViewHook, wanted: Wanted) -> ViewFreshness:
     Raises:
         MaterializedViewError: It cannot be read.
     """
-    from airflow_mv.freshness.chains import Chains
+    from airflow_mv.core.freshness.chains import Chains
 
     return _read(hook, wanted, Chains())
 
@@ -215,8 +218,8 @@ def read_views(
         last: The last result for each. It is still true if no pointer has moved. ``None`` for one that has to be read.
         cache: What another process has found; by default this user's cache.
     """
-    from airflow_mv.freshness.each import for_each
-    from airflow_mv.freshness.known import without_collections
+    from airflow_mv.core.freshness.each import for_each
+    from airflow_mv.extras.fleet.known import without_collections
 
     kept = cache or FactCache.of_user()
     with without_collections():
@@ -224,7 +227,7 @@ def read_views(
     results: Results = {**remembered, **_unmoved(hook, last)}
     left, new = [item for item in last if item not in results], Results()
     if left:
-        from airflow_mv.freshness.chains import Chains
+        from airflow_mv.core.freshness.chains import Chains
 
         chains = Chains()
         for result in for_each(left, lambda item: _read(hook, item, chains)):
@@ -234,8 +237,8 @@ def read_views(
 
 
 def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFreshness:
-    from airflow_mv.freshness.observe import observe
-    from airflow_mv.freshness.summaries import summary_of
+    from airflow_mv.core.freshness.observe import observe
+    from airflow_mv.extras.fleet.summaries import summary_of
 
     catalog, view = hook.catalog_for(wanted.view), hook.identify(wanted.view)
     if wanted.direct:
@@ -245,7 +248,7 @@ def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFre
 
 def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[str, dict[Wanted, Identifier]]:
     """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
-    from airflow_mv.freshness.each import for_each
+    from airflow_mv.core.freshness.each import for_each
 
     found: dict[str, dict[Wanted, Identifier]] = {}
     for result in for_each(wanted, lambda item: hook.identify(item.view)):
@@ -256,9 +259,9 @@ def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[st
 
 def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: FactCache) -> dict[Wanted, ViewFreshness]:
     """Return what the cache has of views at their present pointers, all rows of each. No catalog is opened."""
-    from airflow_mv.freshness.each import for_each
-    from airflow_mv.freshness.known import key_of, look_up
-    from airflow_mv.freshness.summary import SUMMARY
+    from airflow_mv.core.freshness.each import for_each
+    from airflow_mv.extras.fleet.known import key_of, look_up
+    from airflow_mv.extras.fleet.summary import SUMMARY
 
     found: dict[Wanted, ViewFreshness] = {}
     by_catalog = _by_catalog(hook, [item for item in wanted if item.is_kept])
@@ -285,8 +288,8 @@ def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
     found = {item: result for item, result in new.items() if isinstance(result, ViewFreshness)}
     if not found:
         return
-    from airflow_mv.freshness.known import CacheLookup, kind_of
-    from airflow_mv.freshness.summaries import keep
+    from airflow_mv.extras.fleet.known import CacheLookup, kind_of
+    from airflow_mv.extras.fleet.summaries import keep
 
     for name, items in _by_catalog(hook, found).items():
         catalog = hook.catalog_named(name)
@@ -307,10 +310,10 @@ def unmoved(hook: MaterializedViewHook, pointers: Mapping[Wanted, Mapping[Identi
 
     Args:
         hook: Where they are.
-        pointers: See :class:`airflow_mv.freshness.observe.Observation`.
+        pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
     """
-    from airflow_mv.freshness.each import for_each
-    from airflow_mv.freshness.observe import moved
+    from airflow_mv.core.freshness.each import for_each
+    from airflow_mv.core.freshness.observe import moved
 
     by_catalog = _by_catalog(hook, pointers)
     found: list[Wanted] = []

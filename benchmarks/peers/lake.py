@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.stagers import InProcessStager, settings_of
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
 from benchmarks.changes import Tables
 from benchmarks.incremental import QUERIES
 from benchmarks.peers.turns import APPENDED, SCATTERED, Fingerprint

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.maintenance.drop import drop
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import refresh
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.maintenance.drop import drop
+from airflow_mv.core.refresh.run import refresh
 from benchmarks.peers.lake import Lake
 from benchmarks.peers.turns import Fingerprint, Turn
 from benchmarks.tpch import CATALOG
@@ -85,7 +85,7 @@ class BareProcess(Bare):
 
 
 class Ours:
-    """``airflow_mv.refresh`` in a session that runs."""
+    """``airflow_mv.core.refresh`` in a session that runs."""
 
     title = "airflow-mv, running session"
     name = "ours"

@@ -51,7 +51,11 @@ def main(results: Path) -> int:
         sys.stderr.write("\n".join(bag.import_errors.values()))
         return 1
     # What the first task would import. Meanwhile another process loads the tables.
-    for name in ("airflow.api_fastapi.execution_api.app", "airflow_mv.refresh.run", "airflow_mv.refresh.define"):
+    for name in (
+        "airflow.api_fastapi.execution_api.app",
+        "airflow_mv.core.refresh.run",
+        "airflow_mv.core.define.define",
+    ):
         import_module(name)
     if not sys.stdin.readline():
         return 1

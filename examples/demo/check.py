@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.errors import CheckFailedError
-from airflow_mv.refresh.read import read_arrow, readable
 from examples.demo.data import MONTHLY, ONCE, rows
 from examples.demo.home import CATALOG, NAMESPACE
 from examples.demo.views import CHECKS

@@ -38,7 +38,7 @@ def run(home: DemoHome) -> None:
         # Imported when these run already.
         from pyiceberg.catalog import load_catalog
 
-        from airflow_mv.catalog import MaterializedViewCatalog
+        from airflow_mv.core.catalog import MaterializedViewCatalog
         from examples.demo.check import answers, compare
         from examples.demo.data import load
 

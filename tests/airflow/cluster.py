@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.script import Script, location_of
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.script import Script, location_of
 from tests.builders import Lake
 from tests.services import http_server
 

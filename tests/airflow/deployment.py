@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from pyiceberg.catalog import Catalog, load_catalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from examples.demo.home import CATALOG, DemoHome
 from examples.demo.local_airflow import LocalAirflow, local_airflow
 

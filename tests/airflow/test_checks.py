@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import find_staged
-from airflow_mv.script import CheckResult
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import find_staged
+from airflow_mv.core.script import CheckResult
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.protocol.maintenance import local

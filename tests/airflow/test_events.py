@@ -22,7 +22,7 @@ import psutil
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from examples.demo.home import DemoHome
 from examples.demo.local_airflow import local_airflow
 from tests.airflow.deployment import Deployment, processes, until

@@ -13,9 +13,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.spark import spark_settings
-from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.spark import spark_settings
+from airflow_mv.core.read.read import read_arrow, readable
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.protocol.foreign import BucketStore
 from tests.rest.vending import vending

@@ -19,9 +19,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.sql.translation import spark_sql
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, ConfigurationError, InvalidMetadataError
-from airflow_mv.freshness.alerts import FreshnessAlert
+from airflow_mv.extras.fleet.alerts import FreshnessAlert
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
@@ -29,7 +30,6 @@ from airflow_mv.operators import (
     RefreshMaterializedViewOperator,
 )
 from airflow_mv.operators.refresh import INTERVALS_AT_ONCE
-from airflow_mv.sql.translation import spark_sql
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
 
@@ -93,7 +93,7 @@ def test_users_options_are_preserved_and_merged_with_the_view_s(
     assert not [item for item in arguments if "hidden-9931" in item]
     assert not Path(_after(arguments, "--properties-file")).exists()
     main_file, script, catalog = arguments[-3:]
-    assert main_file.endswith("airflow_mv/job/__main__.py")
+    assert main_file.endswith("airflow_mv/core/job/__main__.py")
     assert re.fullmatch(r".*\.script\.json#sha256=[0-9a-f]{64}", script)
     assert catalog == "lake"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.spec.identifiers import Identifier
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.builders import Lake, lake
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_mv.registry.registry import Registry
-from airflow_mv.registry.settings import PLACE, registry_settings
+from airflow_mv.extras.registry.registry import Registry
+from airflow_mv.extras.registry.settings import PLACE, registry_settings
 from tests.airflow.conftest import VIEW, Airflow, lake_behind
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.catalog import Layout
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.catalog.catalog import next_number
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
 from airflow_mv.hooks import MaterializedViewHook
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import LAYOUTS, Lake
@@ -75,7 +75,7 @@ def test_k18_a_lost_event_of_a_finished_spark_job_costs_a_second_job_and_no_seco
 
             def execute(self, context):
                 from airflow_mv.hooks import MaterializedViewHook
-                from airflow_mv.script import Script, location_of
+                from airflow_mv.core.script import Script, location_of
                 from tests.builders import DuckStager
 
                 catalog = MaterializedViewHook().catalog_for("{VIEW}")

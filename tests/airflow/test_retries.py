@@ -16,7 +16,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_mv import errors
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
-from airflow_mv.catalog.spark import spark_settings
+from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, CommitStateUnknownError, JobError
 from airflow_mv.operators import PlanRefreshOperator, RefreshMaterializedViewOperator
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy, RetryAction

@@ -12,8 +12,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.freshness.status import status
+from airflow_mv.core.catalog.catalog import next_number
+from airflow_mv.core.freshness.status import status
 from examples.demo.check import check
 from examples.demo.data import append_month
 from examples.demo.views import VIEWS
@@ -26,15 +26,15 @@ SLOW = "SELECT count(*) AS n FROM weather a, weather b, weather c, weather d WHE
 PREPARE = f"""
 import sys
 from pyiceberg.catalog import load_catalog
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.create import create
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.define.create import create
 from examples.demo.data import load
 from examples.demo.home import CATALOG
 from examples.demo.home import NAMESPACE
 from examples.demo.home import DemoHome
 from examples.demo.views import VIEWS
-from airflow_mv.refresh.stagers import InProcessStager
+from airflow_mv.core.refresh.stagers import InProcessStager
 
 iceberg = load_catalog(CATALOG, **DemoHome.default().catalog_properties)
 catalog = MaterializedViewCatalog(iceberg)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from tests.airflow.deployment import Deployment, Shared, processes, until
 from tests.builders import QUERY, DuckStager, Lake, lake
 from tests.protocol.foreign import BucketStore

@@ -23,6 +23,9 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.application import FolderContent, JobAnswer, Pulse, answer_file, is_answered
+from airflow_mv.core.refresh.application import ApplicationFolder
+from airflow_mv.core.script import Outcome, Script, location_of
+from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY
 from airflow_mv.dags import ChainedView, materialized_views_dag
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, JobError, StoppedError
 from airflow_mv.operators import (
@@ -33,9 +36,6 @@ from airflow_mv.operators import (
 )
 from airflow_mv.operators.application import RunEnds, _alive
 from airflow_mv.operators.sharing import FOLDER_KEY
-from airflow_mv.refresh.application import ApplicationFolder
-from airflow_mv.script import Outcome, Script, location_of
-from airflow_mv.spec.storage_settings import COMPACT_PROPERTY
 from airflow_mv.triggers import SharedApplicationTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
@@ -216,7 +216,7 @@ def test_a_task_that_waits_goes_on_when_its_store_responds_again(
         return content(self)
 
     monkeypatch.setattr(ApplicationFolder, "content", failing)
-    monkeypatch.setattr("airflow_mv.refresh.application.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("airflow_mv.core.refresh.application.BEAT_SECONDS", 0.1)
     with driver(sales, folder):
         assert refreshing(monkeypatch).execute(context(Instance(folder.folder)))["outcome"] == "refreshed"
     assert next(failures, None) is None
@@ -339,7 +339,7 @@ def test_a_compaction_after_a_refresh_is_waited_for_in_the_worker(
     sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A task that is executed again would find the view fresh: no compaction, and no event of the refresh."""
-    monkeypatch.setattr("airflow_mv.maintenance.compact.MIN_FILES", 1)
+    monkeypatch.setattr("airflow_mv.core.maintenance.compact.MIN_FILES", 1)
     sales.view("parts", partition_by=["region"], properties={COMPACT_PROPERTY: "1"})
     task = refreshing(monkeypatch, deferrable=True, view="lake.sales.parts")
     with pytest.raises(TaskDeferred) as deferred:

@@ -18,10 +18,10 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 from sqlalchemy import Engine
 
+from airflow_mv.core.freshness.observe import Observation, observe
+from airflow_mv.core.freshness.pending import PendingCriteria
+from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.observe import Observation, observe
-from airflow_mv.freshness.pending import PendingCriteria
-from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.sensors import BaseTablesChangedSensor
 from airflow_mv.triggers import (
     BaseTablesChangedOnceTrigger,
@@ -434,7 +434,7 @@ def test_a_trigger_takes_no_result_of_a_read_that_began_before_it(
         return [*found, await event()]
 
     snapshots = [str(daily.append())] if awaits == "changed" else []
-    monkeypatch.setattr("airflow_mv.freshness.observe.observe", slow_at_first)
-    monkeypatch.setattr("airflow_mv.freshness.chains.observe", slow_at_first)
+    monkeypatch.setattr("airflow_mv.core.freshness.observe.observe", slow_at_first)
+    monkeypatch.setattr("airflow_mv.core.freshness.chains.observe", slow_at_first)
     found = asyncio.run(events())
     assert found == (snapshots if awaits == "changed" else ["fresh", "stale", "fresh"])

@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import make_url
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.freshness.status import history
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.freshness.status import history
 from tests.airflow.conftest import VIEW, Airflow
 from tests.conftest import or_skip
 from tests.protocol.foreign import BucketStore

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from airflow_mv.catalog.avro import read_entries, read_manifests, require_frame
+from airflow_mv.core.catalog.avro import read_entries, read_manifests, require_frame
 from tests.builders import lake
 
 

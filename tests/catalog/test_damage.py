@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from airflow_mv.catalog.damage import Store
+from airflow_mv.core.catalog.damage import Store
 from airflow_mv.errors import CatalogUnavailableError
 
 ROWS = pa.table({"id": range(5000), "text": [f"text {number % 7}" for number in range(5000)]})

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from airflow_mv.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits
+from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits
+from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.maintenance.drop import drop
 from tests.builders import lake, open_catalog
 
 MOUNTS = """\
@@ -73,8 +73,8 @@ import sys
 from sqlalchemy import event
 from sqlalchemy.orm import Mapper
 event.listen(Mapper, "before_configured", lambda: print("configured"))
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.freshness.status import status
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.freshness.status import status
 from tests.builders import open_catalog
 catalog = MaterializedViewCatalog(open_catalog(sys.argv[1], sys.argv[2]))
 print(*catalog.list(), status(catalog, "sales.daily").state)

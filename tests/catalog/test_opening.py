@@ -9,7 +9,7 @@ import pyiceberg.catalog
 import pytest
 from pyiceberg.utils.config import Config
 
-from airflow_mv.catalog.catalog import open_configured
+from airflow_mv.core.catalog.catalog import open_configured
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_mv.catalog.places import Places, canonical, check_regular, exact, exact_form, irregular_segment, lies_in
+from airflow_mv.core.catalog.places import (
+    Places,
+    canonical,
+    check_regular,
+    exact,
+    exact_form,
+    irregular_segment,
+    lies_in,
+)
 from airflow_mv.errors import InvalidMetadataError
 
 SPELLINGS = [

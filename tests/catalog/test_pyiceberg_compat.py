@@ -20,8 +20,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from requests import Session
 
-from airflow_mv.catalog import pyiceberg_compat as compat
-from airflow_mv.catalog.limits import bound_session
+from airflow_mv.core.catalog import pyiceberg_compat as compat
+from airflow_mv.core.catalog.limits import bound_session
 from tests.services import http_server
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=True))

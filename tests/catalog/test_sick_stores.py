@@ -15,21 +15,21 @@ import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import insert
 
-from airflow_mv.catalog import database_limits, store_deadlines
-from airflow_mv.catalog import files as file_stores
-from airflow_mv.catalog import limits as untrusted_input
-from airflow_mv.catalog.files import GuardedIO, MetadataFiles, on_disk
-from airflow_mv.catalog.places import lies_elsewhere
-from airflow_mv.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
+from airflow_mv.core.catalog import database_limits, store_deadlines
+from airflow_mv.core.catalog import files as file_stores
+from airflow_mv.core.catalog import limits as untrusted_input
+from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles, on_disk
+from airflow_mv.core.catalog.places import lies_elsewhere
+from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.orphans import collect_orphans
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.refresh.pins import materialized_views, pin_base_tables
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
-from airflow_mv.freshness.alerts import Watched, freshness_slos
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import collect_orphans
-from airflow_mv.maintenance.registry import rebuild, sync
-from airflow_mv.refresh.pins import materialized_views, pin_base_tables
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.registry.registry import require_registry
-from airflow_mv.registry.settings import PLACE
+from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
+from airflow_mv.extras.registry.registry import require_registry
+from airflow_mv.extras.registry.settings import PLACE
+from airflow_mv.extras.registry.sync import rebuild, sync
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration

@@ -16,7 +16,7 @@ from pyarrow import fs
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from airflow_mv.catalog.files import MetadataFiles, leads_out
+from airflow_mv.core.catalog.files import MetadataFiles, leads_out
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
 
 WRITTEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -25,19 +25,19 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
-from airflow_mv.catalog import database_limits as waits
-from airflow_mv.catalog.catalog import catalog_errors
-from airflow_mv.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, RESPONSE_TIMEOUT, SERVER_LIMITS
-from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.store_deadlines import with_store_limits
+from airflow_mv.core.catalog import Layout, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog import database_limits as waits
+from airflow_mv.core.catalog.catalog import catalog_errors
+from airflow_mv.core.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, RESPONSE_TIMEOUT, SERVER_LIMITS
+from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.store_deadlines import with_store_limits
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.publish import publish
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
-from airflow_mv.freshness.status import status
-from airflow_mv.publish import publish
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.faults import Clock
 from tests.services import Quiet, http_server

@@ -21,9 +21,9 @@ from airflow_mv.checks import (
     sql,
     unique,
 )
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
 from tests.checks.functions import broken, enough, no_negatives
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, no_spark

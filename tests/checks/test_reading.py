@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from airflow_mv import checks
 from airflow_mv.checks import CHECKS_PROPERTY, Check, as_documents, property_of, read_checks
+from airflow_mv.core.refresh.check_sql import Subject, compile_checks
+from airflow_mv.core.refresh.checks import stored_checks
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
-from airflow_mv.refresh.check_sql import Subject, compile_checks
-from airflow_mv.refresh.checks import stored_checks
 
 EACH = (
     checks.not_null("a", "b"),

@@ -15,9 +15,9 @@ from pyiceberg.catalog.sql import IcebergTables
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.spec.stored import decode, encode
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.core.spec.materialized_view import PROPERTY
+from airflow_mv.core.spec.stored import decode, encode
+from airflow_mv.core.spec.view import with_view_properties
 from tests.cli.support import call
 from tests.engine.fixtures import new_lake
 from tests.engine.support import LAKE, Lake

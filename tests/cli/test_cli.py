@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.catalog import STORED_LAYOUTS
 from airflow_mv.cli.context import LAYOUTS
-from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.core.catalog import STORED_LAYOUTS
+from airflow_mv.core.spec.materialized_view import PROPERTY
 from tests.cli.support import call, execute
 from tests.engine.fixtures import new_lake
 from tests.engine.support import LAKE, Lake, as_arrow, configure, reload_configuration

@@ -20,8 +20,8 @@ from moto.core.exceptions import JsonRESTError
 from moto.glue.responses import GlueResponse
 from sqlalchemy.engine import make_url
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.publish.protocol import Effects
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.redaction import hide
 from tests.cli.support import call
 from tests.engine.support import reload_configuration, without_catalogs

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import stage
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration

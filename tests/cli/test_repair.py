@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY
-from airflow_mv.spec.stored import decode
+from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY
+from airflow_mv.core.spec.stored import decode
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.contract.test_repair import parts, set_comment

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from airflow_mv.cli import show
 from airflow_mv.cli.context import out
-from airflow_mv.refresh.plan import Estimate
-from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.core.refresh.plan import Estimate
+from airflow_mv.core.spec.reasons import Code, Reason
 
 _CHANGE = {
     "identifier": "lake.sales.orders",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from airflow_mv.catalog import STORED_LAYOUTS
+from airflow_mv.core.catalog import STORED_LAYOUTS
 from tests.builders import Lake, lake
 
 #: The address fixture and the layout of each lake: every layout in each catalog that supports it.

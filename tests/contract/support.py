@@ -6,13 +6,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.define import define
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import stage
-from airflow_mv.script import Outcome
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.define import define
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.script import Outcome
 from tests.builders import QUERY, DuckStager, Lake
 
 VIEW = "sales.daily"

@@ -12,7 +12,17 @@ import pytest
 from pyarrow import parquet as pq
 from pyiceberg.table import Table
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.adopt import adopt
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.drop import drop, purge
+from airflow_mv.core.maintenance.expire import keep_base_snapshots
+from airflow_mv.core.maintenance.orphans import collect_orphans, maintain
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -21,17 +31,7 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.drop import drop, purge
-from airflow_mv.maintenance.expire import keep_base_snapshots
-from airflow_mv.maintenance.orphans import collect_orphans, maintain
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.refresh.adopt import adopt
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import readable
-from airflow_mv.spec.storage_settings import KEEP_PROPERTY
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once

@@ -12,15 +12,15 @@ from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, StringType
 
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback, rollback_version
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.spec.reasons import Code
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.compact import compact
+from airflow_mv.core.maintenance.rollback import rollback, rollback_version
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.spec.reasons import Code
+from airflow_mv.extras.repair.repair import repair
 from tests.branches import replace_files
 from tests.builders import QUERY, Lake
 from tests.contract.conftest import in_homes

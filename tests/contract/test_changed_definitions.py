@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_mv.checks import read_checks
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.define import Defined, Effect, OnChange, define
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.freshness.versions import versions
+from airflow_mv.core.spec.storage_settings import SORT_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.freshness.versions import versions
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.define import Defined, Effect, OnChange, define
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.storage_settings import SORT_PROPERTY
 from tests.builders import ORDERS, QUERY, Lake, lake, orders
 from tests.contract.conftest import in_homes
 from tests.contract.support import VIEW, defined_at_once

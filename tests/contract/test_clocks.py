@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.catalog import MaterializedViewCatalog, tables
+from airflow_mv.core.catalog import MaterializedViewCatalog, tables
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import publish
+from airflow_mv.core.refresh.run import stage as run_stage
+from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome
+from airflow_mv.core.spec.materialized_view import goes_back, is_ahead, latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
-from airflow_mv.maintenance.clock import repair_clock
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import publish
-from airflow_mv.refresh.run import stage as run_stage
-from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Outcome
-from airflow_mv.spec.materialized_view import goes_back, is_ahead, latest_ms
+from airflow_mv.extras.repair.clock import repair_clock
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import Lake
 from tests.contract.support import VIEW, ids, staged
 

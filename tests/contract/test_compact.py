@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance import run
+from airflow_mv.core.maintenance.compact import compact
+from airflow_mv.core.maintenance.orphans import maintain
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.maintenance.run import maintain_after_refresh
+from airflow_mv.core.publish import publish
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
+from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
+from airflow_mv.core.spec.table import ancestors
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.freshness.status import history, status
-from airflow_mv.maintenance import compact as small_files
-from airflow_mv.maintenance import run
-from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.orphans import maintain
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.maintenance.run import maintain_after_refresh
-from airflow_mv.publish import publish
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.script import Outcome, RewriteStep, Script, SqlStep
-from airflow_mv.spec.storage_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
-from airflow_mv.spec.table import ancestors
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
 from tests.faults import Clock, Fault, FaultyCatalog, arrive_late, lose_answer_after, lose_answer_before

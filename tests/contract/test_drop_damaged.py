@@ -13,9 +13,9 @@ from pyiceberg.catalog.rest import RestCatalog
 from requests import PreparedRequest, ReadTimeout, Response
 from requests.adapters import HTTPAdapter
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, ViewNotFoundError
-from airflow_mv.maintenance.drop import drop
 from tests.builders import Lake, lake
 from tests.contract.support import VIEW
 from tests.protocol.maintenance import local

@@ -13,9 +13,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import static_table
-from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.files import static_table
+from airflow_mv.core.maintenance.rollback import rollback
 from tests.builders import Lake
 from tests.contract.support import VIEW, ids
 
@@ -93,7 +93,7 @@ def test_a_manifest_that_cannot_be_read_does_not_stop_the_flush(
     every_home.view()
     called: list[str] = []
     monkeypatch.setattr(os, "sync", lambda: called.append("sync"))
-    monkeypatch.setattr("airflow_mv.catalog.files.read_manifests", lambda _: 1 / 0)
+    monkeypatch.setattr("airflow_mv.core.catalog.files.read_manifests", lambda _: 1 / 0)
     assert every_home.refresh().outcome == "refreshed"
     assert called == ["sync"]
     assert "flushing all" in caplog.text

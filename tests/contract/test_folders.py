@@ -15,17 +15,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.entries import CatalogEntry
-from airflow_mv.catalog.places import join
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.entries import CatalogEntry
+from airflow_mv.core.catalog.places import join
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.maintenance import drop as drops
+from airflow_mv.core.maintenance.drop import drop, purge
+from airflow_mv.core.maintenance.orphans import collect_orphans, maintain
+from airflow_mv.core.spec.materialized_view import PROPERTY
+from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
-from airflow_mv.maintenance import drop as drops
-from airflow_mv.maintenance.drop import drop, purge
-from airflow_mv.maintenance.orphans import collect_orphans, maintain
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import VIEW
 

@@ -14,7 +14,9 @@ import pytest
 from moto.core.exceptions import JsonRESTError
 from moto.glue.responses import GlueResponse
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
@@ -22,8 +24,6 @@ from airflow_mv.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import Lake, lake
 from tests.contract.support import NORTH, SOUTH, VIEW, ids, staged, where
 

@@ -15,10 +15,10 @@ import pytest
 from hive_metastore.ThriftHiveMetastore import Client
 from thrift.transport.TTransport import TTransportException
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.errors import CommitError, InvalidIdentifierError, UnsupportedError
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import NORTH, SOUTH, VIEW, ids, staged, where
 from tests.faults import Clock

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.errors import CommitStateUnknownError
 from tests.builders import Lake, close, lake, open_catalog
 from tests.contract.support import VIEW

@@ -7,7 +7,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_mv.catalog import STORED_LAYOUTS, stored_layout
+from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import history, status, stored_metadata
+from airflow_mv.core.maintenance.drop import drop
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
     InvalidMetadataError,
@@ -16,18 +27,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import history, status, stored_metadata
-from airflow_mv.maintenance.drop import drop
-from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.quoting import quote
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.conftest import in_homes
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where

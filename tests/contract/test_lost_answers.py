@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from airflow_mv.catalog import STORED_LAYOUTS
-from airflow_mv.catalog.sql import SqlPointers
+from airflow_mv.core.catalog import STORED_LAYOUTS
+from airflow_mv.core.catalog.sql import SqlPointers
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.maintenance.drop import drop
+from airflow_mv.core.maintenance.orphans import expire
+from airflow_mv.core.maintenance.rollback import rollback, rollback_version
+from airflow_mv.core.publish.protocol import commit
+from airflow_mv.core.publish.registered import DropBranch
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
-from airflow_mv.maintenance.drop import drop
-from airflow_mv.maintenance.orphans import expire
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback, rollback_version
-from airflow_mv.publish.protocol import commit
-from airflow_mv.publish.registered import DropBranch
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.extras.repair.repair import repair
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
 from tests.contract.conftest import HOMES, home_parameter, in_homes

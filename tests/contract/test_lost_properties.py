@@ -10,17 +10,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotMaterializedError, ViewNotFoundError
-from airflow_mv.freshness.all_views import statuses_of_catalogs
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.drop import drop
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.refresh.adopt import adopt
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.materialized_view import (
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.adopt import adopt
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.drop import drop
+from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     DEFINITION_PROPERTY,
     LOG_PROPERTY,
@@ -29,8 +26,11 @@ from airflow_mv.spec.materialized_view import (
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
 )
-from airflow_mv.spec.reasons import Code
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.core.spec.reasons import Code
+from airflow_mv.core.spec.view import with_view_properties
+from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.conftest import in_homes
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.maintenance.orphans import expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish import publish
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
-from airflow_mv.freshness.status import history, status
-from airflow_mv.maintenance.orphans import expire
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish import publish
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.spec.identifiers import Identifier
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
 from tests.faults import (
@@ -177,7 +177,7 @@ def test_i05_a_rollback_that_landed_with_its_last_try_is_not_a_conflict(home: La
 
 def test_the_record_does_not_grow_with_rollbacks(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the last rollbacks. What was current before the oldest of them is not known."""
-    monkeypatch.setattr("airflow_mv.spec.materialized_view.KEPT_ROLLBACKS", 8)
+    monkeypatch.setattr("airflow_mv.core.spec.materialized_view.KEPT_ROLLBACKS", 8)
     before = datetime.now(UTC)
     both = refreshed(home, 2, time_travel=True)
     for number in range(12):

@@ -10,13 +10,13 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh.choose import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import stage
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.refresh.choose import plan_refresh
+from airflow_mv.core.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW, staged, where

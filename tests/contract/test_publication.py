@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.catalog import STORED_LAYOUTS, TableChange
+from airflow_mv.core.catalog import STORED_LAYOUTS, TableChange
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.drop import drop
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import find_staged, refresh
+from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, ViewNotFoundError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.drop import drop
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import find_staged, refresh
-from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import DuckStager, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 from tests.faults import (

@@ -12,7 +12,27 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status, stored_metadata
+from airflow_mv.core.maintenance.drop import drop
+from airflow_mv.core.maintenance.orphans import expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import (
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    current_tag,
+    refresh_tag,
+)
+from airflow_mv.core.spec.reasons import Code, Mode
+from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
+from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -26,26 +46,6 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status, stored_metadata
-from airflow_mv.maintenance.drop import drop
-from airflow_mv.maintenance.orphans import expire
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import (
-    STORAGE_TABLE_PROPERTY,
-    STORAGE_TABLE_UUID_PROPERTY,
-    current_tag,
-    refresh_tag,
-)
-from airflow_mv.spec.reasons import Code, Mode
-from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
-from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders, rewritten
 from tests.faults import (

@@ -20,7 +20,21 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from sqlalchemy import text
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.define import define
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.status import history
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.orphans import expire, maintain
+from airflow_mv.core.publish import publish
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
     CommitConflictError,
     CommitError,
@@ -30,22 +44,8 @@ from airflow_mv.errors import (
     StaleViewError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.status import history
-from airflow_mv.maintenance import repair as repairs
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import expire, maintain
-from airflow_mv.maintenance.repair import Repaired, diagnose, repair
-from airflow_mv.publish import publish
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.define import define
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.extras.repair import repair as repairs
+from airflow_mv.extras.repair.repair import Repaired, diagnose, repair
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse

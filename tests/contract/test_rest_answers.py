@@ -16,8 +16,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from airflow_mv.catalog import Located, MaterializedViewCatalog
-from airflow_mv.catalog.rest import view_updates
+from airflow_mv.core.catalog import Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.rest import view_updates
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.observe import load_dependencies, observe_tables
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from airflow_mv.core.sql.query import parse_query
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -29,13 +35,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.all_views import statuses_of_catalogs
-from airflow_mv.freshness.observe import load_dependencies, observe_tables
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
-from airflow_mv.sql.query import parse_query
+from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from tests.builders import without_properties
 from tests.services import http_server
 

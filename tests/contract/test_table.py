@@ -14,9 +14,21 @@ import pytest
 from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
-from airflow_mv.catalog.configured import LAYOUT_PROPERTY
-from airflow_mv.catalog.pyiceberg_compat import endpoints_of
+from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
+from airflow_mv.core.catalog.pyiceberg_compat import endpoints_of
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import how_to_read, status
+from airflow_mv.core.maintenance.drop import drop, purge
+from airflow_mv.core.maintenance.orphans import maintain
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
+from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -25,20 +37,8 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.all_views import statuses_of_catalogs
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import how_to_read, status
-from airflow_mv.maintenance.drop import drop, purge
-from airflow_mv.maintenance.orphans import maintain
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import readable
-from airflow_mv.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
-from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where

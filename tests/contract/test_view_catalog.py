@@ -13,7 +13,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, text
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import ViewMetadata, new_view, with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -25,9 +28,6 @@ from airflow_mv.errors import (
     NotMaterializedError,
     ViewNotFoundError,
 )
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import ViewMetadata, new_view, with_view_properties
 from tests.builders import Lake, exists, lake
 from tests.faults import Clock
 

@@ -3,84 +3,14 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
-
-import pytest
 
 from airflow_mv import errors
-from airflow_mv.freshness.status import statuses
-from airflow_mv.spec.reasons import Code
-from tests.builders import Lake, lake
+from airflow_mv.core.spec.reasons import Code
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-#: Only the command line and a real Spark session enter these files.
-_NOT_WALKED = ("airflow_mv/job/", "airflow_mv/cli/", "airflow_mv/refresh/stagers.py")
-
-
-def listed(walk: str) -> list[str]:
-    """Return the files of an ordered list of CONTRIBUTING.md."""
-    (section,) = re.findall(rf"<!-- walk: {walk} -->(.*?)<!-- end -->", CONTRIBUTING, re.DOTALL)
-    return re.findall(r"(?m)^\d+\. `([\w/.]+)`", section)
-
-
-@contextmanager
-def entered() -> Iterator[set[str]]:
-    """Collect the files of the package in which a function is called."""
-    files: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        name = frame.f_code.co_filename
-        # Code without fast locals is that of modules and classes: it runs when a file is imported.
-        if event == "call" and "/airflow_mv/" in name and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            files.add(f"airflow_mv/{name.rpartition('/airflow_mv/')[2]}")
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        yield files
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-
-
-@pytest.fixture
-def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
-    with lake(sqlite_uri, warehouse) as found:
-        found.table()
-        found.view()
-        yield found
-
-
-def read_status(home: Lake) -> bool:
-    (document,) = statuses(home.catalog, [home.catalog.identify("sales.daily")])
-    return bool(document["state"] == "never-refreshed")
-
-
-@pytest.mark.parametrize(
-    ("walk", "most", "act"),
-    [
-        ("refresh", 21, lambda home: home.refresh().outcome == "refreshed"),
-        ("status", 9, read_status),
-    ],
-)
-def test_the_listed_files_are_few_and_are_entered(
-    home: Lake, walk: str, most: int, act: Callable[[Lake], bool]
-) -> None:
-    files = listed(walk)
-    assert 1 < len(files) <= most
-    assert [file for file in files if not (ROOT / file).is_file()] == []
-    with entered() as seen:
-        assert act(home)
-    assert [file for file in files if file not in seen and not file.startswith(_NOT_WALKED)] == []
 
 
 def test_every_file_that_it_names_exists() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import airflow_mv
-from airflow_mv.catalog import STORED_LAYOUTS
-from airflow_mv.publish.layouts import LAYOUTS
+from airflow_mv.core.catalog import STORED_LAYOUTS
+from airflow_mv.core.publish.layouts import LAYOUTS
 
 SOURCE = Path(airflow_mv.__file__).parent
 #: The implementations of the layouts.
-ALLOWED = {"catalog/layouts.py", *(f"publish/{name}.py" for name in STORED_LAYOUTS)}
+ALLOWED = {"core/catalog/layouts.py", *(f"core/publish/{name}.py" for name in STORED_LAYOUTS)}
 #: Attributes that are set in one layout only.
 NAMES = ("storage_table", "storage_table_name")
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.catalog.database_limits import DEFAULT_TIMEOUT
+from airflow_mv.core.catalog.database_limits import DEFAULT_TIMEOUT
+from airflow_mv.core.publish.refresh import DEFAULT_MAX_COUNT
+from airflow_mv.core.refresh.choose import Policy
+from airflow_mv.core.spec.refresh_state import DEFAULT_DIALECT
 from airflow_mv.provider_info import get_provider_info
-from airflow_mv.publish.refresh import DEFAULT_MAX_COUNT
-from airflow_mv.refresh.choose import Policy
-from airflow_mv.spec.refresh_state import DEFAULT_DIALECT
 
 SOURCE = Path(airflow_mv.__file__).parent
 PAGE = SOURCE.parent / "docs" / "reference" / "settings.md"

@@ -21,12 +21,12 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.job.session import open_session
-from airflow_mv.refresh.changes import changes
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.stagers import session_stager, settings_of
-from airflow_mv.script import Outcome, Script
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.job.session import open_session
+from airflow_mv.core.read.changes import changes
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.stagers import session_stager, settings_of
+from airflow_mv.core.script import Outcome, Script
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.support import LAKE, OTHER, QUICK_JAVA, Lake, configure, multiset
 from tests.spark.changing import QUICK

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from tests.engine.support import LAKE, OTHER, Lake, configure, open_spark
 
 

@@ -21,20 +21,20 @@ from pyiceberg.utils.config import Config
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_mv.actions import refresh_views
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.spark import ICEBERG_VERSION, POSTGRESQL
-from airflow_mv.freshness.status import ViewStatus, status
-from airflow_mv.job.session import open_session
-from airflow_mv.refresh import Pins, RefreshOptions
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.stagers import session_stager, settings_of
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.spark import ICEBERG_VERSION, POSTGRESQL
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.status import ViewStatus, status
+from airflow_mv.core.job.session import open_session
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.refresh import Pins, RefreshOptions
+from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.core.refresh.stagers import session_stager, settings_of
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import PROPERTY
 from tests.builders import duck
 from tests.spark.changing import QUICK
 

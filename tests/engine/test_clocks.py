@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_mv.catalog import stored_layout
+from airflow_mv.core.catalog import stored_layout
+from airflow_mv.core.job.run import run
+from airflow_mv.core.refresh.stagers import session_stager
+from airflow_mv.core.spec.materialized_view import latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError
-from airflow_mv.job.run import run
-from airflow_mv.maintenance.clock import repair_clock
-from airflow_mv.refresh.stagers import session_stager
-from airflow_mv.spec.materialized_view import latest_ms
+from airflow_mv.extras.repair.clock import repair_clock
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import LoadedView
-from airflow_mv.refresh import create as creation
-from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.core.catalog import LoadedView
+from airflow_mv.core.define import create as creation
+from airflow_mv.core.spec.reasons import Code, Reason
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

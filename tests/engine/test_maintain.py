@@ -8,17 +8,17 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_mv.catalog.places import exact_form, lies_in
-from airflow_mv.catalog.reachable_files import snapshot_files
-from airflow_mv.freshness.expiry import expires_ms
-from airflow_mv.maintenance import compact as small_files
-from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.expire import keep_base_snapshots
-from airflow_mv.maintenance.orphans import maintain
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh import candidates
-from airflow_mv.spec.storage_settings import KEEP_PROPERTY
+from airflow_mv.core.catalog.places import exact_form, lies_in
+from airflow_mv.core.catalog.reachable_files import snapshot_files
+from airflow_mv.core.freshness.expiry import expires_ms
+from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance.compact import compact
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.expire import keep_base_snapshots
+from airflow_mv.core.maintenance.orphans import maintain
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.refresh import candidates
+from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
 from tests.engine.support import Lake, multiset, no_spark, recomputed
 
 TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"

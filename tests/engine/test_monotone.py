@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from airflow_mv.ivm.monotone import Monotone, monotone, value_of
-from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, tokenized
+from airflow_mv.core.ivm.monotone import Monotone, monotone, value_of
+from airflow_mv.core.sql.dialect import AsWritten, AsWrittenParser, tokenized
 from tests.engine.support import Lake
 
 #: Zones with summer time on each side of the equator, of half an hour, at midnight, and of a skipped or repeated day.

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import airflow_mv
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.read.changes import changed_rows, question
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.read.verify import verify
+from airflow_mv.core.refresh.stagers import stored_rows
 from airflow_mv.errors import JobError, RefreshNotFoundError, SnapshotNotFoundError, StaleViewError, UnsupportedError
-from airflow_mv.refresh.changes import changed_rows, question
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.stagers import stored_rows
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.refresh.verify import verify
 from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, multiset, no_spark

@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame
 
+from airflow_mv.core.job.analysis import BUILT_IN, check_reads
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.script import TableRead
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.job.analysis import BUILT_IN, check_reads
-from airflow_mv.job.context import JobContext
-from airflow_mv.script import TableRead
 from tests.engine.support import Lake
 
 #: Queries over r that call the function ``f()``, which the tests create.

@@ -8,11 +8,11 @@ import re
 import pytest
 from pyspark.errors import PySparkException
 
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import find_staged, publish, stage
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import AlreadyExistsError, InvalidQueryError, QueryValueError
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import find_staged, publish, stage
-from airflow_mv.script import Outcome, Script
 from tests.engine.support import Lake, no_spark
 
 RATIO = "SELECT day, amount / parts AS ratio FROM {ns}.orders"

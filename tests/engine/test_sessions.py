@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_mv.actions import read
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.stagers import session_stager
-from airflow_mv.refresh.verify import verify
+from airflow_mv.core.read.verify import verify
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.stagers import session_stager
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
@@ -99,7 +99,7 @@ def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_sessi
 
 def test_many_runs_in_many_sessions_leave_a_bounded_number_of_catalogs_and_views(lake: Lake) -> None:
     """Resources of a run in the JVM are reused by the next one, in whatever session."""
-    from airflow_mv.job import run
+    from airflow_mv.core.job import run
 
     lake.table("t", "k INT, v INT", "(1, 1)")
     lake.create("one", SQL, refresh_strategy="incremental")

@@ -6,14 +6,14 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_mv.core.define.define import define
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance.compact import compact
+from airflow_mv.core.refresh import candidates
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.storage_settings import SORT_PROPERTY, sort_order_of
 from airflow_mv.errors import ConfigurationError, UnsupportedError
-from airflow_mv.maintenance import compact as small_files
-from airflow_mv.maintenance.compact import compact
-from airflow_mv.refresh import candidates
-from airflow_mv.refresh.define import define
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.storage_settings import SORT_PROPERTY, sort_order_of
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake, multiset, recomputed
 

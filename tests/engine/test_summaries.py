@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import avro, statistics
-from airflow_mv.freshness.changes import Kind
+from airflow_mv.core.catalog import avro, statistics
+from airflow_mv.core.freshness.changes import Kind
 from tests.builders import rewritten
 from tests.engine.support import Lake, multiset, recomputed
 

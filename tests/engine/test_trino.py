@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from airflow_mv.core.job import positions
+from airflow_mv.core.refresh import candidates
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.job import positions
-from airflow_mv.refresh import candidates
-from airflow_mv.script import Outcome, Script
 from tests.builders import lake as lake_in
 from tests.conftest import or_skip
 from tests.engine.support import LAKE, Lake

@@ -16,25 +16,25 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import CLOCK_TEXT
-from airflow_mv.catalog.vended import DEFAULT_CREDENTIALS
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.files import CLOCK_TEXT
+from airflow_mv.core.catalog.vended import DEFAULT_CREDENTIALS
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.ledger import read_ledger
+from airflow_mv.core.maintenance.orphans import maintain
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish.layout import read_outcome
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.verify import verify, verify_files
+from airflow_mv.core.refresh.stagers import session_stager, settings_of
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.ledger import read_ledger
-from airflow_mv.maintenance.orphans import maintain
-from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.operators.submission_files import job_arguments, write_script
-from airflow_mv.publish.layout import read_outcome
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.stagers import session_stager, settings_of
-from airflow_mv.refresh.verify import verify, verify_files
-from airflow_mv.script import Outcome, Script
 from tests.builders import DuckStager, Lake
 from tests.protocol.foreign import BucketStore
 from tests.rest.vending import Vending, vending

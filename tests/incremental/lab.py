@@ -15,11 +15,11 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
-from airflow_mv.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed, ir
-from airflow_mv.ivm.render import sql as to_sql
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Reason
-from airflow_mv.sql.query import ParsedQuery, parse_query
+from airflow_mv.core.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed, ir
+from airflow_mv.core.ivm.render import sql as to_sql
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Reason
+from airflow_mv.core.sql.query import ParsedQuery, parse_query
 
 Row = tuple[Any, ...]
 Bag = Counter[Row]

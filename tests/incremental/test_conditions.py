@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from airflow_mv.ivm import IncrementalQuery
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import IncrementalQuery
+from airflow_mv.core.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, query_at
 from tests.incremental.queries import TABLES
 

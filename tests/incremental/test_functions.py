@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from airflow_mv.ivm import BaseRelation, IncrementalQuery, functions
-from airflow_mv.ivm.dialect import write
-from airflow_mv.ivm.ir import RefusedError
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, functions
+from airflow_mv.core.ivm.dialect import write
+from airflow_mv.core.ivm.ir import RefusedError
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Reason
 from tests.incremental.lab import parsed
 
 #: Spark 4.1's aggregates, as its function registry groups them; ``any`` is refused.

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_mv.ivm import IncrementalQuery, determinism, functions
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import IncrementalQuery, determinism, functions
+from airflow_mv.core.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Lab, query_at
 from tests.incremental.queries import OPERATORS, TABLES, Grammar, change, first_rows, joined
 

@@ -13,8 +13,8 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_mv.ivm import IncrementalQuery, Replaced
-from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.core.ivm import IncrementalQuery, Replaced
+from airflow_mv.core.spec.reasons import Code, Reason
 from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, Table, query_at
 
 #: Groups 1 and 2 have equal sums as decimals; as doubles only in some orders.

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from airflow_mv.ivm import affected_keys, append, delta_terms, ir, merge, pushdown, replace_keys, subqueries
-from airflow_mv.ivm import merge as additive
+from airflow_mv.core.ivm import affected_keys, append, delta_terms, ir, merge, pushdown, replace_keys, subqueries
+from airflow_mv.core.ivm import merge as additive
 from tests.incremental.lab import Lab
 from tests.incremental.queries import TABLES
 from tests.incremental.test_fuzz import Mismatch, Tally, refresh_repeatedly, run

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.ivm import BaseRelation, IncrementalQuery, Replaced
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Code, Reason
-from airflow_mv.sql.query import NestedView
+from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, Replaced
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.core.sql.query import NestedView
 from tests.incremental.lab import parsed, query_at
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import sqlglot
 
-from airflow_mv.ivm import Appended, IncrementalQuery, Merged, Replaced, Signed
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import Appended, IncrementalQuery, Merged, Replaced, Signed
+from airflow_mv.core.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Change, Lab, Row, query_at
 from tests.incremental.queries import TABLES
 

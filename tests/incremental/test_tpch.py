@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.ivm import BaseRelation
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import BaseRelation
+from airflow_mv.core.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Lab, query_at
 from tests.incremental.tpch import QUERIES
 from tests.incremental.versions import analysed, execute, read_changes, relation, rounded

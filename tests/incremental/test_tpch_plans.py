@@ -19,15 +19,15 @@ from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import publish
-from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
-from airflow_mv.spec.reasons import FOUND_BY_JOB, Code
-from airflow_mv.spec.stored import decode, encode
-from airflow_mv.spec.table import with_properties
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.run import publish
+from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
+from airflow_mv.core.spec.reasons import FOUND_BY_JOB, Code
+from airflow_mv.core.spec.stored import decode, encode
+from airflow_mv.core.spec.table import with_properties
 from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, reasons_text
 from tests.incremental.lab import to_duckdb
 from tests.incremental.tpch import QUERIES

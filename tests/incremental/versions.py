@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from airflow_mv.ivm import BaseRelation, IncrementalQuery
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import BaseRelation, IncrementalQuery
+from airflow_mv.core.spec.reasons import Reason
 from tests.incremental.lab import Bag, Lab, Table, parsed, spark_type, to_duckdb
 
 

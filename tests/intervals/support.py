@@ -15,10 +15,10 @@ import sqlglot
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Script
-from airflow_mv.spec.interval import Span
+from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.script import COMPLETE_KEY, REFRESH_ID_KEY, Script
+from airflow_mv.core.spec.interval import Span
 from tests.branches import overwrite_branch
 from tests.builders import DuckStager, Lake, close, duck, open_catalog, overwrite
 

@@ -15,17 +15,17 @@ from click.testing import CliRunner
 from pyiceberg.types import StringType
 
 from airflow_mv.cli.context import how
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.spec.materialized_view import SCHEMA_ID
+from airflow_mv.core.spec.reasons import Code
+from airflow_mv.core.spec.times import from_ms
+from airflow_mv.core.spec.units import human
 from airflow_mv.errors import ConfigurationError, SnapshotNotFoundError
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import refresh
-from airflow_mv.spec.materialized_view import SCHEMA_ID
-from airflow_mv.spec.reasons import Code
-from airflow_mv.spec.times import from_ms
-from airflow_mv.spec.units import human
 from tests.intervals.support import SALES, VIEW, Days, days_lake, sold
 
 #: Choose incremental, because estimates for a few bytes mean nothing.

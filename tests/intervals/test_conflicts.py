@@ -11,16 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import CommitConflictError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import refresh
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.reasons import Code
 from tests.builders import LAYOUTS
 from tests.intervals.support import VIEW, Days, days, days_lake
 
@@ -147,7 +147,7 @@ def test_endless_changes_of_others_end_a_refresh_with_a_conflict(
     sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of rounds is bounded, and nothing is published."""
-    monkeypatch.setattr("airflow_mv.refresh.run.MAX_INTERVAL_PLANS", 3)
+    monkeypatch.setattr("airflow_mv.core.refresh.run.MAX_INTERVAL_PLANS", 3)
     with days_lake(sqlite_uri, warehouse, "pointed") as lake:
         lake.sell((1, 10), (2, 20))
         always = [lambda: lake.refresh_days(1, 2, full=True)] * 4

@@ -16,21 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.coverage import Cover, Units, cover
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.state import ObservedTable, PartFreshness, State, assess
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.coverage import MAX_COVERED, count, coverage
+from airflow_mv.core.spec.interval import Span
+from airflow_mv.core.spec.interval_parts import IntervalPart, after, bounds
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.times import unit_number, unit_start
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.coverage import Cover, Units, cover
-from airflow_mv.freshness.known import with_count
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import ObservedTable, PartFreshness, State, assess
-from airflow_mv.freshness.status import status
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.coverage import MAX_COVERED, count, coverage
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.interval_parts import IntervalPart, after, bounds
-from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.times import unit_number, unit_start
+from airflow_mv.extras.fleet.known import with_count
 from tests.cli.support import call
 from tests.engine.support import configure, reload_configuration
 from tests.intervals.support import SALES, VIEW, Days, days, days_lake, sold
@@ -305,7 +305,7 @@ def test_days_of_many_files_are_those_of_the_partitions(lake: Days, monkeypatch:
         lake.load("dated").append(sold([(number, 1) for number in numbers]))
     sql = "SELECT last_day(day) AS day, amount FROM sales.dated WHERE day < DATE'2024-06-09'"
     view = lake.view("dated_days", sql, properties={"airflow-mv.interval-column": "day"})
-    monkeypatch.setattr("airflow_mv.catalog.statistics._MOST_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_mv.core.catalog.statistics._MOST_MANIFESTS", 1)
     assert str(coverage(lake.catalog, view)) == "0 of 1 day fresh"
     (only,) = coverage(lake.catalog, view).ranges
     assert only.start == datetime(2024, 6, 30, tzinfo=UTC)

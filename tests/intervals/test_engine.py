@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_mv.catalog import Layout
-from airflow_mv.freshness.changes import ends_of_commits
-from airflow_mv.freshness.coverage import Cover
-from airflow_mv.freshness.state import State
-from airflow_mv.maintenance.orphans import maintain
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.coverage import coverage
-from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.refresh.verify import verify
-from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.table import ancestors
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.freshness.changes import ends_of_commits
+from airflow_mv.core.freshness.coverage import Cover
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.maintenance.orphans import maintain
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.read.verify import verify
+from airflow_mv.core.refresh.coverage import coverage
+from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.core.spec.interval import Span
+from airflow_mv.core.spec.table import ancestors
 from tests.builders import LAYOUTS
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark
@@ -238,5 +238,5 @@ def test_days_of_another_zone_are_computed_from_the_files_of_their_hours(
     wanted = sorted(tuple(map(str, row)) for row in lake.sql(sql).collect())
     assert stored(lake, "local") == wanted
     assert str(coverage(lake.catalog, lake("local"))) == "12 of 12 days fresh"
-    monkeypatch.setattr("airflow_mv.catalog.statistics._MOST_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_mv.core.catalog.statistics._MOST_MANIFESTS", 1)
     assert str(coverage(lake.catalog, lake("local"))) == "12 of 12 days fresh"  # by the bounds of the partitions

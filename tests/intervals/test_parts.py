@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_mv.core.spec.interval import Interval
+from airflow_mv.core.spec.interval_parts import IntervalPart, after, parts_in, parts_of
+from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord
+from airflow_mv.core.sql.intervals import condition
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.interval_parts import IntervalPart, after, parts_in, parts_of
-from airflow_mv.spec.materialized_view import BaseTable, RefreshRecord
-from airflow_mv.sql.intervals import condition
 
 DAY = datetime(2024, 6, 1, tzinfo=UTC)
 LAST = 12

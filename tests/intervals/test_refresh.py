@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_mv.catalog import Layout
 from airflow_mv.checks import row_count_change
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.spec.interval import Span
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import history, status
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.interval import Span
-from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.spec.reasons import Code
 from tests.builders import LAYOUTS
 from tests.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 

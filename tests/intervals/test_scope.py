@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
+from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.sql.intervals import resolve
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
-from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.intervals import resolve
 
 NOW = datetime(2024, 6, 5, 13, 7, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")

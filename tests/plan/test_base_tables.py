@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.pending_changes import PendingCriteria, pending_changes
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.pins import pin_base_tables, restore
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import PROPERTY, BaseTable
+from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY
 from airflow_mv.errors import BaseTableNotFoundError, InvalidMetadataError, InvalidQueryError, PinError
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.pending_changes import PendingCriteria, pending_changes
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
 from airflow_mv.lineage.facts import gather
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.pins import pin_base_tables, restore
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, BaseTable
-from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY
 from tests.branches import create_branch
 from tests.builders import FIRST, ORDERS, Lake, lake, orders
 from tests.protocol.foreign import BucketStore

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_mv.freshness.changes import Kind, Range, Size
-from airflow_mv.ivm import Comparison
-from airflow_mv.quoting import quote
-from airflow_mv.refresh.candidates import (
+from airflow_mv.core.freshness.changes import Kind, Range, Size
+from airflow_mv.core.ivm import Comparison
+from airflow_mv.core.refresh.candidates import (
     AppendedFiles,
     BaseTableInput,
     Candidate,
@@ -20,13 +19,14 @@ from airflow_mv.refresh.candidates import (
     StorageInput,
     candidate,
 )
-from airflow_mv.refresh.incremental import _MANY_FILES, _merge_on_read_files
-from airflow_mv.refresh.plan import StoredCost
-from airflow_mv.script import STAGING, DeltaStep, SqlStep
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.table import Snapshot, TableMetadata
-from airflow_mv.sql.query import parse_query
+from airflow_mv.core.refresh.incremental import _MANY_FILES, _merge_on_read_files
+from airflow_mv.core.refresh.plan import StoredCost
+from airflow_mv.core.script import STAGING, DeltaStep, SqlStep
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.table import Snapshot, TableMetadata
+from airflow_mv.core.sql.query import parse_query
+from airflow_mv.quoting import quote
 
 TABLE = Identifier("lake", ("db",), "r")
 APPENDED = Range(Kind.APPENDED, (("append", 1),), Size(10, 0, 100), only_appends=True)

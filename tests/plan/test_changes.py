@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import DataObject, data, lists, sampled_from
 from msgspec import structs
 
-from airflow_mv.freshness.changes import (
+from airflow_mv.core.freshness.changes import (
     Kind,
     Range,
     Size,
@@ -18,8 +18,8 @@ from airflow_mv.freshness.changes import (
     ends_of_commits,
     is_in_doubt,
 )
-from airflow_mv.script import REFRESH_ID_KEY
-from airflow_mv.spec.table import FileChange, Snapshot, TableMetadata
+from airflow_mv.core.script import REFRESH_ID_KEY
+from airflow_mv.core.spec.table import FileChange, Snapshot, TableMetadata
 
 #: The name of a total, of what adds to it, and of what subtracts from it.
 TOTALS = (

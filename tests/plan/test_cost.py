@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_mv.freshness.changes import Kind, Range, Size
-from airflow_mv.refresh.plan import BaseCost, Estimate, StoredCost, full_cost, incremental_cost
+from airflow_mv.core.freshness.changes import Kind, Range, Size
+from airflow_mv.core.refresh.plan import BaseCost, Estimate, StoredCost, full_cost, incremental_cost
 
 MIB = 2**20
 #: TPC-H at scale factor 1: bytes of lineitem, orders, and the small tables together; rows of the first two.

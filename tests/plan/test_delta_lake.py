@@ -17,24 +17,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.delta_lake import storage_options
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.delta_lake import storage_options
+from airflow_mv.core.freshness.changes import Kind, between
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.refresh.pins import pin_base_tables, restore
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.stagers import settings_of
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.delta_log import parse_commit
+from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     ConfigurationError,
     InvalidMetadataError,
 )
-from airflow_mv.freshness.changes import Kind, between
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.pins import pin_base_tables, restore
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.stagers import settings_of
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.delta_log import parse_commit
-from airflow_mv.spec.table import TableMetadata
 from tests.builders import Lake, lake, orders
 from tests.protocol.foreign import BucketStore
 

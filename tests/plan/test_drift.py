@@ -12,6 +12,16 @@ import pytest
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DoubleType, FloatType
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.state import Readiness, State, lag, readiness
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Mode
+from airflow_mv.core.sql.query import parse_query
+from airflow_mv.core.sql.types import is_same_for, uses_of_column
 from airflow_mv.errors import (
     ConfigurationError,
     InvalidQueryError,
@@ -19,16 +29,6 @@ from airflow_mv.errors import (
     RefreshRefusedError,
     StaleViewError,
 )
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.state import Readiness, State, lag, readiness
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import readable
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Code, Mode
-from airflow_mv.sql.query import parse_query
-from airflow_mv.sql.types import is_same_for, uses_of_column
 from tests.builders import Lake, lake
 
 VIEW = "sales.daily"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import NestedViewVersion, RefreshRecord
-from airflow_mv.spec.reasons import Code
-from airflow_mv.spec.table import Snapshot, TableMetadata
+from airflow_mv.core.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import NestedViewVersion, RefreshRecord
+from airflow_mv.core.spec.reasons import Code
+from airflow_mv.core.spec.table import Snapshot, TableMetadata
 
 #: The operations of snapshots 1 to 4: two appends, a compaction, a delete.
 HISTORY = {1: "append", 2: "append", 3: "replace", 4: "delete"}

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from airflow_mv import checks
-from airflow_mv.catalog import Layout
-from airflow_mv.ivm import Comparison
-from airflow_mv.refresh.choose import compile_plan
-from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Mode
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.ivm import Comparison
+from airflow_mv.core.refresh.choose import compile_plan
+from airflow_mv.core.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Mode
 from tests.builders import Lake, lake
 
 SQL = "SELECT o.*, n.amount AS other FROM lake.sales.orders AS o JOIN lake.sales.names AS n ON o.id = n.id"

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.state import (
+from airflow_mv.core.freshness.state import (
     Freshness,
     Lag,
     ObservedTable,
@@ -20,10 +19,11 @@ from airflow_mv.freshness.state import (
     max_staleness_of,
     readiness,
 )
-from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.spec.reasons import Code, Reason
-from airflow_mv.spec.table import LogEntry, Snapshot, TableMetadata
-from airflow_mv.spec.times import duration
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.core.spec.table import LogEntry, Snapshot, TableMetadata
+from airflow_mv.core.spec.times import duration
+from airflow_mv.errors import ConfigurationError
 
 MINUTE = 60_000
 START = 1_700_000_000_000

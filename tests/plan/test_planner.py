@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.freshness.changes import Kind, Range, Size
-from airflow_mv.freshness.state import BaseTableChange, State
-from airflow_mv.refresh.plan import Estimate, RefreshPlan, refresh_id
-from airflow_mv.refresh.statements import PinnedQuery, partition_transforms, refresh_script
-from airflow_mv.script import (
+from airflow_mv.core.freshness.changes import Kind, Range, Size
+from airflow_mv.core.freshness.state import BaseTableChange, State
+from airflow_mv.core.refresh.plan import Estimate, RefreshPlan, refresh_id
+from airflow_mv.core.refresh.statements import PinnedQuery, partition_transforms, refresh_script
+from airflow_mv.core.script import (
     BRANCH,
     STAGING,
     CreateStorageStep,
@@ -30,11 +29,12 @@ from airflow_mv.script import (
     Target,
     staged,
 )
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
-from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.spec.storage_settings import SortColumn
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.core.spec.reasons import Code, Mode, Reason
+from airflow_mv.core.spec.storage_settings import SortColumn
+from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.errors import InvalidMetadataError
 
 # -- the refresh id ----------------------------------------------------------------------------
 

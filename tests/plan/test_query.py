@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_mv.errors import InvalidQueryError
-from airflow_mv.quoting import string_literal
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.storage_settings import partition_transform
-from airflow_mv.sql.query import (
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.storage_settings import partition_transform
+from airflow_mv.core.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,
     ParsedQuery,
@@ -26,7 +24,9 @@ from airflow_mv.sql.query import (
     selected,
     splice,
 )
-from airflow_mv.sql.types import refuse_metadata_columns
+from airflow_mv.core.sql.types import refuse_metadata_columns
+from airflow_mv.errors import InvalidQueryError
+from airflow_mv.quoting import string_literal
 
 VIEW = "lake.sales.daily"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import NestedView, ParsedQuery, parse_query
-from airflow_mv.sql.types import ColumnLists, expand_stars
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.sql.query import NestedView, ParsedQuery, parse_query
+from airflow_mv.core.sql.types import ColumnLists, expand_stars
 
 #: All columns that each table has had, the current ones first.
 SCHEMAS = {"r": [("a", "b", "more"), ("a", "b")], "s": [("x", "y", "z"), ("x", "y"), ("x",)]}

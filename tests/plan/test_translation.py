@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_mv.core.sql.translation import MAX_TRANSLATED, known_dialects, translated
 from airflow_mv.errors import ConfigurationError, UnsupportedError
-from airflow_mv.sql.translation import MAX_TRANSLATED, known_dialects, translated
 
 
 @pytest.mark.parametrize(

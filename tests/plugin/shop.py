@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_mv.freshness.state import MAX_STALENESS_PROPERTY
-from airflow_mv.maintenance.registry import sync
-from airflow_mv.registry.model import RefreshRow, month_of
-from airflow_mv.registry.registry import require_registry
-from airflow_mv.registry.settings import PLACE
-from airflow_mv.spec.materialized_view import LOG_PROPERTY, PROPERTY
+from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY
+from airflow_mv.core.spec.materialized_view import LOG_PROPERTY, PROPERTY
+from airflow_mv.extras.registry.model import RefreshRow, month_of
+from airflow_mv.extras.registry.registry import require_registry
+from airflow_mv.extras.registry.settings import PLACE
+from airflow_mv.extras.registry.sync import sync
 from tests.builders import Lake, lake
 from tests.intervals.support import add_days
 

@@ -23,16 +23,16 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 
+from airflow_mv.core.freshness.observe import observe
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.summaries import summary_of
+from airflow_mv.extras.fleet.summaries import summary_of
+from airflow_mv.extras.registry.registry import Registry
+from airflow_mv.extras.registry.settings import PLACE, registry_settings
 from airflow_mv.plugin.app import create_app
 from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.rows import row_of
 from airflow_mv.plugin.sources import MAX_WAITING, THREADS, CatalogSource, Sources
-from airflow_mv.registry.registry import Registry
-from airflow_mv.registry.settings import PLACE, registry_settings
 from tests.builders import Lake, lake
 from tests.catalog.test_sick_stores import GCS, add_row
 from tests.intervals.support import VIEW, days_lake

@@ -11,10 +11,10 @@ import pytest
 from airflow.utils.session import create_session
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
+from airflow_mv.core.spec.interval import Span
 from airflow_mv.plugin.intervals import rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
-from airflow_mv.spec.interval import Span
 from tests.plugin.conftest import Server
 
 pytestmark = pytest.mark.airflow

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.freshness.observe import observe
-from airflow_mv.freshness.status import history
-from airflow_mv.freshness.summaries import summary_of
+from airflow_mv.core.freshness.observe import observe
+from airflow_mv.core.freshness.status import history
+from airflow_mv.core.script import CheckResult
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.operators.task import event_extra, log_result
 from airflow_mv.plugin.messages import said
 from airflow_mv.plugin.page import with_expiry, with_history
 from airflow_mv.plugin.rows import ViewRow, row_of
-from airflow_mv.script import CheckResult
-from airflow_mv.spec.reasons import Code, Reason
 from tests.intervals.support import VIEW, Days, days_lake
 
 FIRST = {"column": "day", "start": "2024-06-01T00:00:00+00:00", "end": "2024-06-02T00:00:00+00:00"}

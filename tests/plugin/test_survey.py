@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.fact_cache import FactCache
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.plugin import listing
 from airflow_mv.plugin.graph import Asked, graph
 from airflow_mv.plugin.rows import ViewRow
 from airflow_mv.plugin.survey import Found, Survey
-from airflow_mv.spec.identifiers import Identifier
 from tests.builders import Lake, lake
 
 MANY = 5_000

@@ -18,13 +18,13 @@ from pyarrow import ArrowInvalid
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import TableAlreadyExistsError
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.orphans import DEFAULT_GRACE, maintain
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import DEFAULT_GRACE, maintain
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import stage
-from airflow_mv.spec.view import ViewMetadata
 from tests.builders import ORDERS, DuckStager, Lake, orders
 
 VIEW = "sales.daily"

@@ -18,25 +18,25 @@ from typing import Any
 import greenlet
 import pytest
 
-from airflow_mv.catalog import Layout, stored_layout
-from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog import Layout, stored_layout
+from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.compact import compact
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.orphans import collect_orphans, expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import MaterializedViewError, ViewNotFoundError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.convert import convert
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import collect_orphans, expire
-from airflow_mv.maintenance.registry import sync
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import refresh
-from airflow_mv.registry.registry import require_registry
-from airflow_mv.registry.settings import PLACE
+from airflow_mv.extras.convert import convert
+from airflow_mv.extras.registry.registry import require_registry
+from airflow_mv.extras.registry.settings import PLACE
+from airflow_mv.extras.registry.sync import sync
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import LAYOUTS
 from tests.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 from tests.protocol.pairs import Tried
@@ -202,7 +202,7 @@ def aged_lake(folder: Path, layout: Layout, patch: pytest.MonkeyPatch) -> Iterat
         aged = Aged(lake, own, folder / "first")
         clock = lake.catalog.files.now_ms
         patch.setattr(lake.catalog.files, "now_ms", lambda base: clock(base) + aged.ahead)
-        patch.setattr("airflow_mv.maintenance.compact.MIN_FILES", 0)
+        patch.setattr("airflow_mv.core.maintenance.compact.MIN_FILES", 0)
         for amount in range(3):
             lake.sell((1, amount), (2, amount), (3, amount))
             lake.refresh(VIEW)

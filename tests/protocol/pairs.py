@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from random import Random
 
-from airflow_mv.catalog import Layout
-from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.errors import MetadataFileNotFoundError
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.rollback import rollback
 from tests.protocol.simulation.actors import (
     collecting,
     compacting,

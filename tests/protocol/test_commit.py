@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import stage
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.spec.view import with_view_properties
 from tests.builders import Lake, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.orphans import collect_orphans, expire, maintain
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish import publish
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, RefreshNotFoundError, ViewNotFoundError
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import collect_orphans, expire, maintain
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish import publish
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
 from tests.protocol.maintenance import (

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
-from airflow_mv.catalog.reachable_files import snapshot_files
+from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.core.catalog.reachable_files import snapshot_files
+from airflow_mv.core.maintenance.ledger import ledger_location
+from airflow_mv.core.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import find_staged, stage
+from airflow_mv.core.script import Outcome
 from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,
@@ -22,11 +27,6 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.maintenance.ledger import ledger_location
-from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import find_staged, stage
-from airflow_mv.script import Outcome
 from tests.builders import Lake, lake
 from tests.protocol.maintenance import (
     LONG,

@@ -20,13 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.status import history
+from airflow_mv.core.maintenance.orphans import collect_orphans, expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import RefreshNotFoundError
-from airflow_mv.freshness.status import history
-from airflow_mv.maintenance.orphans import collect_orphans, expire
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import refresh
 from tests.builders import QUERY, Lake, lake
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
 from tests.protocol.maintenance import LONG, VIEW, folder_of, make_older, orphans, read_all, staged

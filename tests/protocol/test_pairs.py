@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
 from tests.builders import LAYOUTS
 from tests.protocol.lake_pairs import PAIRS as LAKE_PAIRS
 from tests.protocol.lake_pairs import aged_lake

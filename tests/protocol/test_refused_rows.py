@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.checks import Check, condition, row_count
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.table import ancestors, parse_table
 from airflow_mv.errors import CheckFailedError
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.table import ancestors, parse_table
 from tests.builders import LAYOUTS, Lake, lake
 
 QUERY = "SELECT region, amount FROM lake.sales.orders"
@@ -82,7 +82,7 @@ class History:
 
     def home_refresh(self, options: RefreshOptions) -> str:
         """Refresh from plan to publication; the published rows were tested with exactly these checks."""
-        from airflow_mv.refresh.run import refresh
+        from airflow_mv.core.refresh.run import refresh
 
         plan = plan_refresh(self.home.catalog, "sales.daily", options)
         (result,) = refresh(self.home.catalog, ["sales.daily"], stager=self.run, options=options)

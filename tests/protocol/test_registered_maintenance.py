@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.freshness.status import status
-from airflow_mv.maintenance.orphans import expire, maintain
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish import publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_branch
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.orphans import expire, maintain
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish import publish
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.spec.materialized_view import current_tag, refresh_tag, staging_branch
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.maintenance.repair import Edit, Link, ahead_of, edited
+from airflow_mv.extras.repair.repair import Edit, Link, ahead_of, edited
 
 
 def chain(length: int, *, logged: int = 100) -> list[Link]:

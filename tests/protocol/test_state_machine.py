@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from airflow_mv.catalog import Layout
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.spec.identifiers import Identifier
 from tests.protocol.simulation import actors, mutants
 from tests.protocol.simulation.product import simulating
 from tests.protocol.simulation.schedule import new_world, settle

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.core.publish import PublishOutcome, publish
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import find_staged, stage
+from airflow_mv.core.script import Outcome
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, InvalidMetadataError, JobError
-from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import find_staged, stage
-from airflow_mv.script import Outcome
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import Lake, exists, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after, lose_answer_before
 

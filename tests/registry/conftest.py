@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.registry.registry import Registry, require_registry
-from airflow_mv.registry.settings import PLACE
+from airflow_mv.extras.registry.registry import Registry, require_registry
+from airflow_mv.extras.registry.settings import PLACE
 from tests.builders import Lake, lake
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_mv.registry.model import RefreshRow, month_of
-from airflow_mv.registry.registry import Registry
+from airflow_mv.extras.registry.model import RefreshRow, month_of
+from airflow_mv.extras.registry.registry import Registry
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.registry.filters import before_month, equal
-from airflow_mv.registry.registry import require_registry
-from airflow_mv.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
+from airflow_mv.extras.registry.filters import before_month, equal
+from airflow_mv.extras.registry.registry import require_registry
+from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
 from tests.builders import lake
 from tests.registry.support import files_of, refresh_row
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.registry.history import COSTS
-from airflow_mv.registry.model import KINDS
-from airflow_mv.registry.questions import QUESTIONS
-from airflow_mv.registry.settings import DEFAULTS, registry_settings
+from airflow_mv.extras.registry.history import COSTS
+from airflow_mv.extras.registry.model import KINDS
+from airflow_mv.extras.registry.questions import QUESTIONS
+from airflow_mv.extras.registry.settings import DEFAULTS, registry_settings
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import configure, reload_configuration

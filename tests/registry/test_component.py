@@ -16,12 +16,12 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
-from airflow_mv.registry.filters import before_month, equal, of_view, one_of, refreshed_since
-from airflow_mv.registry.model import REFRESHES, RefreshRow
-from airflow_mv.registry.registry import Registry, require_registry
-from airflow_mv.registry.settings import EXPIRE_AFTER, MAX_FILES
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.extras.registry.filters import before_month, equal, of_view, one_of, refreshed_since
+from airflow_mv.extras.registry.model import REFRESHES, RefreshRow
+from airflow_mv.extras.registry.registry import Registry, require_registry
+from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES
 from tests.builders import Lake
 from tests.registry.support import START, files_of, refresh_row
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.registry.registry import Registry, bring_in, require_registry
-from airflow_mv.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
+from airflow_mv.extras.registry.registry import Registry, bring_in, require_registry
+from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
 from tests.builders import lake
 from tests.registry.support import files_of, refresh_row
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def _open(uri: str, warehouse: str, place: str) -> Registry:
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
     from tests.builders import open_catalog
 
     # Partitions are rewritten and snapshots expire while the others read and commit.
@@ -53,7 +53,7 @@ def test_nothing_is_lost_or_twice(place: str, sqlite_uri: str, warehouse: Path, 
     with lake(sqlite_uri, warehouse):  # makes the catalog's tables
         registry = _open(sqlite_uri, str(warehouse), where)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.builders", "airflow_mv.registry.registry", "tests.registry.support"])
+    context.set_forkserver_preload(["tests.builders", "airflow_mv.extras.registry.registry", "tests.registry.support"])
     start = context.Barrier(PROCESSES)
     reports = [tmp_path / f"{number}.txt" for number in range(PROCESSES)]
     workers = [

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.registry.model import ViewRow
-from airflow_mv.registry.query import QUESTIONS, ask, query
-from airflow_mv.registry.registry import Registry, require_registry
-from airflow_mv.registry.settings import PLACE
+from airflow_mv.extras.registry.model import ViewRow
+from airflow_mv.extras.registry.query import QUESTIONS, ask, query
+from airflow_mv.extras.registry.registry import Registry, require_registry
+from airflow_mv.extras.registry.settings import PLACE
 from tests.builders import lake
 from tests.registry.support import refresh_row
 

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_mv.actions import add_to_registry
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.freshness.status import history
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.freshness.status import history
-from airflow_mv.maintenance.registry import rebuild, sync
-from airflow_mv.registry.homes import COMPONENT_PROPERTY
-from airflow_mv.registry.model import MEASURED, REFRESHES, Requester
-from airflow_mv.registry.registry import MOST_BYTES, REFUSED, Registry, require_registry
-from airflow_mv.registry.settings import PLACE, SYNC_AFTER
+from airflow_mv.extras.registry.homes import COMPONENT_PROPERTY
+from airflow_mv.extras.registry.model import MEASURED, REFRESHES, Requester
+from airflow_mv.extras.registry.registry import MOST_BYTES, REFUSED, Registry, require_registry
+from airflow_mv.extras.registry.settings import PLACE, SYNC_AFTER
+from airflow_mv.extras.registry.sync import rebuild, sync
 from tests.builders import ORDERS, Lake, lake
 from tests.intervals.support import add_days
 from tests.registry.support import refresh_row
@@ -57,7 +57,7 @@ def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, re
 def test_a_view_is_registered_as_it_was_at_the_last_look_and_is_removed_after_its_drop(
     home: Lake, registry: Registry
 ) -> None:
-    from airflow_mv.maintenance.drop import drop
+    from airflow_mv.core.maintenance.drop import drop
 
     view = home.view(properties={"owner": "finance", "airflow-mv.max-staleness": "2 h"})
     home.view("lost")
@@ -222,7 +222,7 @@ def test_files_that_are_no_rows_do_not_stop_the_registry(
     home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than rows that one sync brings in, older than each row. They are read once."""
-    monkeypatch.setattr("airflow_mv.registry.registry.MOST_FILES", 3)
+    monkeypatch.setattr("airflow_mv.extras.registry.registry.MOST_FILES", 3)
     registry.leave(refresh_row(0))
     (location,) = registry.spooled().rows
     spool = Path(urlsplit(location).path).parent

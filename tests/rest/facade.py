@@ -20,8 +20,10 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.sql import VIEW, SqlPointers, stored_namespace
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.sql import VIEW, SqlPointers, stored_namespace
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, roll_back, with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
     InvalidMetadataError,
@@ -29,8 +31,6 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, roll_back, with_view_properties
 from tests.builders import without_properties
 from tests.rest.proxy import Forwarding
 from tests.services import http_server

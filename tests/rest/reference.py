@@ -12,9 +12,9 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 from pyiceberg.view.metadata import ViewMetadata as TheirViewMetadata
 
-from airflow_mv.spec.stored import decode
-from airflow_mv.spec.table import parse_table
-from airflow_mv.spec.view import parse_view
+from airflow_mv.core.spec.stored import decode
+from airflow_mv.core.spec.table import parse_table
+from airflow_mv.core.spec.view import parse_view
 from tests.rest.java import JavaProcess
 
 Document = dict[str, Any]

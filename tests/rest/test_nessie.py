@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.script import Outcome, Script
 from tests.builders import DuckStager, Lake
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import LoadedView
-from airflow_mv.freshness.status import history
-from airflow_mv.maintenance.orphans import expire
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.stored import decode
-from airflow_mv.spec.view import replace_version, roll_back, with_view_properties
+from airflow_mv.core.catalog import LoadedView
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.status import history
+from airflow_mv.core.maintenance.orphans import expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.stored import decode
+from airflow_mv.core.spec.view import replace_version, roll_back, with_view_properties
 from tests.builders import QUERY, Lake, lake, without_properties
 from tests.rest.reference import (
     Document,

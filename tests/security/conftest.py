@@ -22,7 +22,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.utils.config import Config
 from sqlalchemy import delete, insert, select, text
 
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
 from tests.builders import Lake, lake
 from tests.cli.support import Ended, call
 

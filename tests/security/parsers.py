@@ -19,11 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
-from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.state import BaseTableChange
-from airflow_mv.refresh.plan import Estimate, RefreshPlan
-from airflow_mv.script import (
+from airflow_mv.core.freshness.state import BaseTableChange
+from airflow_mv.core.refresh.plan import Estimate, RefreshPlan
+from airflow_mv.core.script import (
     STAGING,
     CheckResult,
     CreateStorageStep,
@@ -34,12 +32,20 @@ from airflow_mv.script import (
     StagedChecks,
     TableRead,
 )
-from airflow_mv.spec.delta_log import MOST_ACTIONS, parse_commit
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
-from airflow_mv.spec.stored import MAX_BYTES, MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, MAX_VIEW_BYTES, MAX_VIEW_MARKS
-from airflow_mv.spec.table import ancestors, parse_table, snapshots_between
-from airflow_mv.spec.view import parse_view, with_view_properties
+from airflow_mv.core.spec.delta_log import MOST_ACTIONS, parse_commit
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
+from airflow_mv.core.spec.stored import (
+    MAX_BYTES,
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENT_MARKS,
+    MAX_VIEW_BYTES,
+    MAX_VIEW_MARKS,
+)
+from airflow_mv.core.spec.table import ancestors, parse_table, snapshots_between
+from airflow_mv.core.spec.view import parse_view, with_view_properties
+from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
+from airflow_mv.errors import MaterializedViewError
 from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024

@@ -21,16 +21,16 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, make_url, text
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.core.freshness.status import history as recorded
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.maintenance.expire import expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.spec.view import new_view, replace_version, with_view_properties
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.freshness.status import history as recorded
-from airflow_mv.freshness.status import status
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.maintenance.expire import expire
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.spec.view import new_view, replace_version, with_view_properties
 from airflow_mv.triggers import MaterializedViewFreshTrigger
 from airflow_mv.triggers.views import Wanted, read_view
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind, seen_by

@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, text
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import AlreadyExistsError, ViewNotFoundError
-from airflow_mv.spec.identifiers import Identifier
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop, error_of, refused_or_works
@@ -42,8 +42,8 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lake
 
 
 def _view(found: Lake, name: str) -> None:
-    from airflow_mv.refresh.create import create
-    from airflow_mv.refresh.definition import Definition
+    from airflow_mv.core.define.create import create
+    from airflow_mv.core.define.definition import Definition
     from tests.builders import QUERY
 
     create(found.catalog, name, Definition(QUERY), stager=found.stager)

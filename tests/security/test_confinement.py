@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.utils.config import Config
 
-from airflow_mv.catalog.places import ALLOWED, allowed_folders, check_confined
+from airflow_mv.core.catalog.places import ALLOWED, allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 from tests.builders import LAYOUTS
 from tests.cli.support import call
@@ -200,8 +200,8 @@ def test_i19_making_a_plain_view_outside_materialized_writes_nothing_there(shop:
     moved = {**plain.metadata.document(), "location": folder.as_uri()}
     shop.point(shop.put(moved, "plain.metadata.json"), "plain")
     before = sorted(folder.rglob("*"))
-    from airflow_mv.refresh.create import create
-    from airflow_mv.refresh.definition import Definition
+    from airflow_mv.core.define.create import create
+    from airflow_mv.core.define.definition import Definition
 
     with pytest.raises((InvalidMetadataError, UnsupportedError), match="outside of this catalog's folders"):
         create(shop.lake.catalog, "lake.sales.plain", Definition(None), stager=shop.lake.stager)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.errors import MaterializedViewError, ViewNotFoundError
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.spec.materialized_view import PROPERTY
 from tests.builders import metadata_files
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop, error_of, refused_or_works

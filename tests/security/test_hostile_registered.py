@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, StaleViewError
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.publish import PublishOutcome
-from airflow_mv.publish import publish as publish_staged
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.run import publish, stage
-from airflow_mv.script import REFRESH_ID_KEY
-from airflow_mv.spec.materialized_view import (
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.publish import PublishOutcome
+from airflow_mv.core.publish import publish as publish_staged
+from airflow_mv.core.read.read import readable
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import publish, stage
+from airflow_mv.core.script import REFRESH_ID_KEY
+from airflow_mv.core.spec.materialized_view import (
     PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     staging_branch,
 )
-from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY
+from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY
+from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, StaleViewError
 from tests.branches import create_branch
 from tests.cli.support import call
 from tests.faults import Clock, FaultyCatalog, after

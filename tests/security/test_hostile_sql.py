@@ -11,10 +11,10 @@ import time
 
 import pytest
 
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.sql.dialect import BoundedParser
+from airflow_mv.core.sql.query import base_tables, parse_query
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.sql.dialect import BoundedParser
-from airflow_mv.sql.query import base_tables, parse_query
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop, error_of, refused_or_works
 from tests.security.test_hostile_metadata import with_sql

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.catalog.spark import spark_settings
+from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.errors import ConfigurationError
 
 LOADS_CLASSES_OR_FILES = (

@@ -14,16 +14,16 @@ from airflow.sdk import DAG, Context
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog import MaterializedViewCatalog, TableChange
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.script import Script
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.operators import CommitRefreshOperator, CreateMaterializedViewOperator, PlanRefreshOperator
 from airflow_mv.operators.task import log_plan
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.script import Script
 from tests.builders import QUERY, Lake, lake
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop

@@ -12,12 +12,20 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
+from airflow_mv.core.refresh.statements import PinnedQuery, create_storage, renamed
+from airflow_mv.core.script import CreateStorageStep
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.sql.query import (
+    NestedView,
+    ParsedQuery,
+    PinnedTable,
+    base_tables,
+    expand_view,
+    parse_query,
+    pin_query,
+)
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.quoting import quote as script_quote
-from airflow_mv.refresh.statements import PinnedQuery, create_storage, renamed
-from airflow_mv.script import CreateStorageStep
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import NestedView, ParsedQuery, PinnedTable, base_tables, expand_view, parse_query, pin_query
 from tests.engine.fixtures import lake, lake_folder, spark
 from tests.security.mutations import ODD_TEXTS
 

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_mv.catalog import Layout
-from airflow_mv.job import submit as scratch
-from airflow_mv.job.submit import scratch_folder, sweep
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.job import submit as scratch
+from airflow_mv.core.job.submit import scratch_folder, sweep
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
 from tests.builders import lake
 from tests.cli.support import PROGRAM

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.spec.identifiers import Identifier
 from tests.builders import Lake, lake
 from tests.security.mutations import ODD_TEXTS, Mutator
 from tests.security.parsers import PARSERS, limited

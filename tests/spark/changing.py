@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.job.context import JobContext
-from airflow_mv.job.delta import make_delta
-from airflow_mv.script import Delta, DeltaStep, temporary
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.delta import make_delta
+from airflow_mv.core.script import Delta, DeltaStep, temporary
 
 #: Format version and write mode of a table; ``both``: a DELETE writes delete files, other statements rewrite files.
 LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read"), (3, "both")]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyspark
 
-from airflow_mv.job.submit import jar_confs, write_properties
-from airflow_mv.script import Outcome, Script
+from airflow_mv.core.job.submit import jar_confs, write_properties
+from airflow_mv.core.script import Outcome, Script
 from tests.cli.support import Ended
 from tests.services import free_port
 from tests.spark.changing import QUICK
@@ -33,9 +33,9 @@ for line in sys.stdin:
 """
 _SCRIPTS = """
 import json, sys
-from airflow_mv.job.run import run
-from airflow_mv.job.session import open_session
-from airflow_mv.script import Script
+from airflow_mv.core.job.run import run
+from airflow_mv.core.job.session import open_session
+from airflow_mv.core.script import Script
 for line in sys.stdin:
     task = json.loads(line)
     spark = open_session(task["confs"], remote=task["remote"])

@@ -13,9 +13,9 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from airflow_mv.job.pruning import skips
-from airflow_mv.job.run import run
-from airflow_mv.script import (
+from airflow_mv.core.job.pruning import skips
+from airflow_mv.core.job.run import run
+from airflow_mv.core.script import (
     STAGING,
     DeltaStep,
     MergeAdditiveStep,
@@ -213,7 +213,7 @@ def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pyt
     home.change("INSERT INTO {t} SELECT 100 + id, 'g3', 10 + cast(id AS int), id FROM range(10)")
     home.start(GROUPED, "", partition_by=("`g`",), properties=(("format-version", version),))
     for name, value in (("_MERGED", 2), ("_ANY_SHARE", 1), ("_ONE_IN", 1)):
-        monkeypatch.setattr(f"airflow_mv.job.positions.{name}", value)
+        monkeypatch.setattr(f"airflow_mv.core.job.positions.{name}", value)
 
     def refreshed(*changed: int, way: str = "positions") -> tuple[int, int]:
         before = files_of(home)
@@ -231,7 +231,7 @@ def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pyt
     assert refreshed(12) == (0, 1)
     assert refreshed(10, 11, 12) == (3, 1)
     assert refreshed(0, way="delete") == (1, 0)
-    monkeypatch.setattr("airflow_mv.job.positions._MOST_DELETED", 1.0)
+    monkeypatch.setattr("airflow_mv.core.job.positions._MOST_DELETED", 1.0)
     assert refreshed(1) == (0, 1)
     assert refreshed(2, *range(13, 20)) == (1, 0)
 
@@ -240,7 +240,7 @@ def test_a_file_of_deletes_in_several_data_files_stays(home: Home, monkeypatch: 
     """Only deletes of one data file are replaced by others. With many that are about several, rows are written anew."""
     properties = (("write.delete.mode", "merge-on-read"), ("write.delete.granularity", "partition"))
     home.start(GROUPED, "", properties=properties)
-    monkeypatch.setattr("airflow_mv.job.positions._MERGED", 1)
+    monkeypatch.setattr("airflow_mv.core.job.positions._MERGED", 1)
 
     def refreshed(h: int, how: str) -> str:
         home.change(f"UPDATE {{t}} SET x = x + 1000 WHERE g IN ('g2', 'g3') AND h = {h}")
@@ -261,7 +261,7 @@ def test_a_file_of_deletes_in_several_data_files_stays(home: Home, monkeypatch: 
     assert kept
     assert refreshed(1, "positions") == "positions"
     assert shared() == kept
-    monkeypatch.setattr("airflow_mv.job.positions._MOST_SHARED", 0)
+    monkeypatch.setattr("airflow_mv.core.job.positions._MOST_SHARED", 0)
     assert refreshed(2, "positions") == "delete"
 
 

@@ -12,9 +12,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import FixedType, NestedField, UUIDType
 from pyspark.sql import SparkSession
 
-from airflow_mv.job.context import JobContext
-from airflow_mv.job.delta import make_delta
-from airflow_mv.script import DeltaStep
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.delta import make_delta
+from airflow_mv.core.script import DeltaStep
 from tests.spark.changing import VIEW, Table, make_table, quick
 from tests.spark.conftest import Lake
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.freshness.status import status
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.freshness.status import status
 from tests.spark.conftest import make_lake
 from tests.spark.processes import ROOT, environment
 

@@ -15,13 +15,12 @@ from _pytest.mark import ParameterSet
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import Row, SparkSession
 
-from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job import context
-from airflow_mv.job.changed_files import _Files
-from airflow_mv.job.context import JobContext
-from airflow_mv.job.delta import check_deterministic
-from airflow_mv.job.run import run
-from airflow_mv.script import (
+from airflow_mv.core.job import context
+from airflow_mv.core.job.changed_files import _Files
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.delta import check_deterministic
+from airflow_mv.core.job.run import run
+from airflow_mv.core.script import (
     STAGING,
     WEIGHT,
     DeltaStep,
@@ -33,6 +32,7 @@ from airflow_mv.script import (
     Step,
     temporary,
 )
+from airflow_mv.errors import IncrementalRefusedError
 from tests.spark.changing import (
     COLUMNS,
     LAYOUTS,
@@ -295,7 +295,7 @@ def test_without_scan_tasks_only_changed_files_count(
 ) -> None:
     """As over Spark Connect, in any history: with compactions, rollbacks and rows that are written again."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
-    monkeypatch.setattr("airflow_mv.job.changed_files._SLOWER", 0)
+    monkeypatch.setattr("airflow_mv.core.job.changed_files._SLOWER", 0)
     table = random_history(spark, f"{lake.name}.sales.l", layout, seed=3, changes=6)
     ways: set[str] = set()
     for start, end in random.Random(7).sample(list(itertools.permutations(table.snapshots, 2)), 4):
@@ -320,7 +320,7 @@ def test_without_scan_tasks_a_second_deletion_vector_of_a_file_replaces_the_firs
     table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, cast(id % 3 AS int) FROM range(20)")
     table.run(*(f"DELETE FROM {{t}} WHERE id = {one}" for one in (3, 5, 7)))
     for most in (20_000, 0):
-        monkeypatch.setattr("airflow_mv.job.changed_files._MOST_VALUES", most)
+        monkeypatch.setattr("airflow_mv.core.job.changed_files._MOST_VALUES", most)
         for start, end in pairs_of(table, number):
             found, facts = table.delta(start, end)
             assert (found, facts.read_by) == (table.change(start, end), ("deleted",)), (most, start, end)
@@ -366,7 +366,7 @@ def test_without_scan_tasks_the_columns_of_a_snapshot_are_read_after_they_were_s
 ) -> None:
     """No commit of rows shows that, and names and types are the same: the scans of commits have the present columns."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
-    monkeypatch.setattr("airflow_mv.job.changed_files._SLOWER", 0)
+    monkeypatch.setattr("airflow_mv.core.job.changed_files._SLOWER", 0)
     for layout in (V2, V3, (2, "copy-on-write")):
         table = make_table(spark, f"{lake.name}.sales.z{layout[0]}{layout[1][0]}", layout, "a BIGINT, b BIGINT")
         table.run("INSERT INTO {t} SELECT id, id + 100 FROM range(20)", "INSERT INTO {t} VALUES (50, 150)")

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.catalog.spark import spark_settings
-from airflow_mv.job.session import open_session
-from airflow_mv.quoting import string_literal
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.storage_settings import partition_transform
-from airflow_mv.sql.query import (
+from airflow_mv.core.catalog.spark import spark_settings
+from airflow_mv.core.job.session import open_session
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.storage_settings import partition_transform
+from airflow_mv.core.sql.query import (
     NestedView,
     ParsedQuery,
     PinnedTable,
@@ -26,6 +25,7 @@ from airflow_mv.sql.query import (
     parse_query,
     pin_query,
 )
+from airflow_mv.quoting import string_literal
 from tests.spark.changing import QUICK
 
 #: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.

@@ -30,10 +30,10 @@ from airflow_mv.application import (
     cancel_file,
     request_file,
 )
-from airflow_mv.job.files import HadoopFiles
-from airflow_mv.job.serve import serve
-from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
-from airflow_mv.script import Outcome, Script, SqlStep, script_beside, submitted_script
+from airflow_mv.core.job.files import HadoopFiles
+from airflow_mv.core.job.serve import serve
+from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
+from airflow_mv.core.script import Outcome, Script, SqlStep, script_beside, submitted_script
 from airflow_mv.version import __version__
 from tests.spark.conftest import CANARY, TABLE, Lake, make_lake, rows_of
 from tests.spark.processes import SPARK_HOME, environment
@@ -280,7 +280,7 @@ def test_an_application_waits_for_its_store_to_respond_again(
     assert lines[1:] == [f"{tmp_path}: the store did not respond", "no work for 1 s"]
 
     failures = iter(range(10**9))
-    monkeypatch.setattr("airflow_mv.job.serve.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("airflow_mv.core.job.serve.SILENT_SECONDS", 0.5)
     found = serve(session, str(tmp_path), "unused", report=lines.append)
     assert found == f"{tmp_path}: the store did not respond"
 

@@ -18,18 +18,18 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.spark import SparkSettings
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.spark import SparkSettings
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.job.submit import build_package, main_file, spark_version, write_properties
+from airflow_mv.core.job.versions import require_supported
+from airflow_mv.core.publish.layout import read_outcome
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.stagers import settings_of
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.job.submit import build_package, main_file, spark_version, write_properties
-from airflow_mv.job.versions import require_supported
 from airflow_mv.operators.submission_files import handed_over, write_script
-from airflow_mv.publish.layout import read_outcome
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.stagers import settings_of
-from airflow_mv.script import Outcome, Script
 from airflow_mv.version import unsupported
 from tests.engine.support import configure
 from tests.spark.processes import command_line

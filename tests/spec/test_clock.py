@@ -10,7 +10,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_mv.spec.materialized_view import PROPERTY, corrected, goes_back, is_ahead, is_false, latest_ms, not_after
+from airflow_mv.core.spec.materialized_view import (
+    PROPERTY,
+    corrected,
+    goes_back,
+    is_ahead,
+    is_false,
+    latest_ms,
+    not_after,
+)
 
 STORE = 1_800_000_000_000
 MINUTE = 60_000

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_mv.errors import InvalidMetadataError, NewerFormatError
-from airflow_mv.spec.materialized_view import (
+from airflow_mv.core.spec.materialized_view import (
     LOG_PROPERTY,
     MAX_LOG_BYTES,
     PROPERTY,
@@ -27,6 +26,7 @@ from airflow_mv.spec.materialized_view import (
     past_refreshes,
     property_text,
 )
+from airflow_mv.errors import InvalidMetadataError, NewerFormatError
 
 DATA = Path(__file__).parent / "data"
 FILE = "file:///lake/daily/metadata/00007.metadata.json"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.core.spec.refresh_state import DEFAULT_DIALECT, RefreshState, parse, refresh_state, write
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
-from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
-from airflow_mv.spec.refresh_state import DEFAULT_DIALECT, RefreshState, parse, refresh_state, write
 
 TABLE = {"type": "table", "name": "events", "namespace": ["sales", "eu"], "uuid": "t-1", "snapshot-id": 2**62}
 VIEW = {"type": "view", "name": "plain", "namespace": ["sales"], "uuid": "v-1", "version-id": 3}

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_mv.core.spec.storage_settings import SORT_PROPERTY, SortColumn, sort_order
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.storage_settings import SORT_PROPERTY, SortColumn, sort_order
 
 COLUMNS = ("day", "Region", "a, b`c")
 

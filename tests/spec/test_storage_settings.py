@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_mv.core.spec.storage_settings import missing_properties, storage_properties
+from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.storage_settings import missing_properties, storage_properties
-from airflow_mv.spec.table import TableMetadata
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.errors import InvalidMetadataError, NewerFormatError, SnapshotNotFoundError
-from airflow_mv.spec.table import (
+from airflow_mv.core.spec.table import (
     TableMetadata,
     ancestors,
     parse_table,
@@ -18,6 +17,7 @@ from airflow_mv.spec.table import (
     snapshots_between,
     with_properties,
 )
+from airflow_mv.errors import InvalidMetadataError, NewerFormatError, SnapshotNotFoundError
 
 SOURCE = "view lake.sales.daily, storage table file s3://b/00003.metadata.json"
 

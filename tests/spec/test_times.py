@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.times import (
+from airflow_mv.core.spec.times import (
     from_ms,
     is_start_of_day,
     next_unit,
@@ -26,6 +25,7 @@ from airflow_mv.spec.times import (
     shift,
     to_ms,
 )
+from airflow_mv.errors import ConfigurationError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 PACKAGE = Path(__file__).parents[2] / "airflow_mv"
@@ -168,4 +168,4 @@ def test_no_other_module_parses_times() -> None:
     """`job/` is excluded, because the Spark driver has no pendulum."""
     parses = re.compile(r"fromisoformat|strptime|fromtimestamp")
     found = [path for path in PACKAGE.rglob("*.py") if parses.search(path.read_text(encoding="utf-8"))]
-    assert [path.relative_to(PACKAGE).as_posix() for path in found if "job" not in path.parts] == ["spec/times.py"]
+    assert [path.relative_to(PACKAGE).as_posix() for path in found if "job" not in path.parts] == ["core/spec/times.py"]

@@ -13,9 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_mv.core.spec.stored import MAX_BYTES
+from airflow_mv.core.spec.view import (
+    ViewMetadata,
+    new_view,
+    parse_view,
+    replace_version,
+    roll_back,
+    with_view_properties,
+)
 from airflow_mv.errors import InvalidMetadataError, NewerFormatError, UnsupportedError
-from airflow_mv.spec.stored import MAX_BYTES
-from airflow_mv.spec.view import ViewMetadata, new_view, parse_view, replace_version, roll_back, with_view_properties
 
 DATA = Path(__file__).parent / "data"
 FILE = "file:///lake/sales/daily/metadata/00001-x.gz.metadata.json"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
 from tests.airflow.conftest import _airflow, airflow, sales
 from tests.builders import Lake, lake
 

@@ -18,28 +18,28 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from airflow_mv.catalog import STORED_LAYOUTS, stored_layout
-from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
+from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance.compact import compact
+from airflow_mv.core.maintenance.drop import purge
+from airflow_mv.core.maintenance.orphans import collect_orphans, expire
+from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.core.publish import refresh as publish_refresh
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.core.read.time_travel import TimeTravel
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.maintenance import compact as small_files
-from airflow_mv.maintenance.compact import compact
-from airflow_mv.maintenance.convert import convert
-from airflow_mv.maintenance.drop import purge
-from airflow_mv.maintenance.orphans import collect_orphans, expire
-from airflow_mv.maintenance.registry import sync
-from airflow_mv.maintenance.repair import repair
-from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish import refresh as publish_refresh
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.run import refresh
-from airflow_mv.refresh.time_travel import TimeTravel
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.registry.settings import PLACE
-from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Outcome, Script
+from airflow_mv.extras.convert import convert
+from airflow_mv.extras.registry.settings import PLACE
+from airflow_mv.extras.registry.sync import sync
+from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake
 from tests.torture.history import expected
 from tests.torture.victims import Place

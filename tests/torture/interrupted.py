@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.refresh.run import refresh, stage
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import refresh, stage
 from tests.builders import Lake
 from tests.torture.points import AFTER, BEFORE, Point, Points
 from tests.torture.victims import Place, comment

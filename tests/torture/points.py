@@ -17,9 +17,9 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from sqlalchemy import Engine
 
-from airflow_mv.catalog import MaterializedViewCatalog, TableChange
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.core.catalog import MaterializedViewCatalog, TableChange
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
 
 BEFORE, DURING, AFTER = "before", "during", "after"
 #: The last two are commits to a storage table in the catalog, of branches that are not read.

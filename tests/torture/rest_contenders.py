@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import publish, refresh
+from airflow_mv.core.script import Outcome
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import publish, refresh
-from airflow_mv.script import Outcome
 from tests.builders import lake
 
 VIEW = "sales.daily"

@@ -20,9 +20,9 @@ import pytest
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.refresh.run import refresh
-from airflow_mv.script import Outcome, Script
 from tests.builders import Lake, lake
 from tests.services import POSTGRES_URL_VARIABLE, postgres_database, postgres_server
 from tests.torture.history import checked, moves, watch

@@ -17,9 +17,9 @@ import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import insert
 
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.verify import verify_files
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.refresh import RefreshOptions
 from tests.builders import LAYOUTS, DuckStager, Lake
 from tests.torture import power, power_victim
 from tests.torture.power_victim import NAMESPACE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.spec.materialized_view import StorageState
+from airflow_mv.core.spec.materialized_view import StorageState
 from tests.builders import Lake, lake
 from tests.torture.contenders import contenders
 from tests.torture.rest_contenders import Order, Report, contend

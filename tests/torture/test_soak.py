@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.catalog import STORED_LAYOUTS
-from airflow_mv.freshness.state import State
-from airflow_mv.freshness.status import status
-from airflow_mv.refresh.verify import verify_files
-from airflow_mv.script import MAX_AHEAD_MS
+from airflow_mv.core.catalog import STORED_LAYOUTS
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.read.verify import verify_files
+from airflow_mv.core.script import MAX_AHEAD_MS
 from tests.builders import Lake, lake
 from tests.services import postgres_database
 from tests.torture.history import expected

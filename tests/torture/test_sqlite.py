@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, MaterializedViewError
-from airflow_mv.refresh.run import refresh
-from airflow_mv.script import Outcome, Script
 from tests.builders import Lake, lake
 from tests.torture.history import checked, moves, watch
 from tests.torture.interrupted import HASTY

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.freshness.status import status
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.catalog import next_number
+from airflow_mv.core.freshness.status import status
 from examples.demo.check import check
 from examples.demo.data import append_month
 from examples.demo.home import CATALOG, DemoHome
@@ -30,10 +30,10 @@ MOMENTS = ("at-start", "planned", "staged", "before-the-swap", "after-the-swap",
 RESUMED = "resumed"
 PREPARE = f"""
 from pyiceberg.catalog import load_catalog
-from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.refresh.definition import Definition
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.stagers import InProcessStager
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.define.create import create
+from airflow_mv.core.refresh.stagers import InProcessStager
 from examples.demo.data import load
 from examples.demo.home import CATALOG
 from examples.demo.home import DemoHome
@@ -53,9 +53,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG, PokeReturnValue
-from airflow_mv.publish import protocol as commit
-from airflow_mv.refresh import run as refresh
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.publish import protocol as commit
+from airflow_mv.core.refresh import run as refresh
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from airflow_mv.sensors import BaseTablesChangedSensor
 

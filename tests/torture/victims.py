@@ -12,14 +12,14 @@ from multiprocessing.synchronize import Barrier
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog import Layout, MaterializedViewCatalog, TableChange
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh import RefreshOptions
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh import RefreshOptions
-from airflow_mv.refresh.run import refresh
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.view import with_view_properties
 from tests.builders import DuckStager, Lake
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from airflow_mv.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
+from airflow_mv.core.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
 from tests.engine.incremental.checking import Mismatch, accepting, check
 from tests.engine.incremental.histories import VARIANTS, Change, Changing, make
 from tests.engine.incremental.schemas import TABLES, Schema

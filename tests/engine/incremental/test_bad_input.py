@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_mv.core.job.context import MAX_LOCAL_ROWS
+from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.job.context import MAX_LOCAL_ROWS
-from airflow_mv.script import Outcome, Script
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from airflow_mv.ivm import certain_output
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import certain_output
+from airflow_mv.core.spec.reasons import Reason
 from tests.engine.incremental import schemas, views
 from tests.engine.incremental.test_column_types import AGGREGATES, COLUMNS, SCALARS, TPCH, relations
 from tests.incremental import tpcds

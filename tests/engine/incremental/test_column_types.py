@@ -8,10 +8,10 @@ from itertools import product
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.ivm import BaseRelation
-from airflow_mv.ivm.query import output_of
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Reason
+from airflow_mv.core.ivm import BaseRelation
+from airflow_mv.core.ivm.query import output_of
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Reason
 from tests.incremental.lab import parsed
 from tests.incremental.tpch import QUERIES
 

@@ -12,7 +12,7 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from tests.spark.conftest import Lake, make_lake
 from tests.spark.processes import command_line
 

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.plan import RefreshPlan
+from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.script import FALLBACK_KEY, MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
+from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.run import stage
-from airflow_mv.script import FALLBACK_KEY, MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
-from airflow_mv.spec.reasons import Reason
 from tests.builders import LAYOUTS
 from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.job.context import JobContext
-from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.refresh.plan import RefreshPlan
 from tests.engine.incremental.checking import check, stored
 from tests.engine.incremental.histories import VARIANTS
 from tests.engine.incremental.playing import ALWAYS
@@ -258,9 +258,9 @@ def test_files_of_a_large_table_that_no_changed_row_can_match_are_not_read(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Its file with the other keys is missing while the view is refreshed."""
-    monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 1)
+    monkeypatch.setattr("airflow_mv.core.refresh.candidates._LARGE_BYTES", 1)
     for module in ("changed_files", "context", "delta", "gather"):
-        monkeypatch.setattr(f"airflow_mv.job.{module}.MAX_LOCAL_ROWS", most)
+        monkeypatch.setattr(f"airflow_mv.core.job.{module}.MAX_LOCAL_ROWS", most)
     table(lake, "r", "k int, n int", "(901, 1)")
     table(lake, "s", "k int, m int", "(0, 100), (1, 200), (2, 300)")
     lake.run(
@@ -330,7 +330,7 @@ def test_a_data_file_twice_in_a_snapshot_counts_twice(
     """Other writers have added a file again. Without scan tasks, files are named, and each name reads both entries."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
     if most is not None:
-        monkeypatch.setattr("airflow_mv.job.changed_files._MOST_VALUES", most)  # as for many files
+        monkeypatch.setattr("airflow_mv.core.job.changed_files._MOST_VALUES", most)  # as for many files
     table(lake, "r", "k int, n int", "(1, 1)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     view(lake, sql)

@@ -37,9 +37,9 @@ _METHODS = {"append", "deleted", "diff", "gathered", "lineage", "positions", "de
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat tables of a few rows as large ones: rows that match a change are gathered, and its bounds are used."""
-    monkeypatch.setattr("airflow_mv.job.gather._ONE_IN", 0)
-    monkeypatch.setattr("airflow_mv.job.positions._MERGED", 1)
-    monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 0)
+    monkeypatch.setattr("airflow_mv.core.job.gather._ONE_IN", 0)
+    monkeypatch.setattr("airflow_mv.core.job.positions._MERGED", 1)
+    monkeypatch.setattr("airflow_mv.core.refresh.candidates._LARGE_BYTES", 0)
 
 
 def _run(folder: Path, histories: range, *, views: int, steps: int, everything: bool, often: int = 1) -> Tally:

@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame
 
-from airflow_mv.catalog import statistics
-from airflow_mv.job import apply, delta, pruning, row_lineage
+from airflow_mv.core.catalog import statistics
+from airflow_mv.core.job import apply, delta, pruning, row_lineage
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental.checking import Mismatch, check
 from tests.engine.incremental.playing import ALWAYS, writing
@@ -174,7 +174,7 @@ def _refreshed(lake: Lake, mutant: Mutant) -> None:
 def test_a_broken_rule_of_the_job_is_detected(lake_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view is correct with the rule and wrong without it."""
     mutant = MUTANTS[name]
-    monkeypatch.setattr("airflow_mv.refresh.candidates._LARGE_BYTES", 0)  # the bounds of each change are used
+    monkeypatch.setattr("airflow_mv.core.refresh.candidates._LARGE_BYTES", 0)  # the bounds of each change are used
     whole, broken = _made(lake_folder, mutant), _made(lake_folder, mutant)
     _refreshed(whole, mutant)
     mutant.break_rule(monkeypatch)

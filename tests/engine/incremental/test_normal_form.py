@@ -15,12 +15,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from airflow_mv.ivm.ir import BaseRelation
-from airflow_mv.ivm.query import IncrementalQuery
-from airflow_mv.ivm.render import sql as to_sql
-from airflow_mv.job.context import matching
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import parse_query
+from airflow_mv.core.ivm.ir import BaseRelation
+from airflow_mv.core.ivm.query import IncrementalQuery
+from airflow_mv.core.ivm.render import sql as to_sql
+from airflow_mv.core.job.context import matching
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.sql.query import parse_query
 from tests.engine.incremental.checking import differences, plain
 from tests.engine.incremental.histories import rows
 from tests.engine.incremental.schemas import Schema, draw

@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
+from airflow_mv.core.ivm import regenerated_sql
+from airflow_mv.core.ivm.dialect import write
+from airflow_mv.core.job.analysis import whole_text
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.equivalence import check_equivalent
+from airflow_mv.core.script import DeterminismStep
+from airflow_mv.core.sql.query import parse_tree
 from airflow_mv.errors import IncrementalRefusedError, InvalidQueryError
-from airflow_mv.ivm import regenerated_sql
-from airflow_mv.ivm.dialect import write
-from airflow_mv.job.analysis import whole_text
-from airflow_mv.job.context import JobContext
-from airflow_mv.job.equivalence import check_equivalent
-from airflow_mv.script import DeterminismStep
-from airflow_mv.sql.query import parse_tree
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
 

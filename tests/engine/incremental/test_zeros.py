@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.spec.reasons import Mode
+from airflow_mv.core.spec.reasons import Mode
 from tests.engine.support import Lake
 
 ROWS = "SELECT k, f, g, xs, s FROM {ns}.t WHERE k >= 0"

@@ -7,25 +7,25 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 
-from airflow_mv.catalog import STORED_LAYOUTS
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.layouts import PointedStorage
-from airflow_mv.errors import MaterializedViewError
-from airflow_mv.maintenance.repair import _RowRepair as RowRepair
-from airflow_mv.publish.new_storage import NewStorage
-from airflow_mv.publish.view_change import CreateView, ViewChange
-from airflow_mv.refresh.adopt import adopt
-from airflow_mv.refresh.create import create
-from airflow_mv.refresh.definition import Definition, NewDefinition, NewProperties
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import (
+from airflow_mv.core.catalog import STORED_LAYOUTS
+from airflow_mv.core.catalog.catalog import next_number
+from airflow_mv.core.catalog.layouts import PointedStorage
+from airflow_mv.core.define.adopt import adopt
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition, NewDefinition, NewProperties
+from airflow_mv.core.publish.new_storage import NewStorage
+from airflow_mv.core.publish.view_change import CreateView, ViewChange
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import (
     PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     TIME_TRAVEL_PROPERTY,
 )
-from airflow_mv.spec.table import parse_table
-from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from airflow_mv.core.spec.table import parse_table
+from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.repair.repair import _RowRepair as RowRepair
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import creation_of, files_of, past_files
 from tests.protocol.simulation.queries import columns, query
@@ -174,7 +174,7 @@ def recreate_view(world: World) -> None:
 
 def collecting(process: Process) -> None:
     """Collect the unreachable files."""
-    from airflow_mv.maintenance.orphans import collect_orphans
+    from airflow_mv.core.maintenance.orphans import collect_orphans
 
     world = process.world
     found = collect_orphans(
@@ -186,14 +186,14 @@ def collecting(process: Process) -> None:
 
 def expiring(process: Process) -> None:
     """Expire the storage table's old snapshots."""
-    from airflow_mv.maintenance.orphans import expire
+    from airflow_mv.core.maintenance.orphans import expire
 
     expire(process.world.catalog, VIEW, older_than=timedelta(minutes=1), effects=process.effects)
 
 
 def rolling_back(process: Process) -> None:
     """Roll the view back to a refresh of its history."""
-    from airflow_mv.maintenance.rollback import rollback
+    from airflow_mv.core.maintenance.rollback import rollback
 
     state = process.world.catalog.load_storage(process.world.catalog.load(VIEW)).state
     older = [record for record in state.refreshes if record != state.current] if state else []
@@ -203,7 +203,7 @@ def rolling_back(process: Process) -> None:
 
 def converting(process: Process) -> None:
     """Move the view to another layout."""
-    from airflow_mv.maintenance.convert import convert
+    from airflow_mv.extras.convert import convert
 
     world = process.world
     wanted = world.pick([name for name in STORED_LAYOUTS if name != world.layout])
@@ -218,7 +218,7 @@ def start_converting(world: World) -> None:
 
 def compacting(process: Process) -> None:
     """Compact the stored rows."""
-    from airflow_mv.maintenance.compact import compact
+    from airflow_mv.core.maintenance.compact import compact
 
     done = compact(process.world.catalog, VIEW, stager=Rewriter(process.world, process), effects=process.effects)
     process.world.events[f"compaction: {done.outcome}"] += 1

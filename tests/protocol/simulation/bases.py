@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import NO_SNAPSHOT
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT
 
 if TYPE_CHECKING:
     from tests.protocol.simulation.world import World

@@ -12,8 +12,14 @@ from typing import Any
 
 import greenlet
 
-from airflow_mv.catalog import LoadedStorage, LoadedView
-from airflow_mv.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog import LoadedStorage, LoadedView
+from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.core.script import MAX_AHEAD_MS
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import ADOPTED_TAG, RefreshRecord, parse_storage_state
+from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.table import Snapshot, parse_table
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -21,12 +27,6 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     NotFoundError,
 )
-from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.script import MAX_AHEAD_MS
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import ADOPTED_TAG, RefreshRecord, parse_storage_state
-from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.table import Snapshot, parse_table
 from tests.builders import State
 from tests.protocol.simulation.queries import columns_of
 from tests.protocol.simulation.world import BASES, MINUTE, OWNER, STORAGE, VIEW, Violation, World

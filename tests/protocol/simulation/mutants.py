@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.places import join
+from airflow_mv.core.catalog.catalog import next_number
+from airflow_mv.core.catalog.places import join
+from airflow_mv.core.maintenance import expire, orphans
+from airflow_mv.core.publish import pointed
+from airflow_mv.core.publish import refresh as publishing
+from airflow_mv.core.publish.protocol import Verdict
+from airflow_mv.core.refresh import choose as planning
+from airflow_mv.core.refresh import run
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import PROPERTY
+from airflow_mv.core.spec.view import ViewMetadata, parse_view
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
-from airflow_mv.maintenance import expire, orphans
-from airflow_mv.publish import pointed
-from airflow_mv.publish import refresh as publishing
-from airflow_mv.publish.protocol import Verdict
-from airflow_mv.refresh import choose as planning
-from airflow_mv.refresh import run
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.spec.view import ViewMetadata, parse_view
 from tests.protocol.simulation.actors import Actor, night, start_collecting, start_expiring, start_rolling_back
 from tests.protocol.simulation.workers import Spark
 from tests.protocol.simulation.world import BASES, GRACE, World

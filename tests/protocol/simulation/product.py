@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.catalog import files
-from airflow_mv.catalog import limits as untrusted_input
-from airflow_mv.maintenance import compact, orphans
-from airflow_mv.maintenance import compact as small_files
-from airflow_mv.publish import protocol
-from airflow_mv.spec import definition, materialized_view, table, view
-from airflow_mv.sql import query
+from airflow_mv.core.catalog import files
+from airflow_mv.core.catalog import limits as untrusted_input
+from airflow_mv.core.maintenance import compact, orphans
+from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.publish import protocol
+from airflow_mv.core.spec import definition, materialized_view, table, view
+from airflow_mv.core.sql import query
 from tests.protocol.simulation import checks
 from tests.protocol.simulation.world import GRACE
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, TableChange
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, TableChange
+from airflow_mv.core.publish import registered
+from airflow_mv.core.publish.registered import RegisteredAttempt
+from airflow_mv.core.publish.table import TableAttempt
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import ADOPTED_TAG, DEFINITION_PROPERTY, StorageState
+from airflow_mv.core.spec.new_columns import NewColumns, new_columns
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
-from airflow_mv.publish import registered
-from airflow_mv.publish.registered import RegisteredAttempt
-from airflow_mv.publish.table import TableAttempt
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import ADOPTED_TAG, DEFINITION_PROPERTY, StorageState
-from airflow_mv.spec.new_columns import NewColumns, new_columns
 from tests.protocol.simulation.actors import Actor, append, replace_view, start_redefining, start_setting
 from tests.protocol.simulation.mutants import (
     Patch,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from airflow_mv.catalog import Layout
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.spec.reasons import Mode
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.refresh import plan_refresh
+from airflow_mv.core.spec.reasons import Mode
 from tests.protocol.simulation.actors import (
     ACTORS,
     VIEW_CHANGES,

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import greenlet
 
-from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
-from airflow_mv.catalog.files import StoredFile
-from airflow_mv.catalog.sql import VIEW as VIEW_KIND
-from airflow_mv.catalog.sql import Row as CatalogRow
-from airflow_mv.catalog.sql import RowSwap
+from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.files import StoredFile
+from airflow_mv.core.catalog.sql import VIEW as VIEW_KIND
+from airflow_mv.core.catalog.sql import Row as CatalogRow
+from airflow_mv.core.catalog.sql import RowSwap
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -22,7 +23,6 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     UnsupportedError,
 )
-from airflow_mv.spec.identifiers import Identifier
 from tests.protocol.simulation.tables import SimulatedTables, SimulatedTableViews
 from tests.protocol.simulation.world import BASES, VIEW, Row, Violation, World
 

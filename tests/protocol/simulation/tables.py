@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import greenlet
 
-from airflow_mv.catalog.tables import NewTable, TableChange, TableViews, definition_of
-from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError, NotFoundError
-from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
-from airflow_mv.spec.definition import definition_text
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import (
+from airflow_mv.core.catalog.tables import NewTable, TableChange, TableViews, definition_of
+from airflow_mv.core.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.core.spec.definition import definition_text
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     DEFINITION_PROPERTY,
     STORAGE_OF_PROPERTY,
     definition_tag,
 )
-from airflow_mv.spec.new_columns import NewColumns
-from airflow_mv.spec.view import ViewMetadata
+from airflow_mv.core.spec.new_columns import NewColumns
+from airflow_mv.core.spec.view import ViewMetadata
+from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError, NotFoundError
 from tests.protocol.simulation.queries import columns
 from tests.protocol.simulation.world import STORAGE, VIEW, Row, World
 

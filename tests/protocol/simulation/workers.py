@@ -11,13 +11,13 @@ from typing import Any
 
 import greenlet
 
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
-from airflow_mv.publish.protocol import Effects
-from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.refresh.run import refresh
-from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import NO_SNAPSHOT
 from tests.protocol.simulation.queries import columns_of
 from tests.protocol.simulation.tables import empty_table, stage_on_branch
 from tests.protocol.simulation.world import MINUTE, TRY_LIMIT, VIEW, Job, Killed, Row, Violation, World

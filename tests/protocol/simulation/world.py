@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import greenlet
 
-from airflow_mv.catalog import Layout
+from airflow_mv.core.catalog import Layout
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, NotFoundError
-from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY
 from tests.protocol.simulation.bases import BaseTable
 
 if TYPE_CHECKING:

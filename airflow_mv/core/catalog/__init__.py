@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Catalogs: load, list, create, swap and drop materialized views.
+
+Names are imported on first use: a look at pointers needs nothing of pyiceberg, whose import takes most of a second.
+"""
+
+from typing import TYPE_CHECKING
+
+from airflow_mv.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from airflow_mv.core.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
+    from airflow_mv.core.catalog.layouts import STORED_LAYOUTS as STORED_LAYOUTS
+    from airflow_mv.core.catalog.layouts import Layout as Layout
+    from airflow_mv.core.catalog.layouts import StoredLayout as StoredLayout
+    from airflow_mv.core.catalog.layouts import stored_layout as stored_layout
+    from airflow_mv.core.catalog.loaded import LoadedStorage as LoadedStorage
+    from airflow_mv.core.catalog.loaded import LoadedView as LoadedView
+    from airflow_mv.core.catalog.loaded import Located as Located
+    from airflow_mv.core.catalog.tables import TableChange as TableChange
+
+_MODULES = {
+    "MaterializedViewCatalog": "airflow_mv.core.catalog.catalog",
+    "Layout": "airflow_mv.core.catalog.layouts",
+    "StoredLayout": "airflow_mv.core.catalog.layouts",
+    "STORED_LAYOUTS": "airflow_mv.core.catalog.layouts",
+    "stored_layout": "airflow_mv.core.catalog.layouts",
+    "LoadedStorage": "airflow_mv.core.catalog.loaded",
+    "LoadedView": "airflow_mv.core.catalog.loaded",
+    "Located": "airflow_mv.core.catalog.loaded",
+    "TableChange": "airflow_mv.core.catalog.tables",
+}
+__getattr__ = on_first_use(__name__, _MODULES)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make an empty Iceberg table without an engine, as Spark's CREATE TABLE would.
+
+Source: Iceberg's Spark type conversion, and the names that Iceberg's ``PartitionSpec.Builder`` gives partition fields.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg import partitioning
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import Transform, parse_transform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from airflow_mv.core.spec.storage_settings import PartitionField
+
+#: Iceberg's type of each of Spark's, but the decimals.
+_TYPES: Mapping[str, IcebergType] = {
+    "tinyint": IntegerType(),
+    "smallint": IntegerType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+}
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+#: Iceberg writes this property into each new table. Without it files would have another compression.
+_PERSISTED = {"write.parquet.compression-codec": "zstd"}
+_FIRST_FIELD = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewColumn:
+    """A column of a table to be made.
+
+    Args:
+        name: Its name.
+        type: Its Spark type: one without parts.
+        comment: Its comment.
+    """
+
+    name: str
+    type: str
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyTable:
+    """An empty table to be made.
+
+    Args:
+        columns: Its columns, in order.
+        partitions: Its partition fields.
+        properties: Its properties.
+    """
+
+    columns: Sequence[NewColumn]
+    partitions: Sequence[PartitionField] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema:
+        """Its columns; all of them may be NULL."""
+        return Schema(
+            *(
+                NestedField(number, item.name, _iceberg_type(item.type), required=False, doc=item.comment or None)
+                for number, item in enumerate(self.columns, 1)
+            )
+        )
+
+    @property
+    def spec(self) -> partitioning.PartitionSpec:
+        """Its partitioning."""
+        schema = self.schema
+        return partitioning.PartitionSpec(
+            *(
+                partitioning.PartitionField(
+                    schema.find_field(item.column).field_id, _FIRST_FIELD + number, _transform(item), _name(item)
+                )
+                for number, item in enumerate(self.partitions)
+            )
+        )
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """Its properties, with those that Iceberg adds."""
+        return {**_PERSISTED, **self.properties}
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether Iceberg surely accepts the partitioning."""
+        names = {item.name: item for item in self.columns}
+        columns = [item.column for item in self.partitions]
+        if len(set(columns)) < len(columns) or not names.keys() >= set(columns):
+            return False
+        return all(
+            _transform(item).can_transform(_iceberg_type(names[item.column].type))
+            and (not item.transform or _name(item) not in names)
+            for item in self.partitions
+        )
+
+    def metadata_file(self, location: str) -> bytes:
+        """Return the content of its first metadata file.
+
+        Args:
+            location: Its folder.
+        """
+        made = new_table_metadata(
+            self.schema, self.spec, UNSORTED_SORT_ORDER, location, self.all_properties, uuid.uuid4()
+        )
+        return made.model_dump_json(exclude_none=True).encode()
+
+
+def _iceberg_type(kind: str) -> IcebergType:
+    found = _DECIMAL.fullmatch(kind)
+    return DecimalType(int(found[1]), int(found[2])) if found else _TYPES[kind]
+
+
+def _transform(item: PartitionField) -> Transform[Any, Any]:
+    if item.width:
+        return parse_transform(f"{item.transform}[{item.width}]")
+    return parse_transform(item.transform.removesuffix("s") or "identity")
+
+
+def _name(item: PartitionField) -> str:
+    suffix = {"": "", "bucket": "_bucket", "truncate": "_trunc"}.get(item.transform, f"_{item.transform[:-1]}")
+    return f"{item.column}{suffix}"

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the folders in which the other tables and views of a catalog have files or write new ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchViewError
+
+from airflow_mv.core.catalog.answers import answered
+from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.places import PLACES, lies_elsewhere
+from airflow_mv.core.catalog.rest import RestViews, TableProperties, namespaces_of
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.stored import unpacked
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+
+log = logging.getLogger(__name__)
+
+_READERS = 8
+#: Errors for a table or view that the caller may not read, or that the server cannot return. If the server does not
+#: respond at all, the view cannot be loaded once more, and nothing is deleted.
+_UNKNOWN = (CatalogUnavailableError, ConfigurationError, UnsupportedError)
+#: Fewer files than this are read sequentially.
+_FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A table or view of a catalog, and where its files are.
+
+    Args:
+        name: Its name, with the catalog's name.
+        metadata_location: Its current metadata file.
+        places: The folders in which it has files or writes new ones.
+        uuid: Its uuid; ``None`` where its metadata could not be read.
+        is_table: Whether it is a table.
+        write_paths: Those of the places that only its properties name.
+    """
+
+    name: str
+    metadata_location: str
+    places: tuple[str, ...]
+    uuid: str | None
+    is_table: bool = True
+    write_paths: frozenset[str] = frozenset()
+
+
+class MetadataPlaces(TableProperties, rename="kebab", kw_only=True):
+    """The locations in a metadata file of a table or view."""
+
+    location: str
+    table_uuid: str | None = None
+    view_uuid: str | None = None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folder of the table or view, and those that its properties name for new files."""
+        return (self.location, *self.write_paths)
+
+    @property
+    def write_paths(self) -> tuple[str, ...]:
+        """The folders that its properties name for new files."""
+        return tuple(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys()))
+
+
+def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]], folders: Iterable[str]) -> list[CatalogEntry]:
+    """Read the metadata files of tables and views.
+
+    Args:
+        files: Their stores.
+        rows: Name and metadata file of each.
+        folders: The folders in which something is to be deleted. Of a table that certainly lies in another store, which
+            does not respond, only the folder is known.
+
+    Raises:
+        StoreUnavailableError: A store of these folders did not respond.
+    """
+    wanted, deleting = list(rows), tuple(folders)
+    if len(wanted) < _FEW:
+        return [_from_file(files, deleting, *row) for row in wanted]
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(lambda row: _from_file(files, deleting, *row), wanted))
+
+
+def _from_file(files: MetadataFiles, folders: tuple[str, ...], name: str, location: str) -> CatalogEntry:
+    own = _folder(location)
+    try:
+        found = read_places(files, location, what=f"{name}, metadata file")
+    except StoreUnavailableError as error:
+        if not all(lies_elsewhere(location, folder) for folder in folders):
+            raise StoreUnavailableError(
+                f"{error}. It may have files in a folder of the view. Nothing was deleted", location
+            ) from None
+        log.warning("Only the folder of %s is known, in another store: %s", name, error)
+        return CatalogEntry(name, location, (own,), None)
+    except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
+        # Its other places are not known. Deletion additionally needs proof that a file is the view's own.
+        log.warning("Only the folder of %s is known: %s", name, error)
+        return CatalogEntry(name, location, (own,), None)
+    uuid = found.table_uuid or found.view_uuid
+    paths = frozenset(found.write_paths) - {own, found.location}
+    return CatalogEntry(
+        name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None, paths
+    )
+
+
+def read_places(files: MetadataFiles, location: str, *, what: str) -> MetadataPlaces:
+    """Read the locations in a metadata file.
+
+    Raises:
+        InvalidMetadataError: It is not a metadata file.
+        MetadataFileNotFoundError: It does not exist.
+    """
+    try:
+        return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=MetadataPlaces)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidMetadataError(f"{what} {location}: {error}") from None
+
+
+def _folder(metadata_location: str) -> str:
+    """Return the folder of a table or view from its metadata file's location: the parent of ``metadata``."""
+    return metadata_location.rpartition("/")[0].removesuffix("/metadata")
+
+
+def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iterator[CatalogEntry]:
+    """Yield the tables and views that a REST server lists; it may hide some.
+
+    Args:
+        catalog: pyiceberg's catalog.
+        views: Its views.
+        own: Names that are left out.
+    """
+    with answered(catalog.name, "listing tables"):
+        spaces = list(namespaces_of(catalog))
+    for space in spaces:
+        yield from _tables(catalog, space, own)
+    for space, name in views.names(None) if views.supported else ():
+        if _dotted(space, name, catalog.name) not in own:
+            yield from _view(views, Identifier(catalog.name, space, name))
+
+
+def _view(views: RestViews, identifier: Identifier) -> Iterator[CatalogEntry]:
+    try:
+        view = views.load(identifier)
+    except (InvalidMetadataError, *_UNKNOWN) as error:
+        log.warning("The places of %s are not known: %s", identifier, error)
+        return
+    if view is not None:
+        places = (_folder(view.metadata_location), view.metadata.location, view.metadata.metadata_folder)
+        yield CatalogEntry(str(identifier), view.metadata_location, places, view.metadata.view_uuid, is_table=False)
+
+
+def _dotted(space: tuple[str, ...], name: str, catalog: str) -> str:
+    """Return a name as the catalog's rows store it: its parts joined by dots."""
+    return ".".join((catalog, *space, name))
+
+
+def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> Iterator[CatalogEntry]:
+    try:
+        with answered(catalog.name, "listing tables"):
+            listed = catalog.list_tables(space)
+    except NoSuchNamespaceError:
+        return
+    for *parts, name in listed:
+        full = _dotted(tuple(parts), name, catalog.name)
+        if full in own:
+            continue
+        try:
+            with answered(catalog.name, f"loading table {full}"):
+                table = catalog.load_table((*parts, name))
+        except (NoSuchTableError, NoSuchViewError):
+            continue
+        except (ValueError, *_UNKNOWN) as error:  # pyiceberg's error for an answer that it cannot read
+            log.warning("The places of %s are not known: %s", full, error)
+            continue
+        found = MetadataPlaces(location=table.location(), properties=dict(table.properties))
+        folder, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)
+        paths = frozenset(found.write_paths) - {folder, found.location}
+        places = tuple(dict.fromkeys((folder, *found.folders)))
+        yield CatalogEntry(full, table.metadata_location, places, uuid, write_paths=paths)

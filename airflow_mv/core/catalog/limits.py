@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timeouts for every wait for a catalog's server or store, and pyiceberg's catalogs with all of them.
+
+Those for a database are in :mod:`airflow_mv.core.catalog.database_limits`, which imports nothing of pyiceberg.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from io import BytesIO
+from typing import Any, TypeVar
+
+from pyiceberg.catalog import AVAILABLE_CATALOGS, BOTOCORE_SESSION, Catalog, CatalogType
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import DEFAULT_POOL_PRE_PING_VALUE
+from pyiceberg.exceptions import NotInstalledError
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata as PyIcebergTable
+from pyiceberg.types import strtobool
+from requests import PreparedRequest, Request, RequestException, Response, Session
+from requests.exceptions import ConnectionError as RequestsConnectionError
+from requests.exceptions import ReadTimeout
+from urllib3.exceptions import HTTPError
+
+from airflow_mv.core.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout
+from airflow_mv.core.catalog.files import GuardedIO, on_disk
+from airflow_mv.core.catalog.places import PLACES
+from airflow_mv.core.catalog.pyiceberg_compat import (
+    LoadFileIO,
+    PreparedRestCatalog,
+    PreparedSqlCatalog,
+    on_loaded_tables,
+    wrap_file_io,
+)
+from airflow_mv.core.catalog.rest_session import RestSession
+from airflow_mv.core.catalog.store_deadlines import CONNECT_SECONDS, STORE_LIMITS, store_timeout, within
+from airflow_mv.core.catalog.vended import Vended, VendedCredentials, without_classes
+from airflow_mv.core.spec.stored import MAX_BYTES
+from airflow_mv.errors import InvalidMetadataError
+
+#: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change
+#: name the version that they replace, so one at most is applied.
+GLUE_SECONDS = 20.0
+GLUE_RETRIES = 3
+#: Seconds for one answer of a Hive Metastore, which tries a failed statement of its database again by itself.
+HIVE_SECONDS = 60.0
+
+
+_opening: ContextVar[bool] = ContextVar("airflow_mv_opening", default=False)
+_PIECE = 1024 * 1024
+_BOUNDED = "airflow_mv_bounded"
+
+
+class BoundedSqlCatalog(PreparedSqlCatalog):
+    """A SQL catalog with few connections and with timeouts."""
+
+    def prepare(self) -> None:
+        """Limit connections and waits."""
+        ping = strtobool(self.properties.get("pool_pre_ping", DEFAULT_POOL_PRE_PING_VALUE))
+        self.engine = bounded_engine(self.engine, pre_ping=ping)
+        guard(self.engine, response_timeout(self.properties))
+        # The following code takes a lost connection for missing tables, and would try to create them.
+        self.engine.connect().close()
+
+
+class BoundedRestCatalog(PreparedRestCatalog):
+    """A REST catalog with timeouts."""
+
+    def prepare(self, session: Session) -> None:
+        """Limit waits and sizes."""
+        bound_session(session, response_timeout(self.properties))
+
+
+def bounded_glue(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """Return a Glue catalog with timeouts. Its client is loaded only here: it may not be installed."""
+    try:
+        from botocore.config import Config
+        from botocore.session import Session as AwsSession
+        from pyiceberg.catalog.glue import GLUE_MAX_RETRIES, GlueCatalog
+    except ImportError:
+        raise NotInstalledError("AWS Glue's client is not installed: pip install 'pyiceberg[glue]'") from None
+
+    session = AwsSession()
+    session.set_default_client_config(Config(connect_timeout=CONNECT_SECONDS, read_timeout=GLUE_SECONDS))
+    retries = int(properties.get(GLUE_MAX_RETRIES, GLUE_RETRIES))
+    catalog = GlueCatalog(name, **{**properties, GLUE_MAX_RETRIES: retries, BOTOCORE_SESSION: session})
+    catalog.properties = dict(properties)
+    return catalog
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """Make pyiceberg create catalogs with timeouts, in this thread, until the block ends."""
+    token = _opening.set(True)
+    try:
+        yield
+    finally:
+        _opening.reset(token)
+
+
+def bound_session(session: Session, seconds: float) -> None:
+    """Limit the time and the size of the answers of a session, and its requests. A second call has no effect.
+
+    Args:
+        session: The session of a REST catalog.
+        seconds: The timeout for a complete answer, and for the wait between two parts of it.
+    """
+    if not hasattr(session, _BOUNDED):
+        setattr(session, _BOUNDED, True)
+        session.send = RestSession(partial(_send, session.send, seconds), seconds).send  # type: ignore[method-assign]
+
+
+def _send(send: Any, seconds: float, request: PreparedRequest | Request, **options: Any) -> Response:
+    until = time.monotonic() + seconds
+    options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
+    streamed = options.pop("stream", False)
+    try:
+        response: Response = send(request, stream=True, **options)
+        if not streamed:
+            response.raw = BytesIO(_read(response, until))
+    except RequestException as error:
+        # An interruption while an answer is read is not raised as a Timeout.
+        if time.monotonic() >= until or isinstance(error, ReadTimeout):
+            error.add_note(no_answer(seconds))
+        raise
+    return response
+
+
+def _read(response: Response, until: float) -> bytes:
+    """Read an answer. One that does not end in time or is too large counts as lost."""
+    data = bytearray()
+    try:
+        while piece := response.raw.read1(_PIECE, decode_content=True):
+            data += piece
+            if len(data) > MAX_BYTES:
+                raise _given_up(response, f"an answer of more than {MAX_BYTES} bytes")
+            if time.monotonic() > until:
+                raise _given_up(response)
+    except HTTPError as error:
+        raise RequestsConnectionError(error) from None
+    response.raw.release_conn()
+    return bytes(data)
+
+
+def _given_up(response: Response, *why: str) -> RequestException:
+    response.close()
+    error = RequestException()
+    for note in why:
+        error.add_note(note)
+    return error
+
+
+def _bounded_sql(name: str, properties: Any) -> Catalog:
+    return BoundedSqlCatalog(name, **properties)
+
+
+def _bounded_rest(name: str, properties: Any) -> Catalog:
+    return BoundedRestCatalog(name, **properties)
+
+
+def _where_opened(make: Any, bounded: Callable[[str, Any], Catalog], name: str, properties: Any) -> Catalog:
+    return (bounded if _opening.get() else make)(name, properties)
+
+
+_BOUNDED_KINDS = {CatalogType.SQL: _bounded_sql, CatalogType.REST: _bounded_rest, CatalogType.GLUE: bounded_glue}
+for _kind, _bounded in _BOUNDED_KINDS.items():
+    # Other code in this process that opens catalogs gets pyiceberg's own classes.
+    AVAILABLE_CATALOGS[_kind] = partial(_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)
+
+
+# ----------------------------------------
+# Restrict the folders of a view's files. Metadata files are untrusted input, but are read with this process's rights
+
+
+Result = TypeVar("Result")
+
+
+def restrain(catalog: Catalog) -> None:
+    """Make a catalog's tables open their files with the catalog's properties only, and with deadlines.
+
+    A REST server's answer mixes the table's properties with the server's own (credentials for this table), so for REST
+    only properties that name a class are removed.
+    """
+    mixed, seconds = isinstance(catalog, RestCatalog), store_timeout(catalog.properties)
+    missing = {key: value for key, value in STORE_LIMITS.items() if key not in catalog.properties}
+
+    def restrained(inner: LoadFileIO) -> LoadFileIO:
+        def load(properties: Mapping[str, str], location: str | None) -> FileIO:
+            io = inner({**missing, **(without_classes(properties) if mixed else {})}, location)
+            if location is not None and on_disk(location):
+                return io
+
+            def with_io(location: str, what: str, act: Callable[[FileIO], Result]) -> Result:  # noqa: ARG001
+                return within(location, seconds, lambda: act(io))
+
+            return GuardedIO(with_io, seconds, io.properties)
+
+        return load
+
+    wrap_file_io(catalog, restrained)
+
+
+def note_tables(catalog: RestCatalog, vended: VendedCredentials) -> None:
+    """Keep the credentials that a REST server vends with each table that is loaded or created from now on.
+
+    Args:
+        catalog: The catalog.
+        vended: Where they are kept.
+    """
+
+    def seen(
+        name: tuple[str, ...],
+        table: PyIcebergTable,
+        config: Mapping[str, str],
+        prefixes: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        what = f"table {'.'.join((catalog.name, *name))}"
+        places = (table.properties[key] for key in PLACES & table.properties.keys())
+        vended.note(Vended(what, config, prefixes, partial(catalog.load_table, name)), (table.location, *places))
+
+    on_loaded_tables(catalog, seen)
+
+
+def require_no_writer(table: Table, name: object) -> None:
+    """Refuse to change a table whose properties name a class: pyiceberg would load it to locate the metadata file.
+
+    Raises:
+        InvalidMetadataError: There is such a property.
+    """
+    key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+    if key in table.properties and not isinstance(table.catalog, RestCatalog):
+        raise InvalidMetadataError(
+            f"table {name}: its property {key!r} names a class, and no class that a table names is loaded. Remove it"
+        )

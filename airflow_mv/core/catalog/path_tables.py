@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the current state of base tables that are named by path, which no catalog tells.
+
+Iceberg's ``HadoopTableOperations`` names metadata files ``v<number>.metadata.json`` and writes the newest number to
+``version-hint.text``. Catalogs name them ``<number>-<uuid>.metadata.json``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from airflow_mv.core.catalog.delta_lake import locate_delta, read_delta
+from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.loaded import Located
+from airflow_mv.core.catalog.places import allowed_folders, check_confined, check_regular, join
+from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, ICEBERG_BY_PATH, Identifier
+from airflow_mv.core.spec.table import TableMetadata, parse_table
+from airflow_mv.errors import InvalidMetadataError
+
+_HINT = "version-hint.text"
+_FILE = re.compile(r"v?(?P<number>[0-9]{1,18})(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SUFFIXES = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
+#: The hint may be behind by the commits of writers that died before they wrote it.
+_MOST_VERSIONS_AHEAD = 1000
+
+
+def locate_path(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier) -> Located | None:
+    """Locate a table that is named by path.
+
+    Args:
+        files: The stores.
+        properties: The properties of the catalog whose access to stores is used, with its allowed folders.
+        identifier: The table.
+
+    Returns:
+        ``None`` if there is no table in the folder.
+
+    Raises:
+        InvalidMetadataError: The path is not allowed, or there is not one current metadata file.
+    """
+    check_path(properties, identifier, what=f"base table {identifier}")
+    return _READERS[identifier.kind.data_source].locate(files, properties, identifier)
+
+
+def read_path(
+    files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier, pointer: str
+) -> TableMetadata:
+    """Return the metadata of a table that is named by path, at a pointer that was located before.
+
+    Args:
+        files: The stores.
+        properties: As in :func:`locate_path`.
+        identifier: The table.
+        pointer: The pointer.
+
+    Raises:
+        InvalidMetadataError: The path is not allowed, or the table cannot be read.
+        MetadataFileNotFoundError: The table has no such state any more.
+    """
+    check_path(properties, identifier, what=f"base table {identifier}")
+    return _READERS[identifier.kind.data_source].read(files, properties, identifier, pointer)
+
+
+def check_path(properties: Mapping[str, str], identifier: Identifier, *, what: str) -> None:
+    """Refuse a table that is named by a path outside of the allowed folders.
+
+    Args:
+        properties: The properties of the catalog whose access to stores is used.
+        identifier: The table.
+        what: Names the view or the table, for the message.
+
+    Raises:
+        InvalidMetadataError: The path is not allowed, or not a location.
+    """
+    path, what = (identifier.path or "").rstrip("/"), f"{what}, path"
+    check_confined(path, allowed_folders(properties, ""), what=what)
+    check_regular(path, what=what)
+
+
+def _locate_iceberg(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier) -> Located | None:
+    location = _hinted(files, identifier) or _highest(files, identifier)
+    if location is None:
+        return None
+    table = _read_iceberg(files, properties, identifier, location)
+    return Located("table", location, table, place=location)
+
+
+def _read_iceberg(
+    files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier, location: str
+) -> TableMetadata:
+    what = f"base table {identifier}, metadata file"
+    table = parse_table(files.read(location, what=what), source=f"{what} {location}")
+    check_confined(table.location, allowed_folders(properties, ""), what=f"{what} {location}, field 'location'")
+    return table
+
+
+def _folder(identifier: Identifier) -> str:
+    """Return the folder of the metadata files, as a URI: pyiceberg and Spark must read it alike."""
+    path = (identifier.path or "").rstrip("/")
+    return join(path if urlsplit(path).scheme else f"file://{path}", "metadata")
+
+
+def _hinted(files: MetadataFiles, identifier: Identifier) -> str | None:
+    """Return the metadata file that the hint names, or a later one; ``None`` if there is no hint or no such file."""
+    folder = _folder(identifier)
+    text = files.read_text(join(folder, _HINT))
+    hint = (text or "").strip()
+    if not _NUMBER.fullmatch(hint):
+        name = f"{hint.removesuffix('.metadata.json')}.metadata.json"
+        return join(folder, name) if _FILE.fullmatch(name) and _exists(files, join(folder, name), identifier) else None
+    found, version = _of_version(files, identifier, int(hint)), int(hint)
+    if found is None:
+        return None
+    for later in range(version + 1, version + _MOST_VERSIONS_AHEAD):
+        following = _of_version(files, identifier, later)
+        if following is None:
+            break
+        found = following
+    return found
+
+
+def _of_version(files: MetadataFiles, identifier: Identifier, version: int) -> str | None:
+    candidates = (join(_folder(identifier), f"v{version}{suffix}") for suffix in _SUFFIXES)
+    return next((location for location in candidates if _exists(files, location, identifier)), None)
+
+
+def _exists(files: MetadataFiles, location: str, identifier: Identifier) -> bool:
+    return files.exists(location, what=f"base table {identifier}, metadata file")
+
+
+def _highest(files: MetadataFiles, identifier: Identifier) -> str | None:
+    """Return the metadata file with the highest number.
+
+    Raises:
+        InvalidMetadataError: Several have it: one of them may be of a commit that failed.
+    """
+    numbered: dict[int, list[str]] = {}
+    folder = _folder(identifier)
+    for file in files.list(folder):
+        parent, _, name = file.location.rpartition("/")
+        match = _FILE.fullmatch(name)
+        if match and parent == folder:
+            numbered.setdefault(int(match["number"]), []).append(file.location)
+    if not numbered:
+        return None
+    newest = sorted(numbered[max(numbered)])
+    if len(newest) > 1:
+        raise InvalidMetadataError(
+            f"base table {identifier}: {len(newest)} metadata files have the highest number, {max(numbered)}, and one "
+            f"may be of a commit that failed: {', '.join(item.rpartition('/')[2] for item in newest[:3])}. Name the "
+            f"table by its catalog, or write the right name to {folder}/{_HINT}"
+        )
+    return newest[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How a kind is read.
+
+    Args:
+        locate: Returns the current pointer, or ``None`` if there is no table.
+        read: Returns the metadata at a pointer.
+    """
+
+    locate: Callable[[MetadataFiles, Mapping[str, str], Identifier], Located | None]
+    read: Callable[[MetadataFiles, Mapping[str, str], Identifier, str], TableMetadata]
+
+
+_READERS = {
+    ICEBERG_BY_PATH.data_source: _Reader(_locate_iceberg, _read_iceberg),
+    DELTA_BY_PATH.data_source: _Reader(locate_delta, read_delta),
+}

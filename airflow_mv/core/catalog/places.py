@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare locations: whether two spellings mean one file or folder.
+
+A store can be reached by several spellings: ``s3a://`` and ``s3://``, ``hdfs://nn:8020/`` and ``hdfs:///``,
+percent-encoding, doubled slashes, upper case where the store ignores it. There are two forms:
+
+- :func:`canonical` decides what must not be deleted. Two different files may share it. One file never has two, except
+  through links, which :class:`Places` resolves.
+- :func:`exact` decides what is allowed or proven. Two locations with the same exact form are the same file. Only the
+  aliases of a scheme and a default port are treated as equal. :func:`lies_in` resolves links, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote as percent
+from urllib.parse import unquote, urlsplit
+
+from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    RefusedLocationError,
+)
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    pass
+
+#: Schemes that mean the same store.
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs", "": "file"}
+#: Schemes whose host may be left out, or be an alias.
+_WITHOUT_HOST = frozenset({"file", "hdfs", "viewfs"})
+#: Schemes whose host is ``container@account``.
+_AZURE = frozenset({"abfss", "wasbs"})
+_DEFAULT_PORTS = {"hdfs": ":8020"}
+_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?://([^/]*))?(.*)", re.DOTALL)
+#: pyiceberg ignores a location's text from one of these characters on, and in the last segment from a semicolon on.
+#: The latter is left out of every segment: the last one of a folder is not the last one of its files.
+_END_OF_PATH, _PARAMETERS = re.compile(r"[?#]"), re.compile(r"(?<!/\.)(?<!/\.\.);[^/]*")
+_MOST_ENCODINGS = 8
+
+
+class Parts(NamedTuple):
+    """The parts of a location.
+
+    Args:
+        scheme: In lower case, aliases replaced; ``file`` if the location has none.
+        host: A bucket, a container with its account, a name node.
+        path: The rest, unchanged.
+    """
+
+    scheme: str
+    host: str
+    path: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is in a file system of this host."""
+        return self.scheme == "file"
+
+
+def split_location(location: str) -> Parts:
+    """Split a location into its parts. This never fails."""
+    found = _PARTS.fullmatch(location)
+    scheme, host, path = (found[1].lower(), found[2] or "", found[3]) if found else ("", "", location)
+    return Parts(_ALIASES.get(scheme, scheme), host, path)
+
+
+def exact(location: str) -> str:
+    """Return the exact form: locations with the same form are the same file or folder. Links are not resolved."""
+    scheme, host, path = split_location(location)
+    return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}{path.rstrip('/')}"
+
+
+def canonical(location: str) -> str:
+    """Return the canonical form, which all spellings of a file or folder share. Links are not resolved."""
+    scheme, host, path = split_location(location)
+    shown = _PARAMETERS.sub("", _END_OF_PATH.split(path, maxsplit=1)[0])
+    plain = posixpath.normpath("/" + decoded(shown).lstrip("/")).rstrip("/")
+    return unicodedata.normalize("NFC", f"//{_host(scheme, host)}{plain}".casefold())
+
+
+def lies_elsewhere(location: str, folder: str) -> bool:
+    """Whether a location is certainly in another store than a folder, whatever their paths are.
+
+    Buckets are compared by name alone, since several schemes may reach one bucket. ``viewfs`` may show any store.
+    """
+    one, other = split_location(location), split_location(folder)
+    if "viewfs" in (one.scheme, other.scheme):
+        return False
+    if one.scheme in _WITHOUT_HOST or other.scheme in _WITHOUT_HOST:
+        return one.scheme != other.scheme
+    return _host(one.scheme, one.host).casefold() != _host(other.scheme, other.host).casefold()
+
+
+def is_within(form: str, folder: str) -> bool:
+    """Whether a canonical or exact form is that of a folder, or of something below it."""
+    return form == folder or form.startswith(f"{folder}/")
+
+
+def irregular_segment(location: str) -> str | None:
+    """Return the first empty, ``.`` or ``..`` segment of a path, quoted for a message; ``None`` if there is none.
+
+    Percent-encoded segments count. A slash at the end does not.
+    """
+    path = decoded(split_location(location).path)
+    segments = path.removesuffix("/").split("/")[1:] if path.startswith("/") else path.removesuffix("/").split("/")
+    if path in ("", "/"):
+        return None
+    return next((f"{segment or '//'!r}" for segment in segments if segment in ("", ".", "..")), None)
+
+
+def decoded(text: str) -> str:
+    """Undo percent-encoding, even if it was applied several times."""
+    for _ in range(_MOST_ENCODINGS):
+        plain = unquote(text)
+        if plain == text:
+            break
+        text = plain
+    return text
+
+
+def _host(scheme: str, host: str) -> str:
+    if scheme in _WITHOUT_HOST:
+        return ""
+    if scheme in _AZURE:
+        container, _, account = host.rpartition("@")
+        return f"{container}@{account.partition('.')[0].partition(':')[0]}"
+    return host.rpartition("@")[2].partition(":")[0]
+
+
+# -------------------------------------------------------------------- with this host's file systems
+
+
+def lies_in(location: str, folders: Iterable[str]) -> bool:
+    """Whether a location is certainly in one of the folders, or is one of them. Links are followed."""
+    place = exact_form(location)
+    return any(is_within(place, exact_form(folder)) for folder in folders)
+
+
+def exact_form(location: str) -> str:
+    """Return the form that is equal only for the same location, with links followed."""
+    parts = split_location(location)
+    return exact(os.path.realpath(parts.path)) if parts.is_local else exact(location)
+
+
+def check_regular(location: str, *, what: str) -> None:
+    """Refuse a location with an empty, ``.`` or ``..`` segment, which stores resolve in different ways.
+
+    Raises:
+        InvalidMetadataError: It has such a segment, perhaps percent-encoded.
+    """
+    segment = irregular_segment(location)
+    if segment is not None:
+        raise InvalidMetadataError(
+            f"{what}: {location!r} has the path segment {segment}, which means different folders on different "
+            "stores. Write the location without it"
+        )
+
+
+class Places:
+    """Compares locations so that two spellings of one file never look like two files.
+
+    It caches results of the file system: use a new one for each listing of a store.
+    """
+
+    def __init__(self) -> None:
+        self._folder = lru_cache(maxsize=20_000)(_forms_of_folder)
+
+    def forms(self, location: str) -> frozenset[str]:
+        """Return all canonical forms of a file or folder: two locations that share one may be the same."""
+        parts = split_location(location)
+        if not parts.is_local:
+            return frozenset({canonical(location)})
+        found = {canonical(location)}
+        for path in {parts.path, decoded(parts.path)}:
+            folder, _, name = path.rstrip("/").rpartition("/")
+            plain = canonical(f"/{name}").lstrip("/")
+            found |= {f"{form}/{plain}" for form in self._folder(folder or "/")}
+            if Path(path.rstrip("/")).is_symlink():
+                found.add(canonical(os.path.realpath(path)))
+        return frozenset(found)
+
+    def exact(self, location: str) -> str:
+        """Return the exact form of a file, links on the way to it followed."""
+        parts = split_location(location)
+        if not parts.is_local:
+            return exact(location)
+        folder, _, name = parts.path.rpartition("/")
+        return f"{self._folder(folder or '/')[0]}/{name}"
+
+    def may_lie_in(self, location: str, folder: str) -> bool:
+        """Whether a location may be in a folder, or be the folder."""
+        folders = self.forms(folder)
+        if any(is_within(form, other) for form in self.forms(location) for other in folders):
+            return True
+        inside, outside = split_location(location), split_location(folder)
+        return inside.is_local and outside.is_local and _inode(outside.path) in _inodes_above(inside.path)
+
+
+def _forms_of_folder(path: str) -> tuple[str, ...]:
+    """Return a local folder's exact form, its canonical form and, where it exists, its inode."""
+    real = os.path.realpath(path).rstrip("/")
+    inode = _inode(path)
+    return (f"file://{real}", canonical(real or "/"), *([inode] if inode else []))
+
+
+def _inode(path: str) -> str:
+    """Name a folder by its inode: a second mount of it, or another case of its name, has the same."""
+    try:
+        found = Path(path or "/").stat()
+    except OSError:
+        return ""
+    return f"inode:{found.st_dev}:{found.st_ino}"
+
+
+def _inodes_above(path: str) -> set[str]:
+    folder = Path(os.path.realpath(path))
+    return {_inode(str(item)) for item in (folder, *folder.parents)} - {""}
+
+
+#: Schemes a metadata location may have: object stores and file systems, never http(s).
+SCHEMES = frozenset(
+    {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
+)
+
+
+#: The maximum length of a location: an object store's key has at most 1,024 bytes.
+_LONGEST = 1200
+
+
+#: Control characters, which are in no location.
+_CONTROL = re.compile(r"[\x00-\x1f]")
+
+
+def check_location(location: str, *, what: str) -> None:
+    """Refuse a text that is not a location in a store.
+
+    Raises:
+        InvalidMetadataError: It is empty, too long or relative, has ``..`` or control characters, is an http(s) URL,
+            or names a file of another host.
+    """
+    if len(location) > _LONGEST:
+        raise InvalidMetadataError(
+            f"{what}: {location[:80]!r}… has {len(location)} characters: no store has such a name"
+        )
+    if not location or location != location.strip() or _CONTROL.search(location):
+        raise InvalidMetadataError(f"{what}: {location!r} is not a location")
+    try:
+        parts = urlsplit(location)
+    except ValueError as error:
+        raise InvalidMetadataError(f"{what}: {location!r} is not a location: {error}") from None
+    if parts.scheme not in SCHEMES:
+        raise InvalidMetadataError(f"{what}: {location!r}: locations of scheme {parts.scheme!r} are not read")
+    if ".." in unquote(parts.path).split("/"):
+        raise InvalidMetadataError(f"{what}: {location!r} leads out of its folder")
+    if parts.scheme == "" and not location.startswith("/"):
+        raise InvalidMetadataError(f"{what}: {location!r} is not an absolute location")
+    if parts.scheme == "file" and parts.netloc:
+        raise InvalidMetadataError(f"{what}: {location!r} names a host: write file:///path")
+
+
+def _is_location(location: str) -> bool:
+    try:
+        check_location(location, what="file")
+    except InvalidMetadataError:
+        return False
+    return True
+
+
+def path_segment(name: str) -> str:
+    """Return a name as one safe path segment. Plain names are not changed."""
+    segment = percent(name, safe="-_=+ ").replace(" ", "_").replace("%", "~")
+    return segment if segment.strip(".") else segment.replace(".", "~2E")
+
+
+def join(base: str, *segments: str) -> str:
+    """Join a location and segments with single slashes."""
+    return "/".join([base.rstrip("/"), *segments])
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is in this host's own file system."""
+    return urlsplit(location).scheme in ("", "file")
+
+
+#: Catalog property: more folders, separated by commas.
+ALLOWED = "airflow-mv.allowed-locations"
+
+
+#: Table properties that set where Iceberg writes files, in all versions of the format.
+PLACES = {"write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"}
+
+
+def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
+    """Return the folders that may contain a view's files.
+
+    Args:
+        properties: The catalog's properties.
+        metadata_location: The view's pointer, from the catalog.
+    """
+    listed = properties.get(ALLOWED, "").split(",")
+    own = metadata_location.rpartition("/")[0].removesuffix("/metadata")
+    folders = (properties.get("warehouse", ""), own, *(folder.strip() for folder in listed))
+    return tuple(dict.fromkeys(folder for folder in folders if _is_folder(folder)))
+
+
+def beside_first(first: str, pointer: str) -> tuple[str, ...]:
+    """Return the folder of a table if its catalog chose it and the table was not moved since.
+
+    Args:
+        first: The table's first metadata file, as recorded in the view.
+        pointer: The metadata file that the catalog names now.
+    """
+    folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
+    same = all(map(_is_folder, folders)) and exact_form(folders[0]) == exact_form(folders[1])
+    return (folders[1],) if same else ()
+
+
+def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a location that is in none of the folders. Links are followed.
+
+    Args:
+        location: A file or folder.
+        folders: From :func:`allowed_folders`.
+        what: Names the view and the role of the location, for the message.
+
+    Raises:
+        RefusedLocationError: It is outside of all of them.
+        InvalidMetadataError: It is not a location.
+    """
+    check_location(location, what=what)
+    allowed = tuple(folders)
+    if not lies_in(location, allowed):
+        raise RefusedLocationError(
+            f"{what}: {location!r} lies outside of this catalog's folders ({', '.join(allowed) or 'none'}). If it "
+            f"may be read, list its folder in the catalog property {ALLOWED!r}"
+        )
+
+
+def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a storage table whose files would be written outside of the folders.
+
+    Args:
+        table: The table. Its properties may name other folders than its location for new files.
+        folders: From :func:`allowed_folders`.
+        what: Names the view and the table, for the message.
+
+    Raises:
+        RefusedLocationError: One of its places is outside of all of them.
+        InvalidMetadataError: One of them is not a location.
+    """
+    places = {"field 'location'": table.location}
+    places |= {f"property {key!r}": table.properties[key] for key in PLACES & table.properties.keys()}
+    for name, place in places.items():
+        check_confined(place, folders, what=f"{what}, {name}")
+        check_regular(place, what=f"{what}, {name}")
+
+
+def check_own_file(location: str, own: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a metadata file that is in the view's folder, but belongs elsewhere by its content.
+
+    It is a copy of another view's or table's file, and using it would read or write the other one.
+
+    Args:
+        location: The file.
+        own: The folder that is known to be the view's.
+        folders: The folders for metadata files in its content.
+        what: Names the view and the role of the file, for the message.
+
+    Raises:
+        InvalidMetadataError: It is such a copy.
+    """
+    wanted = tuple(folders)
+    if lies_in(location, (own,)) and not lies_in(location, wanted):
+        raise InvalidMetadataError(
+            f"{what}: {location} is the metadata file of another view or table: its content belongs in {wanted[0]}"
+        )
+
+
+def metadata_folders(table: TableMetadata) -> tuple[str, ...]:
+    """Return the folders that a table's metadata files are written to."""
+    own = (f"{table.location.rstrip('/')}/metadata", table.properties.get("write.metadata.path", ""))
+    return tuple(folder for folder in own if folder)
+
+
+def _is_folder(location: str) -> bool:
+    """Whether this is a folder of a store. A REST catalog's warehouse may be just a name."""
+    try:
+        check_location(location, what="folder")
+    except InvalidMetadataError:
+        return False
+    parts = urlsplit(location)
+    # The root of a machine's disk is not allowed: every file is below it.
+    return bool(parts.path.strip("/")) or (bool(parts.netloc) and parts.scheme != "file")

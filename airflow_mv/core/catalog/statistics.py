@@ -1,0 +1,630 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What manifests tell without a read of data files.
+
+That no row matches a filter, in which files two snapshots differ, and how many rows were only copied into new files.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import Any, Protocol
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+    Or,
+)
+from pyiceberg.io import InputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from airflow_mv.core.catalog.avro import read_entries, read_manifests
+from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
+from airflow_mv.core.catalog.pyiceberg_compat import ColumnStatistics, may_match
+from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier
+from airflow_mv.core.spec.table import FileChange, Snapshot
+from airflow_mv.core.spec.times import parse_date, parse_timestamp
+from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
+
+log = logging.getLogger(__name__)
+
+_EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
+    "=": EqualTo,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+}
+_COUNTED = (DateType, TimestampType, TimestamptzType, IntegerType, LongType)
+_DAY_US = 86_400_000_000
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
+#: With more manifests than this they are not read: a Spark job is cheaper.
+_MOST_MANIFESTS = 50
+#: With more data files than this the statistics of a whole table are not read.
+_MOST_FILES = 1_000
+#: The reserved field id of ``_last_updated_sequence_number``. A commit writes null for rows that it adds or changes;
+#: copied rows keep their values. Source: Iceberg ``format/spec.md``, "Row Lineage".
+_ROW_VERSION = 2147483539
+#: The differences of snapshots that this process has read, by the locations of both manifest lists: they never change.
+_changes: dict[tuple[str | None, str], FileChange | None] = {}
+_MOST_CHANGES = 10_000
+#: Content, whether it is a deletion vector, path, sequence number, rows and bytes.
+_FileKey = tuple[DataFileContent, bool, str, int | None, int, int]
+_lock = threading.Lock()
+
+
+class ColumnBound(Protocol):
+    """A comparison of a column with a literal."""
+
+    @property
+    def column(self) -> str:
+        """The column."""
+
+    @property
+    def operator(self) -> str:
+        """``=``, ``<``, ``<=``, ``>`` or ``>=``."""
+
+    @property
+    def value(self) -> str:
+        """The literal's text."""
+
+    @property
+    def kind(self) -> str:
+        """``number``, ``text``, ``date`` or ``timestamp`` (without a zone, in UTC)."""
+
+    @property
+    def only_calendar(self) -> bool:
+        """Whether it says nothing of dates and times outside of the years 1 to 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """The statistics of base tables' files, read on demand. Those of Delta tables are not read.
+
+    Args:
+        catalog: The view's catalog.
+    """
+
+    catalog: MaterializedViewCatalog
+
+    def added_rows_may_match(
+        self,
+        table: Identifier,
+        metadata_location: str,
+        snapshots: Collection[int],
+        filters: Sequence[Sequence[ColumnBound]],
+    ) -> bool:
+        """Whether a row that was appended to a table may match one of several filters; see the function.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The appending snapshots.
+            filters: Filters; a row that passes one of them matters.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return True
+        files = self.catalog.home_of(table).files
+        return added_rows_may_match(files, metadata_location, snapshots, filters)
+
+    def fields_without_nulls(
+        self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
+    ) -> frozenset[int]:
+        """Return those of some fields that have no NULL in any data file of some snapshots; see the function.
+
+        If a manifest cannot be read, none is proven.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The snapshots.
+            fields: Ids of top-level columns.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return frozenset()
+        try:
+            return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
+        except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+            log.warning("Could not read the statistics of %s, so every column may have a NULL: %s", table, error)
+            return frozenset()
+
+    def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
+        """Return how many rows some commits copied unchanged into new data files; see the function.
+
+        Only an estimate needs it, so it is not known if a manifest cannot be read.
+
+        Args:
+            table: The table, whose rows have ids.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The commits.
+        """
+        try:
+            return rows_copied(self.catalog.home_of(table).files, metadata_location, snapshots)
+        except MaterializedViewError as error:
+            log.warning("How many rows of %s have changed is not known: %s", table, error)
+            return None
+
+    def added_files(
+        self, table: Identifier, metadata_location: str, snapshots: Collection[int]
+    ) -> dict[int, AddedFiles | None]:
+        """Read the data files that each of several commits added; ``None`` for a commit of too many manifests.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The appending snapshots.
+
+        Raises:
+            InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+            MetadataFileNotFoundError: One of them does not exist.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return dict.fromkeys(snapshots)
+        what = "table metadata file"
+        with parsed(metadata_location, what):
+            read = static_table(self.catalog.home_of(table).files, metadata_location, what=what)
+            found = {snapshot: _added(read, {snapshot}) for snapshot in snapshots}
+            return {
+                snapshot: None if files is None else AddedFiles(read.schema(), tuple(files))
+                for snapshot, files in found.items()
+            }
+
+    def ranges_of(
+        self,
+        table: Identifier,
+        metadata_location: str,
+        snapshot: int,
+        column: str,
+        filters: Sequence[Sequence[ColumnBound]],
+    ) -> list[tuple[int, int]] | None:
+        """Return the bounds of a column in the data files of a snapshot; see the function.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshot.
+            snapshot: The snapshot.
+            column: The column.
+            filters: Filters; files without a row that passes one of them are left out.
+        """
+        if table.kind is DELTA_BY_PATH:
+            return None
+        return ranges_of(self.catalog.home_of(table).files, metadata_location, snapshot, column, filters)
+
+
+def added_rows_may_match(
+    files: MetadataFiles,
+    location: str,
+    snapshots: Collection[int],
+    filters: Sequence[Sequence[ColumnBound]],
+) -> bool:
+    """Whether an appended row may match one of several filters; ``True`` if this is not known.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshots.
+        snapshots: The appending snapshots.
+        filters: Filters; a row that passes one of them matters.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    if not all(filters):
+        return True
+    what = "table metadata file"
+    with parsed(location, what):
+        table = static_table(files, location, what=what)
+        tests = _tests(table.schema(), filters)
+        added = None if tests is None else _added(table, snapshots)
+        return added is None or any(_may_pass(file, tests) for file in added)
+
+
+def fields_without_nulls(
+    files: MetadataFiles, location: str, snapshots: Collection[int], fields: Collection[int]
+) -> frozenset[int]:
+    """Return those of some fields that have no NULL in any data file of some snapshots, by the files' statistics.
+
+    A field without a statistic in some file is left out, and so are all fields if there are too many files to read.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshots.
+        snapshots: The snapshots.
+        fields: Ids of top-level columns.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        table = static_table(files, location, what=what)
+        lists = [item.manifest_list for item in table.snapshots() if item.snapshot_id in snapshots]
+        if len(lists) < len(snapshots) or None in lists:
+            return frozenset()
+        manifests = {
+            manifest.manifest_path: manifest
+            for place in lists
+            for manifest in read_manifests(table.io.new_input(str(place)))[1]
+            if manifest.content == ManifestContent.DATA
+        }
+        counts = [count for item in manifests.values() for count in (item.added_files_count, item.existing_files_count)]
+        if len(manifests) > _MOST_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MOST_FILES:
+            return frozenset()
+        found, columns = frozenset(fields), [item for item in table.schema().fields if item.field_id in fields]
+        for manifest in manifests.values():
+            for entry in read_entries(manifest, table.io):
+                nulls = _sound(entry.data_file, columns).null_value_counts
+                found = frozenset(field for field in found if nulls.get(field) == 0)
+        return found
+
+
+def ranges_of(
+    files: MetadataFiles, location: str, snapshot: int, column: str, filters: Sequence[Sequence[ColumnBound]]
+) -> list[tuple[int, int]] | None:
+    """Return the bounds of a whole number, date or time in each data file of a snapshot: days or µs since the epoch.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshot.
+        snapshot: The snapshot.
+        column: The column.
+        filters: Filters; files without a row that passes one of them are left out, and files without a value.
+
+    Returns:
+        ``None`` if a file has no bounds. If there are too many manifests to read, the bounds are those of the
+        partitions in each manifest, and ``None`` if the table has no partitions by the column.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        table = static_table(files, location, what=what)
+        field, found = table.schema().find_field(column), table.snapshot_by_id(snapshot)
+        if found is None or not isinstance(field.field_type, _COUNTED):
+            return None
+        listed = read_manifests(table.io.new_input(found.manifest_list))[1]
+        manifests = [item for item in listed if item.content == ManifestContent.DATA]
+        if len(manifests) > _MOST_MANIFESTS:
+            return _ranges_of_partitions(table, manifests, field)
+        tests = _tests(table.schema(), filters) if all(filters) else None
+        ranges = []
+        for entry in (entry for manifest in manifests for entry in read_entries(manifest, table.io)):
+            file = _sound(entry.data_file, [field])
+            nulls = file.null_value_counts.get(field.field_id)
+            if file.record_count == 0 or nulls == file.record_count or not _may_pass(entry.data_file, tests):
+                continue
+            ends = [bounds.get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
+            if ends[0] is None or ends[1] is None:
+                return None
+            low, high = (int(from_bytes(field.field_type, end)) for end in ends if end is not None)
+            ranges.append((low, high))
+        return ranges
+
+
+def _ranges_of_partitions(
+    table: StaticTable, manifests: Sequence[ManifestFile], field: NestedField
+) -> list[tuple[int, int]] | None:
+    """Return the bounds of a column by the partitions in each manifest; ``None`` if they are not known."""
+    specs, ranges = table.specs(), []
+    for manifest in manifests:
+        fields = specs[manifest.partition_spec_id].fields
+        known = zip(fields, manifest.partitions or (), strict=False)
+        found = next(((part, item) for part, item in known if part.source_id == field.field_id), None)
+        if found is None or found[1].lower_bound is None or found[1].upper_bound is None:
+            return None
+        transform, bounds = found[0].transform, (found[1].lower_bound, found[1].upper_bound)
+        kind = transform.result_type(field.field_type)
+        if not isinstance(kind, PrimitiveType):
+            return None
+        low, high = (int(from_bytes(kind, bound)) for bound in bounds)
+        name, is_date = str(transform), isinstance(field.field_type, DateType)
+        unit = _DAYS_OF.get(name) if is_date or name != "identity" else None
+        if unit is None:
+            return None
+        first, after = unit(low), max(unit(high) + 1, unit(high + 1))
+        ranges.append((first, after - 1) if is_date else (first * _DAY_US, after * _DAY_US - 1))
+    return ranges
+
+
+#: The day in which a partition begins, counted from 1970, by its transform and its number.
+_DAYS_OF: Mapping[str, Callable[[int], int]] = {
+    **dict.fromkeys(("identity", "day"), lambda number: number),
+    "hour": lambda number: number // 24,
+    "month": lambda number: (date(1970 + number // 12, number % 12 + 1, 1) - date(1970, 1, 1)).days,
+    "year": lambda number: (date(1970 + number, 1, 1) - date(1970, 1, 1)).days,
+}
+
+
+def _may_pass(file: DataFile, tests: Sequence[Callable[[DataFile], bool]] | None) -> bool:
+    return tests is None or any(test(file) for test in tests)
+
+
+def rows_copied(files: MetadataFiles, location: str, snapshots: Collection[int]) -> int | None:
+    """Return how many rows some commits copied unchanged into new data files, by the files' statistics.
+
+    Files without a statistic of the rows' versions count as files without copies.
+
+    Args:
+        files: The table's store.
+        location: A metadata file of the table that knows the snapshots.
+        snapshots: The commits.
+
+    Returns:
+        ``None`` if there are too many manifests to read.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        added = _added(static_table(files, location, what=what), snapshots)
+        if added is None:
+            return None
+        counts = ((file.record_count, (file.null_value_counts or {}).get(_ROW_VERSION)) for file in added)
+        return sum(max(rows - changed, 0) for rows, changed in counts if changed is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFiles:
+    """The data files that a commit added to a table, for many questions about their statistics.
+
+    Args:
+        schema: The table's columns.
+        files: The files, as manifests list them.
+    """
+
+    schema: Schema
+    files: tuple[DataFile, ...]
+
+    def may_match(self, filters: Sequence[Sequence[ColumnBound]]) -> bool:
+        """Whether a row of them may match one of several filters; ``True`` if this is not known."""
+        tests = _tests(self.schema, filters) if all(filters) else None
+        return tests is None or any(_may_pass(file, tests) for file in self.files)
+
+
+def _added(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | None:
+    """Return the data files that commits added; ``None`` if they have too many manifests."""
+    manifests = [
+        manifest
+        for snapshot in table.snapshots()
+        if snapshot.snapshot_id in snapshots and snapshot.manifest_list
+        for manifest in read_manifests(table.io.new_input(snapshot.manifest_list))[1]
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
+    ]
+    if len(manifests) > _MOST_MANIFESTS:
+        return None
+    entries = (entry for manifest in manifests for entry in read_entries(manifest, table.io))
+    return [entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+
+
+def _tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Callable[[DataFile], bool]] | None:
+    """Return one test of a file for each filter; ``None`` if a filter cannot be tested."""
+    expressions = [_expression(comparisons, schema) for comparisons in filters]
+    tests = [may_match(schema, item) for item in expressions if item is not None]
+    if len(tests) < len(expressions):
+        return None
+    names = {comparison.column for comparisons in filters for comparison in comparisons}
+    fields = [field for field in schema.fields if field.name in names]
+    return [partial(_passes, test, fields) for test in tests]
+
+
+def _passes(test: Callable[[ColumnStatistics], bool], fields: Sequence[NestedField], file: DataFile) -> bool:
+    return test(_sound(file, fields))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sound:
+    """The statistics of a file that do not contradict each other, as pyiceberg reads them. A missing one is unknown."""
+
+    record_count: int
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+
+
+def _sound(file: DataFile, fields: Sequence[NestedField]) -> _Sound:
+    """Return the statistics of some top-level columns of a file.
+
+    Those of a column are left out if they contradict each other, or a bound is not one of the column's type: the writer
+    has made a mistake, or wrote the file before the type changed.
+    """
+    counts = file.value_counts or {}
+    rows = -1 if file.record_count == 0 and any(counts.values()) else file.record_count
+    found = _Sound(rows, {}, {}, {}, {}, {})
+    for field in fields:
+        number = field.field_id
+        values, nulls = counts.get(number), (file.null_value_counts or {}).get(number)
+        low, high = ((bounds or {}).get(number) for bounds in (file.lower_bounds, file.upper_bounds))
+        if _contradicts(file.record_count, values, nulls) or not _are_bounds(field.field_type, low, high):
+            continue
+        if nulls is not None and nulls == values and (low is not None or high is not None):
+            continue  # bounds of no value
+        if values is not None and nulls is not None:
+            found.value_counts[number], found.null_value_counts[number] = values, nulls
+        for bounds, bound in ((found.lower_bounds, low), (found.upper_bounds, high)):
+            if bound is not None:
+                bounds[number] = bound
+    return found
+
+
+def _contradicts(rows: int, values: int | None, nulls: int | None) -> bool:
+    """Whether the counts of a top-level column cannot be true: it has one value, or NULL, in each row."""
+    if values is not None and values != rows:
+        return True
+    return nulls is not None and not 0 <= nulls <= rows
+
+
+def _are_bounds(kind: IcebergType, low: bytes | None, high: bytes | None) -> bool:
+    """Whether bounds can be read as values of a type, and are in order. A bound that is absent is in order."""
+    if not isinstance(kind, PrimitiveType):
+        return False
+    try:
+        ends = [from_bytes(kind, bound) for bound in (low, high) if bound is not None]
+        return len(ends) < len("lh") or bool(ends[0] <= ends[1])
+    except (ArithmeticError, TypeError, ValueError, struct.error):
+        return False
+
+
+def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:
+    """Return the part of a filter that can be tested against statistics; ``None`` if there is none."""
+    parts = []
+    for comparison in comparisons:
+        value = _value(comparison, schema)
+        if value is not None:
+            part = _EXPRESSIONS[comparison.operator](comparison.column, value)
+            parts.append(_or_other_years(part, comparison.column, value) if comparison.only_calendar else part)
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else And(*parts)
+
+
+def _or_other_years(part: BooleanExpression, column: str, value: date | int) -> BooleanExpression:
+    """Return an expression that dates, or timestamps in µs, outside of the years 1 to 9999 pass, too."""
+    first: Any = date.min
+    last: Any = date.max
+    if not isinstance(value, date):
+        first, last = ((datetime.combine(end, time()) - _EPOCH) // timedelta(microseconds=1) for end in (first, last))
+    return Or(part, _EXPRESSIONS["<"](column, first), _EXPRESSIONS[">="](column, last))
+
+
+def _value(comparison: ColumnBound, schema: Schema) -> Any:
+    """Return a literal in the column's type; ``None`` if Spark would convert the column instead."""
+    try:
+        kind = schema.find_field(comparison.column).field_type
+        if isinstance(kind, IntegerType | LongType) and comparison.kind == "number":
+            return int(comparison.value)
+        # With an exponent it is a DOUBLE, and Spark converts the column.
+        if isinstance(kind, DecimalType) and comparison.kind == "number" and "e" not in comparison.value.lower():
+            value = Decimal(comparison.value)
+            scaled = value.quantize(Decimal(1).scaleb(-kind.scale))  # pyiceberg takes it in the column's scale only
+            return scaled if scaled == value else None
+        if isinstance(kind, StringType) and comparison.kind == "text":
+            return comparison.value
+        return _time(comparison, kind)
+    except (ValueError, InvalidOperation):
+        return None
+
+
+def _time(comparison: ColumnBound, kind: IcebergType) -> Any:
+    if isinstance(kind, DateType) and comparison.kind == "date":
+        return parse_date(comparison.value)
+    if isinstance(kind, TimestampType | TimestamptzType) and comparison.kind == "timestamp":
+        moment = parse_timestamp(comparison.value)
+        return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
+    return None
+
+
+def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -> FileChange | None:
+    """Return the files in which two snapshots differ, from the manifests that only one of them has.
+
+    Args:
+        files: The table's store.
+        one: A snapshot; ``None`` for the table before its first one.
+        other: A later one of the same table.
+
+    Returns:
+        ``None`` if a manifest list or a manifest cannot be read, or too many would have to be.
+    """
+    if other.manifest_list is None or (one is not None and one.manifest_list is None):
+        return None
+    key = (one.manifest_list if one else None, other.manifest_list)
+    if key in _changes:
+        return _changes[key]
+    try:
+        lists = [read_manifests(_input(files, place, "manifest list"))[1] if place else [] for place in key]
+        found = _difference(files, *lists)
+    except MaterializedViewError as error:
+        log.warning("Snapshot %d counts as a change of rows: %s", other.snapshot_id, error)
+        return None
+    with _lock:
+        if len(_changes) >= _MOST_CHANGES:
+            _changes.clear()
+        _changes[key] = found
+    return found
+
+
+def _difference(files: MetadataFiles, old: Sequence[ManifestFile], new: Sequence[ManifestFile]) -> FileChange | None:
+    sides = ({item.manifest_path: item for item in side} for side in (old, new))
+    before, after = sides
+    gone = [item for path, item in before.items() if path not in after]
+    come = [item for path, item in after.items() if path not in before]
+    if len(gone) + len(come) > _MOST_MANIFESTS:
+        return None
+    removed, added = (Counter(map(_file_key, _live(files, side))) for side in (gone, come))
+    deletes = any(item.content == ManifestContent.DELETES for item in old)
+    return FileChange(_numbers(added - removed), _numbers(removed - added), deletes)
+
+
+def _live(files: MetadataFiles, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
+    for manifest in manifests:
+        yield from read_entries(manifest, files.io(manifest.manifest_path, what="manifest"))
+
+
+def _file_key(entry: ManifestEntry) -> _FileKey:
+    """Return what makes a file of a snapshot the same as one of another: deletes apply by sequence numbers."""
+    file = entry.data_file
+    kind = DataFileContent(file.content)
+    vector = kind == DataFileContent.POSITION_DELETES and file.file_format == FileFormat.PUFFIN
+    return kind, vector, file.file_path, entry.sequence_number, file.record_count, file.file_size_in_bytes
+
+
+def _numbers(files: Counter[_FileKey]) -> dict[str, int]:
+    """Return the numbers of a summary for files, by keys without ``added-`` or ``removed-``."""
+    found: Counter[str] = Counter()
+    for (kind, vector, _, _, rows, size), count in files.items():
+        found["files-size"] += size * count
+        if kind == DataFileContent.DATA:
+            found["data-files"] += count
+            found["records"] += rows * count
+            continue
+        name = "position" if kind == DataFileContent.POSITION_DELETES else "equality"
+        found["delete-files"] += count
+        found["dvs" if vector else f"{name}-delete-files"] += count
+        found[f"{name}-deletes"] += rows * count
+    return dict(found)
+
+
+def _input(files: MetadataFiles, location: str, what: str) -> InputFile:
+    return files.io(location, what=what).new_input(location)

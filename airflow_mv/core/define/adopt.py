@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make an existing table a materialized view of a query (layout ``table``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout
+from airflow_mv.core.catalog.places import allowed_folders, check_places
+from airflow_mv.core.define.create import query_columns
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.publish.adoption import AdoptTable
+from airflow_mv.core.publish.new_storage import removed_template
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.publish.refresh import history_limits
+from airflow_mv.core.publish.view_change import SUMMARY
+from airflow_mv.core.script import Stager
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import STORAGE_OF_PROPERTY, TIME_TRAVEL_PROPERTY, is_own_ref
+from airflow_mv.core.spec.table import TableMetadata, same_columns
+from airflow_mv.core.spec.view import new_view
+from airflow_mv.core.sql.types import columns_of, unknown_type
+from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
+
+
+def adopt(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    definition: Definition,
+    *,
+    stager: Stager,
+    effects: Effects | None = None,
+) -> LoadedView:
+    """Make the existing table of a name a materialized view of a query.
+
+    One commit adds the definition. The table keeps its rows, its properties, its partitioning and its history. The view
+    counts as never refreshed: its first refresh is a full one, which replaces the rows.
+
+    Args:
+        catalog: Where the table is.
+        view: Its name.
+        definition: The view's definition.
+        stager: Runs the script that finds the query's columns.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        AlreadyExistsError: The name is a view's.
+        NotFoundError: There is no such table.
+        UnsupportedError: The table does not fit. The message names everything that differs.
+        InvalidQueryError: Names the place in the SQL.
+    """
+    name, effects = catalog.identify(view), effects or Effects()
+    layout, sql = _layout_for(catalog, name, definition), _sql(name, definition)
+    history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(name))
+    if catalog.exists(name):
+        raise AlreadyExistsError(f"{name} is a view already: replace its definition with --replace, without --adopt")
+    what = f"table {name} to be adopted"
+    location, table = catalog.load_table(name, what=what)
+    folders = allowed_folders(catalog.properties, location)
+    check_places(table, (*folders, *(() if catalog.chooses_locations else (table.location,))), what=what)
+    _require_adoptable(name, table, layout)
+    definition = dataclasses.replace(definition, layout=layout.name)
+    definition.require_accepted(catalog, name, sql)
+    template = query_columns(
+        catalog, name, definition, sql, definition.columns, catalog.new_location(name), stager, name
+    )
+    with removed_template(catalog, template):
+        _require_columns(name, template.fields, table)
+        metadata = new_view(
+            view_uuid=str(uuid.uuid4()),
+            location=table.location,
+            schema={"type": "struct", "fields": template.fields},
+            sql=definition.texts(sql, name),
+            default_catalog=name.catalog,
+            default_namespace=name.namespace,
+            properties=definition.view_properties(template),
+            summary=SUMMARY,
+            now_ms=max(effects.now_ms(), table.last_updated_ms),
+        )
+        return AdoptTable(catalog, name, metadata, table, effects).publish()
+
+
+def _layout_for(catalog: MaterializedViewCatalog, view: Identifier, definition: Definition) -> StoredLayout:
+    """Return the layout in which a view is a table."""
+    layout = next(item for item in STORED_LAYOUTS.values() if not item.needs_views)
+    if definition.layout not in (None, layout.name):
+        raise ConfigurationError(f"view {view}: an adopted table has the layout {layout.name!r}: leave out --layout")
+    if definition.partition_by:
+        raise ConfigurationError(f"view {view}: an adopted table keeps its partitioning: leave out --partition-by")
+    if definition.storage_name is not None:
+        raise ConfigurationError(f"view {view}: an adopted table keeps its name: leave out --storage-name")
+    if layout.name not in catalog.layouts:
+        raise UnsupportedError(
+            f"catalog {catalog.name!r} does not support the layout {layout.name!r} of adopted tables"
+        )
+    return layout
+
+
+def _sql(view: Identifier, definition: Definition) -> str:
+    if definition.sql is None:
+        raise ConfigurationError(f"view {view}: an adopted table needs the query whose rows it will hold: give --sql")
+    return definition.sql.strip().rstrip(";")
+
+
+def _require_adoptable(name: Identifier, table: TableMetadata, layout: StoredLayout) -> None:
+    """Check the table itself.
+
+    Raises:
+        UnsupportedError: It cannot become a view.
+    """
+    owner = table.properties.get(STORAGE_OF_PROPERTY)
+    own = sorted(ref for ref in table.refs if is_own_ref(ref))
+    spark = f"ALTER TABLE {name.sql()}"
+    why = None
+    if owner is not None:
+        why = (
+            f"it is the storage table of the view {owner} (property {STORAGE_OF_PROPERTY}). If that view is gone: "
+            f"{spark} UNSET TBLPROPERTIES ('{STORAGE_OF_PROPERTY}')"
+        )
+    elif table.format_version < 2:
+        why = f"its format version is {table.format_version}: {spark} SET TBLPROPERTIES ('format-version' = '2')"
+    elif table.format_version > layout.max_format_version:
+        why = (
+            f"its format version is {table.format_version}, and pyiceberg commits to no newer one than "
+            f"{layout.max_format_version}: create a view of another name"
+        )
+    elif table.head is None:
+        why = "it was never written: drop it, and create the view with --layout table"
+    elif own:
+        why = f"it has branches or tags of an earlier view: {', '.join(own[:_MOST_NAMED])}. Drop them first"
+    elif (kind := unknown_type(table)) is not None:
+        why = f"it has a column of the type {kind}, with which pyiceberg cannot read it"
+    if why is not None:
+        raise UnsupportedError(f"table {name} cannot be adopted: {why}")
+
+
+def _require_columns(name: Identifier, fields: Sequence[Mapping[str, Any]], table: TableMetadata) -> None:
+    """Check that a table has the columns of a query.
+
+    Raises:
+        UnsupportedError: Names each difference.
+    """
+    required = [path for field in table.current_schema.get("fields", ()) for path in _required(field)]
+    found = [] if same_columns(fields, table) else list(_differences(fields, table))
+    found += [f"{path} is NOT NULL in the table, and a view's columns are nullable" for path in required]
+    if found:
+        raise UnsupportedError(
+            f"table {name} cannot be adopted: its columns are not those of the query: {'; '.join(found)}. Change the "
+            "query (names, CAST, order), or the table with ALTER TABLE"
+        )
+
+
+def _differences(fields: Sequence[Mapping[str, Any]], table: TableMetadata) -> Iterator[str]:
+    wanted, has = dict(columns_of({"fields": fields})), dict(columns_of(table.current_schema))
+    yield from (f"{name} ({wanted[name]}) is not in the table" for name in wanted if name not in has)
+    yield from (f"{name} ({has[name]}) is not in the query" for name in has if name not in wanted)
+    both = [name for name in wanted if name in has]
+    for name in both:
+        if wanted[name] != has[name]:
+            yield f"{name} is {has[name]} in the table and {wanted[name]} in the query"
+    if both != [name for name in has if name in wanted]:
+        yield f"the order is {', '.join(has)} in the table and {', '.join(wanted)} in the query"
+    elif wanted == has:
+        yield "two of the types differ in Iceberg, although Spark shows them alike"
+
+
+def _required(field: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the path of each field that is required."""
+    path = f"{above}{field['name']}"
+    if field.get("required"):
+        yield path
+    kind = field["type"]
+    for inner in kind.get("fields", ()) if isinstance(kind, Mapping) else ():
+        yield from _required(inner, f"{path}.")

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what a query needs to be planned before there is a view of it: its base tables as they are now."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.empty_table import EmptyTable, NewColumn
+from airflow_mv.core.catalog.places import join
+from airflow_mv.core.freshness.changes import UNCHANGED
+from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, require_readable
+from airflow_mv.core.freshness.state import ObservedTable
+from airflow_mv.core.ivm import certain_output
+from airflow_mv.core.refresh.candidates import BaseTableInput, relations_of
+from airflow_mv.core.refresh.incremental import kept_columns, required_columns
+from airflow_mv.core.refresh.inputs import expanded_dependencies, load_tables, schemas_of
+from airflow_mv.core.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
+from airflow_mv.core.script import with_row_groups
+from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.core.spec.storage_settings import partition_field
+from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.sql.query import Dependencies, ParsedQuery, parse_query
+from airflow_mv.core.sql.types import Schemas, columns_of, expand_stars, present_columns, refuse_metadata_columns
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedQuery:
+    """A query and its base tables as they are now.
+
+    Args:
+        query: The query.
+        dependencies: What it reads.
+        tables: Its base tables, in the order of the dependencies.
+        metadata: Their metadata.
+        places: Where their rows are read, if not by their names.
+    """
+
+    query: ParsedQuery
+    dependencies: Dependencies
+    tables: tuple[ObservedTable, ...]
+    metadata: Mapping[Identifier, TableMetadata]
+    places: Mapping[Identifier, StoragePlace]
+
+    @property
+    def pinned(self) -> PinnedQuery:
+        """The query with every base table at its snapshot."""
+        return self.pin(self.query)
+
+    def pin(self, query: ParsedQuery) -> PinnedQuery:
+        """Return a query of the same base tables with every one of them at its snapshot."""
+        names = self.dependencies.tables
+        heads = {name: table.head for name, table in zip(names, self.tables, strict=True)}
+        return pin(query, self.dependencies, pinned_tables(names, heads=heads, places=self.places), self.places)
+
+    @property
+    def bases(self) -> tuple[BaseTableInput, ...]:
+        """The base tables, unchanged."""
+        return tuple(map(self._base, self.dependencies.tables, self.tables))
+
+    def _base(self, identifier: Identifier, observed: ObservedTable) -> BaseTableInput:
+        """Return a base table as it will be for the next refresh, whose snapshot has the current columns."""
+        table = self.metadata[identifier]
+        now, then = table.current_schema, table.schema_at(observed.head)
+        return BaseTableInput(
+            identifier=identifier,
+            sql=place_names(self.places).sql.get(identifier, identifier.sql()),
+            columns=columns_of(now),
+            recorded=observed.head,
+            target=observed.head,
+            range=UNCHANGED,
+            total_bytes=table.bytes_at(observed.head),
+            kept=kept_columns(then, now),
+            not_null=required_columns(then) & required_columns(now),
+            has_row_ids=table.has_row_ids,
+        )
+
+
+def resolve_query(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, *, view: str
+) -> ResolvedQuery:
+    """Resolve every name of a query, so that Spark and the planner see what a refresh will see.
+
+    Args:
+        catalog: Where the lookup begins.
+        sql: The query.
+        columns: The view's columns, to which a ``*`` is expanded; ``None``: those that it has now.
+        context: A view in whose catalog and namespace short names are resolved.
+        view: For messages.
+
+    Raises:
+        InvalidQueryError: The query cannot be read.
+        BaseTableNotFoundError: A base table cannot be read.
+    """
+    query = parse_query(sql, view=view, default_catalog=context.catalog, default_namespace=context.namespace)
+    dependencies = load_dependencies(catalog, query)
+    tables, places = observe_tables(catalog, dependencies.tables, None)
+    require_readable(context, tables)
+    metadata = load_tables(catalog, tables)
+    schemas = schemas_of(tables, metadata)
+    _refuse_metadata_columns(query, dependencies, schemas)
+    dependencies = expanded_dependencies(dependencies, schemas)
+    if columns is not None:
+        query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
+    return ResolvedQuery(query, dependencies, tables, metadata, places)
+
+
+def _refuse_metadata_columns(query: ParsedQuery, dependencies: Dependencies, schemas: Schemas) -> None:
+    columns = [name for table in schemas.values() for names in table.all for name in names]
+    columns += [name for view in dependencies.views for name in view.columns]
+    for item in (query, *(view.query for view in dependencies.views)):
+        refuse_metadata_columns(item.tree, item.text, item.view, columns)
+
+
+def columns_given_again(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str], context: Identifier, *, view: str
+) -> Sequence[str]:
+    """Return the names of a view's columns after its query was given again: a ``*`` stands for the present columns.
+
+    See :func:`resolve_query` for the arguments and errors, and :func:`airflow_mv.core.sql.types.present_columns`.
+    """
+    if "*" not in sql:
+        return columns
+    resolved = resolve_query(catalog, sql, None, context, view=view)
+    schemas = schemas_of(resolved.tables, resolved.metadata)
+    return present_columns(resolved.query, columns=columns, views=resolved.dependencies.nested, schemas=schemas)
+
+
+# --------------------- Make the empty storage table of a query without Spark, where its columns are certain without it
+
+
+def known_table(
+    resolved: ResolvedQuery,
+    columns: Sequence[str] | None,
+    *,
+    partition_by: Sequence[str],
+    comments: Mapping[str, str],
+    properties: Sequence[tuple[str, str]],
+) -> EmptyTable | Reason:
+    """Return the empty table that Spark would create for a query; or why only Spark knows it.
+
+    Args:
+        resolved: The query.
+        columns: Names of the columns, if the view has its own.
+        partition_by: Partition fields.
+        comments: The comments of columns that have another one than the query's, by column.
+        properties: The table's properties.
+    """
+    for identifier, observed in zip(resolved.dependencies.tables, resolved.tables, strict=True):
+        table = resolved.metadata[identifier]
+        if identifier.kind == DELTA_BY_PATH:
+            return Reason(Code.UNSUPPORTED_OPERATOR, f"only Spark knows the types of the Delta table {identifier}")
+        if table.schema_at(observed.head).get("fields") != table.current_schema.get("fields"):
+            return Reason(Code.SCHEMA_CHANGED, f"{identifier} has other columns than its newest snapshot")
+    found = certain_output(resolved.query, relations_of(resolved.bases), resolved.dependencies.nested, columns)
+    if isinstance(found, Reason):
+        return found
+    inherited = {name: _comments(table) for name, table in resolved.metadata.items()}
+    new = []
+    for item, base in found:
+        own = inherited[base].get(item.origin[1], "") if base is not None and item.origin is not None else ""
+        new.append(NewColumn(item.name, item.type, comments.get(item.name, own)))
+    made = EmptyTable(new, [partition_field(text) for text in partition_by], with_row_groups(properties, len(new)))
+    if not made.is_possible:
+        return Reason(Code.UNSUPPORTED_OPERATOR, "only Spark knows whether this partitioning is possible")
+    return made
+
+
+def _comments(table: TableMetadata) -> dict[str, str]:
+    return {str(item["name"]): str(item.get("doc") or "") for item in table.current_schema.get("fields", ())}
+
+
+def write_table(
+    catalog: MaterializedViewCatalog, name: Identifier | None, location: str | None, table: EmptyTable
+) -> str:
+    """Make an empty table, and return its metadata file.
+
+    Args:
+        catalog: Where the view is, or will be.
+        name: Its name in the catalog; ``None``: it is in no catalog.
+        location: Its folder; ``None``: the catalog chooses it.
+        table: The table.
+
+    Raises:
+        AlreadyExistsError: The name is taken.
+        CatalogUnavailableError: The catalog or the store did not answer.
+    """
+    if name is not None:
+        return catalog.tables.create_empty(name, location, table)
+    if location is None:
+        raise ValueError("a table in no catalog has a folder")
+    file = join(location, f"metadata/00000-{uuid.uuid4()}.metadata.json")
+    catalog.files.write(file, table.metadata_file(location))
+    return file

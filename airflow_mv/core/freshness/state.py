@@ -1,0 +1,767 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness: compare the recorded base snapshots with the current ones. No data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+
+from airflow_mv.core.freshness.changes import (
+    UNCHANGED,
+    UNKNOWN,
+    UNKNOWN_SIZE,
+    Kind,
+    Range,
+    Size,
+    between,
+    changes_rows,
+    expired_between,
+)
+from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace, split
+from airflow_mv.core.spec.interval import Interval
+from airflow_mv.core.spec.interval_parts import IntervalPart, parts_in, parts_of
+from airflow_mv.core.spec.materialized_view import (
+    METADATA_LOCATION,
+    NO_SNAPSHOT,
+    SCHEMA_ID,
+    SELECTS_FROM,
+    STORAGE_OF_PROPERTY,
+    TABLE_UUID,
+    VIEW,
+    BaseTable,
+    NestedViewVersion,
+    RefreshRecord,
+)
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
+from airflow_mv.core.spec.times import duration, from_ms
+from airflow_mv.core.sql.query import ParsedQuery
+from airflow_mv.documents import check_fields, id_text
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, InvalidIdentifierError
+
+if TYPE_CHECKING:
+    from airflow_mv.core.sql.query import ParsedQuery  # a DAG file imports this module, and needs no parser of SQL
+
+#: Maximum of stale intervals that are named individually.
+_MOST_REASONS = 3
+#: Maximum of views that a path to a stale view names.
+_MOST_PATH = 5
+
+
+class State(StrEnum):
+    """The freshness state of a materialized view."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    NEVER_REFRESHED = "never-refreshed"
+    DEFINITION_CHANGED = "definition-changed"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTable:
+    """The current state of a base table.
+
+    Args:
+        identifier: Its full name.
+        metadata_location: The metadata file in the catalog; ``None`` if ``head`` is not current in it.
+        head: The snapshot to compare with, or ``None`` for a table that was never written.
+        table: Its metadata; ``None`` if the pointer shows that nothing has changed, and no file was opened.
+        table_uuid: Its uuid, if known.
+        schema_id: The id of the schema of ``head``, if known.
+        error: Why it cannot be read, or ``None``.
+        storage: Where its rows are read, if not by its name: another name in a catalog, or a metadata file. For a
+            materialized view only if a run has pinned it.
+        view: The materialized view whose rows it has. A branch, tag or snapshot of such a table is an ordinary table.
+        same_rows: Snapshots whose summaries show no change, and whose manifests prove that they changed no row.
+        corrected: Snapshots in ``table`` whose summaries are not those of the metadata file: these contradicted
+            themselves or lacked numbers, and are replaced by what the manifests show.
+    """
+
+    identifier: str
+    metadata_location: str | None = None
+    head: int | None = None
+    table: TableMetadata | None = None
+    table_uuid: str | None = None
+    schema_id: str | None = None
+    error: str | None = None
+    storage: StoragePlace | None = None
+    same_rows: frozenset[int] = frozenset()
+    corrected: frozenset[int] = frozenset()
+    view: Identifier | None = None
+
+    @classmethod
+    def at(
+        cls,
+        name: Identifier,
+        table: TableMetadata,
+        head: int | None,
+        location: str | None,
+        storage: StoragePlace | None = None,
+    ) -> Self:
+        """Return a table at one of its snapshots. The arguments are as for the class."""
+        # Schemas of Delta tables are numbered anew with each read.
+        schema_id = None if name.kind is DELTA_BY_PATH else table.schema_id_at(head)
+        text = None if schema_id is None else str(schema_id)
+        own = storage is None or storage != name.selects_from
+        view = _view_of(name, table) if own and name.path is None else None
+        return cls(str(name), location, head, table, table.table_uuid, text, storage=storage, view=view)
+
+    def record(self) -> BaseTable:
+        """Return the base table record of a refresh that reads this snapshot."""
+        name = Identifier.parse(self.identifier)
+        properties = {
+            METADATA_LOCATION: self.metadata_location,
+            TABLE_UUID: self.table_uuid,
+            SCHEMA_ID: self.schema_id,
+            VIEW: str(self.view) if self.view else None,
+        }
+        if isinstance(self.storage, Identifier) and self.storage == name.selects_from:
+            properties[SELECTS_FROM] = str(self.storage)
+        document = {
+            "type": name.kind.type,
+            "identifier": self.identifier,
+            **({"location": name.path} if name.path is not None else {}),
+            "snapshot-reference": NO_SNAPSHOT if self.head is None else self.head,
+            "properties": {key: value for key, value in properties.items() if value},
+        }
+        return BaseTable.read(document, source=f"base table {self.identifier}")
+
+
+def _view_of(name: Identifier, table: TableMetadata) -> Identifier | None:
+    """Return the materialized view whose storage table this is by its properties; ``None`` for an ordinary table."""
+    text = table.properties.get(STORAGE_OF_PROPERTY)
+    try:
+        return None if text is None else Identifier.of((name.catalog, *split(text)))
+    except InvalidIdentifierError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """What one run has read so far, for its next view. Each view that is observed with it adds to it.
+
+    Args:
+        tables: Base tables, by name. All views of the run are computed from them.
+        queries: Queries that were parsed, by the name of their view.
+        only_saves_reads: Nothing is computed from the tables. One is read again where a view was refreshed from a later
+            state: that view would seem to have lost its snapshot.
+        unanswered: The errors in a row of catalogs of base tables that do not respond, by catalog.
+        refreshed: The views that the run has refreshed.
+    """
+
+    tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
+    queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
+    only_saves_reads: bool = False
+    unanswered: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
+    refreshed: set[Identifier] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTableChange:
+    """The change of one base table since the recorded refresh.
+
+    Args:
+        identifier: The table.
+        type: The record's type.
+        recorded: Snapshot that the refresh read; ``None`` if the table was empty or not part of it.
+        current: Snapshot now.
+        moved: Whether the two differ.
+        changed: Whether rows may have changed. A compaction moves the table but changes no row.
+        range: The changes between the two.
+        reason: Why it counts as changed or moved; ``None`` if it did not change.
+    """
+
+    identifier: str
+    type: str
+    recorded: int | None
+    current: int | None
+    moved: bool = False
+    changed: bool = False
+    range: Range = UNCHANGED
+    reason: Reason | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form of status and plan. :meth:`from_dict` reads it back, except the reason."""
+        return {
+            "identifier": self.identifier,
+            "type": self.type,
+            "recorded": id_text(self.recorded),
+            "current": id_text(self.current),
+            "changed": self.changed,
+            "moved": self.moved,
+            "change": str(self.range.kind),
+            "snapshots": self.range.snapshots,
+            "operations": dict(self.range.operations),
+            **asdict(self.range.size),
+            "only_appends": self.range.only_appends,
+            "schema_changed": self.range.schema_changed,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> BaseTableChange:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidMetadataError: A field is missing or of another type.
+            AttributeError, KeyError, TypeError, ValueError: It is not such a document.
+        """
+        check_fields(document, _KINDS, "plan")
+        size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
+        operations = tuple(sorted(document["operations"].items()))
+        check_fields(document["operations"], dict.fromkeys(document["operations"], int), "plan")
+        found = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
+        recorded, current = (document[name] and int(document[name]) for name in ("recorded", "current"))
+        moved, changed = document["moved"], document["changed"]
+        return cls(document["identifier"], document["type"], recorded, current, moved, changed, found)
+
+
+#: Types of the fields of :meth:`BaseTableChange.to_dict` that are read without conversion.
+_KINDS = {
+    **dict.fromkeys(("identifier", "type"), str),
+    **dict.fromkeys(("recorded", "current"), str | None),
+    **dict.fromkeys(("moved", "changed", "only_appends", "schema_changed"), bool),
+    **dict.fromkeys(Size.__dataclass_fields__, int | None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartFreshness:
+    """The freshness of rows that were computed from one set of snapshots.
+
+    Args:
+        part: The rows.
+        base_tables: The changes of the base tables since the rows were computed.
+    """
+
+    part: IntervalPart
+    base_tables: tuple[BaseTableChange, ...]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the rows were computed, and nothing has changed since."""
+        return self.part.computed and not any(change.changed for change in self.base_tables)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleInput:
+    """A materialized view that a view reads, directly or through others, and that is not fresh.
+
+    Args:
+        view: Its name.
+        state: Its state by its own base tables.
+        why: Its reasons, as text.
+        through: The views between its reader and it, the one that the reader reads first.
+    """
+
+    view: Identifier
+    state: State
+    why: str
+    through: tuple[Identifier, ...] = ()
+
+    @property
+    def reason(self) -> Reason:
+        """The reason for the reader's state."""
+        path = [str(view) for view in self.through]
+        if len(path) > _MOST_PATH:
+            path[1:-1] = [f"{len(path) - 2} views"]
+        through = f" through {' → '.join(path)}" if path else ""
+        code = Code.BASE_UNREADABLE if self.state == State.UNKNOWN else Code.INPUT_STALE
+        return Reason(code, f"{self.view}, which it reads{through}, is {self.state} ({self.why})")
+
+    def read_by(self, view: Identifier) -> StaleInput:
+        """Return the same for the readers of a view that reads it."""
+        return replace(self, through=(view, *self.through))
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The verdict on a view and its evidence."""
+
+    state: State
+    reasons: tuple[Reason, ...]
+    base_tables: tuple[BaseTableChange, ...]
+    parts: tuple[PartFreshness, ...] = ()
+    """The freshness of the parts of the observed rows, if intervals were refreshed on their own."""
+    drift: tuple[Reason, ...] = ()
+    """The changed columns of base tables that make an otherwise fresh or stale view ``invalid``."""
+    rows: State | None = None
+    """``fresh`` or ``stale``: the state without changed columns of base tables or of the storage table, where these
+    make another state of it."""
+    inputs: tuple[StaleInput, ...] = ()
+    """The materialized views that it reads and that are not fresh, the nearest first. A refresh of the view alone does
+    not change them, so its decision is made without them."""
+
+    @property
+    def follows_inputs(self) -> bool:
+        """Whether the state depends on that of the materialized views that the view reads."""
+        return self.of_rows in (State.FRESH, State.STALE)
+
+    def with_inputs(self, inputs: Sequence[StaleInput]) -> Freshness:
+        """Return the verdict for a view that reads materialized views that are not fresh."""
+        if not inputs or not self.follows_inputs:
+            return self
+        unknown = any(item.state == State.UNKNOWN for item in inputs)
+        kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
+        reasons = (*kept, *(item.reason for item in inputs[:_MOST_REASONS]))
+        if len(inputs) > _MOST_REASONS:
+            reasons += (
+                Reason(Code.INPUT_STALE, f"{len(inputs) - _MOST_REASONS} more views that it reads are not fresh"),
+            )
+        found = replace(self, reasons=reasons, inputs=tuple(inputs))
+        if self.rows is not None:
+            return replace(found, rows=State.STALE)
+        return replace(found, state=State.UNKNOWN if unknown else State.STALE)
+
+    def with_drift(self, drift: tuple[Reason, ...]) -> Freshness:
+        """Return the verdict with changed columns of base tables; see :mod:`airflow_mv.core.freshness.observe`."""
+        if not drift or self.state not in (State.FRESH, State.STALE):
+            return self
+        kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
+        return replace(self, state=State.INVALID, reasons=(*drift, *kept), drift=drift, rows=self.state)
+
+    @property
+    def of_rows(self) -> State:
+        """The state that decides what a refresh does: it reads snapshots, which have their own columns."""
+        return self.rows or self.state
+
+    @property
+    def moved(self) -> bool:
+        """Whether a recorded snapshot id is no longer the current one."""
+        changes = [*self.base_tables, *(change for part in self.parts for change in part.base_tables)]
+        return any(change.moved for change in changes)
+
+
+def assess(
+    record: RefreshRecord | None,
+    *,
+    version_id: int,
+    nested_views: Sequence[NestedViewVersion],
+    observed: Sequence[ObservedTable],
+    interval: Interval | None = None,
+) -> Freshness:
+    """Compare a recorded refresh with the current state.
+
+    Args:
+        record: The current refresh record, or ``None`` if the view was never refreshed.
+        version_id: The view's current version.
+        nested_views: The plain views that the query reads, as they are now.
+        observed: The base tables that the query reads, as they are now.
+        interval: Consider only these rows.
+    """
+    changes = _compared(record.base_tables if record else (), observed)
+    broken = tuple(change.reason for change in changes if change.reason and change.reason.code == Code.BASE_UNREADABLE)
+    if broken:
+        return Freshness(State.UNKNOWN, broken, changes)
+    if record is None:
+        reason = Reason(Code.NEVER_REFRESHED, "its storage table has no rows yet")
+        return Freshness(State.NEVER_REFRESHED, (reason,), changes)
+    definition = _definition_reasons(record, version_id, nested_views)
+    if definition:
+        return Freshness(State.DEFINITION_CHANGED, definition, changes)
+    if record.intervals or record.only_intervals:
+        return _of_parts(parts_of(record) if interval is None else parts_in(record, interval), changes, observed)
+    reasons = tuple(change.reason for change in changes if change.reason)
+    if any(change.changed for change in changes):
+        return Freshness(State.STALE, reasons, changes)
+    fresh = Reason(Code.FRESH, "every base table is at the snapshot that the last refresh read")
+    return Freshness(State.FRESH, reasons or (fresh,), changes)
+
+
+def _of_parts(
+    parts: Sequence[IntervalPart], rest: tuple[BaseTableChange, ...], observed: Sequence[ObservedTable]
+) -> Freshness:
+    """Return the freshness of rows that were computed from several sets of snapshots: fresh only if all parts are."""
+    looked = tuple(
+        PartFreshness(part, rest if part.interval is None else _compared(part.base_tables, observed)) for part in parts
+    )
+    stale = [item for item in looked if not item.is_fresh]
+    changes = stale[0].base_tables if stale else looked[0].base_tables
+    if any(not item.part.computed for item in looked):
+        only = Reason(Code.INTERVALS, "rows that are in no refreshed interval were never computed")
+        state = State.NEVER_REFRESHED if all(not item.part.computed for item in looked) else State.STALE
+        return Freshness(state, (only, *_of_stale(stale)), changes, looked)
+    if stale:
+        return Freshness(State.STALE, _of_stale(stale), changes, looked)
+    fresh = Reason(Code.FRESH, "every base table is at the snapshots that the refreshes of these rows read")
+    moved = tuple(dict.fromkeys(change.reason for item in looked for change in item.base_tables if change.reason))
+    return Freshness(State.FRESH, moved[:_MOST_REASONS] or (fresh,), changes, looked)
+
+
+def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
+    """Return the reasons of some stale parts, and the number of the others."""
+    reasons = []
+    for item in [item for item in stale if item.part.computed][:_MOST_REASONS]:
+        rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
+        why = [change.reason for change in item.base_tables if change.reason]
+        reasons += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
+    more = len([item for item in stale if item.part.computed]) - _MOST_REASONS
+    if more > 0:
+        reasons.append(Reason(Code.INTERVALS, f"{more} more intervals are stale"))
+    return tuple(reasons)
+
+
+def _compared(recorded: Sequence[BaseTable], observed: Sequence[ObservedTable]) -> tuple[BaseTableChange, ...]:
+    by_name = {table.identifier: table for table in recorded}
+    return tuple(compare(by_name.get(table.identifier), table) for table in observed)
+
+
+def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableChange:
+    """Return the change of one base table since a refresh recorded it."""
+    old = None if recorded is None or recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
+    name = observed.identifier
+    kind = recorded.type if recorded else Identifier.parse(name).kind.type
+    if observed.error is not None:
+        reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
+        return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)
+    new = observed.head
+    if recorded is None:
+        reason = Reason(Code.BASE_CHANGED, f"{name} was not part of the last refresh; it is at {_shown(new)}")
+        return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=UNKNOWN, reason=reason)
+    uuid = recorded.properties.get(TABLE_UUID)
+    if uuid and observed.table_uuid and uuid != observed.table_uuid:
+        reason = Reason(
+            Code.BASE_RECREATED, f"{name} is not the table that was read (it was dropped and created again)"
+        )
+        other = Range(Kind.RECREATED, size=UNKNOWN_SIZE)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
+    if old == new:
+        return BaseTableChange(name, kind, old, new)
+    return _follow(kind, old, observed, recorded.properties.get(SCHEMA_ID))
+
+
+def _follow(kind: str, old: int | None, observed: ObservedTable, schema_id: str | None) -> BaseTableChange:
+    name, new, table = observed.identifier, observed.head, observed.table
+    same_rows = observed.same_rows
+    commits = between(table, old, new, same_rows=same_rows, old_schema_id=schema_id) if table else UNKNOWN
+    if commits.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
+        reason = _broken_range(name, old, new, table)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=commits, reason=reason)
+    # Unchanged rows read differently with another schema: a dropped and added column is null, a float is a double.
+    changed = commits.kind != Kind.REPLACED or commits.schema_changed
+    change = f"{commits.snapshots} snapshot{'s' if commits.snapshots != 1 else ''} ({_counted(commits.operations)})"
+    if changed:
+        columns = ", and its columns may have changed" if commits.kind == Kind.REPLACED else ""
+        text = f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits)}{columns}"
+        reason = Reason(Code.BASE_CHANGED, text)
+    else:
+        how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without a change of rows"
+        reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
+    return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=commits, reason=reason)
+
+
+def _shown(snapshot: int | None) -> str:
+    return "empty" if snapshot is None else str(snapshot)
+
+
+def _rows(change: Range) -> str:
+    """Return how many rows were added and removed, if known. Copy-on-write commits count copied rows as both."""
+    counts = (("+", change.size.rows_added), ("-", change.size.rows_deleted))
+    counted = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
+    rewrites = change.kind == Kind.REWRITTEN and "overwrite" in dict(change.operations)
+    copies = " (unchanged rows of rewritten files included)" if rewrites else ""
+    return f", {' '.join(counted)} rows{copies}" if counted else ""
+
+
+def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:
+    if table is not None and old is not None and table.find(old) is None:
+        return Reason(Code.SNAPSHOT_EXPIRED, f"{name}: the recorded snapshot {old} has expired; it is at {new} now")
+    if table is not None and new is not None and is_ancestor(table, new, old):
+        return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
+    if table is not None and old is not None and expired_between(table, old, new):
+        return Reason(Code.ROLLED_BACK, f"{name} moved {old} → {new}: the snapshots in between have expired")
+    return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is not an ancestor of {new}")
+
+
+def _definition_reasons(
+    record: RefreshRecord, version_id: int, nested_views: Sequence[NestedViewVersion]
+) -> tuple[Reason, ...]:
+    reasons = []
+    if record.version_id != version_id:
+        text = f"the rows are of view version {record.version_id}, the view is at version {version_id}"
+        reasons.append(Reason(Code.DEFINITION_CHANGED, text))
+    before = {view.identifier: (view.uuid, view.version_id) for view in record.nested_views}
+    now = {view.identifier: (view.uuid, view.version_id) for view in nested_views}
+    reasons += [
+        Reason(
+            Code.NESTED_VIEW_CHANGED,
+            f"the nested view {name} changed: {_version(before, name)} → {_version(now, name)}",
+        )
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    return tuple(reasons)
+
+
+def _version(versions: Mapping[str, tuple[str, int]], name: str) -> str:
+    return f"version {versions[name][1]}" if name in versions else "not there"
+
+
+def _counted(operations: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} {operation}" for operation, count in operations)
+
+
+# ---------------------------------------------- Lag: the time since the first base commit that a view does not contain
+
+
+#: View property: how far the view may be behind, like ``2 h``.
+MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
+
+
+class Readiness(StrEnum):
+    """A view's state for those who wait for it or monitor it."""
+
+    FRESH = "FRESH"
+    #: Stale, but within the tolerated lag.
+    WITHIN_GRACE = "WITHIN_GRACE"
+    STALE = "STALE"
+    #: Never refreshed: it has no rows.
+    NEVER = "NEVER"
+    #: Its rows are those of another definition, or columns that the query names were changed in base tables.
+    INVALID = "INVALID"
+    #: A base table cannot be read.
+    UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def named(cls, word: str) -> Readiness:
+        """Return the member of a name (case is ignored) or of a state such as ``never-refreshed``.
+
+        Raises:
+            ConfigurationError: There is no such member.
+        """
+        found = _WORDS.get(word.lower().replace("_", "-"))
+        if found is None:
+            raise ConfigurationError(f"{word!r} is not one of: {', '.join(cls)}")
+        return found
+
+
+_READINESS = {
+    State.FRESH: Readiness.FRESH,
+    State.STALE: Readiness.STALE,
+    State.NEVER_REFRESHED: Readiness.NEVER,
+    State.DEFINITION_CHANGED: Readiness.INVALID,
+    State.INVALID: Readiness.INVALID,
+    State.UNKNOWN: Readiness.UNKNOWN,
+}
+_WORDS = {str(state): member for state, member in _READINESS.items()} | {
+    str(member).lower().replace("_", "-"): member for member in Readiness
+}
+
+
+class ObservedView(Protocol):
+    """The needed part of an observation; :class:`airflow_mv.core.freshness.observe.Observation` has it."""
+
+    @property
+    def freshness(self) -> Freshness:
+        """The verdict."""
+
+    @property
+    def tables(self) -> tuple[ObservedTable, ...]:
+        """The base tables as they are now."""
+
+    @property
+    def behind(self) -> Lag | None:
+        """The lag through the materialized views that it reads, if that was determined."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLag:
+    """The first commit to a base table that the view does not contain.
+
+    Args:
+        identifier: The table.
+        since: Its time; ``None`` if it is unknown.
+        exact: Whether that is the first one. If not, earlier commits have expired and the lag is a lower bound.
+    """
+
+    identifier: str
+    since: datetime | None
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag of a view.
+
+    Args:
+        state: The state of the view's rows; only stale ones have a lag, that of fresh ones is 0.
+        tables: The base tables that changed since the rows were computed.
+        whole: Whether all rows were computed. If only intervals were, the lag is theirs.
+    """
+
+    state: State
+    tables: tuple[TableLag, ...] = ()
+    whole: bool = True
+
+    @property
+    def since(self) -> datetime | None:
+        """Time of the first commit that the view does not contain, if known."""
+        return min((table.since for table in self.tables if table.since), default=None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is the first one. If not, the lag is a lower bound."""
+        return self.state == State.FRESH or (
+            self.whole and bool(self.tables) and all(table.exact for table in self.tables)
+        )
+
+    def seconds(self, now: datetime | None = None) -> float | None:
+        """Return the lag.
+
+        Args:
+            now: The current time.
+
+        Returns:
+            Seconds, 0 for a fresh view; ``None`` if it is unknown: the view was never refreshed, its rows are of
+            another definition, or a base table cannot be read.
+        """
+        if self.state == State.FRESH:
+            return 0.0
+        since = self.since
+        if self.state != State.STALE or since is None:
+            return None
+        return round(max(0.0, ((now or datetime.now(UTC)) - since).total_seconds()), 3)
+
+
+def lag(view: ObservedView) -> Lag:
+    """Return the lag of a view.
+
+    Args:
+        view: The observation of the view.
+    """
+    if view.behind is not None:
+        return view.behind
+    freshness = view.freshness
+    if freshness.of_rows != State.STALE:
+        return Lag(freshness.of_rows)
+    tables = {table.identifier: table for table in view.tables}
+    parts = [part for part in freshness.parts if part.part.computed]
+    changes = [change for part in parts for change in part.base_tables] if freshness.parts else freshness.base_tables
+    found: dict[str, TableLag] = {}
+    for change in changes:
+        if change.changed:
+            one = table_lag(change, tables[change.identifier])
+            found[one.identifier] = longer(found.get(one.identifier), one)
+    return Lag(State.STALE, tuple(found.values()), whole=len(parts) == len(freshness.parts))
+
+
+def longer(known: TableLag | None, other: TableLag) -> TableLag:
+    """Return the earlier of the first missing commits of two parts of a view."""
+    if known is None:
+        return other
+    since = min((item.since for item in (known, other) if item.since), default=None)
+    return TableLag(other.identifier, since, exact=known.exact and other.exact)
+
+
+def readiness(
+    state: State,
+    behind: Lag,
+    max_staleness: timedelta | None = None,
+    *,
+    foreign: bool = False,
+    now: datetime | None = None,
+) -> Readiness:
+    """Return a view's state, given a tolerated lag.
+
+    Args:
+        state: The view's freshness.
+        behind: The view's lag.
+        max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
+            tolerated.
+        foreign: Whether another writer has written to the storage table: its rows are not of an earlier refresh.
+        now: The time to count to.
+    """
+    found = _READINESS[state]
+    if found != Readiness.STALE or max_staleness is None or foreign:
+        return found
+    seconds = behind.seconds(now)
+    within = behind.exact and seconds is not None and seconds <= max_staleness.total_seconds()
+    return Readiness.WITHIN_GRACE if within else Readiness.STALE
+
+
+def max_staleness_of(text: str | None, *, view: str) -> timedelta | None:
+    """Return a view's freshness SLO from the text of its property, or ``None`` without one.
+
+    Raises:
+        ConfigurationError: The text is not a length of time.
+    """
+    return duration(text, what=f"view {view}, property {MAX_STALENESS_PROPERTY}")
+
+
+def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:
+    """Return the last snapshot, up to this one, that may have changed rows. Compaction does not move it.
+
+    Args:
+        table: The table.
+        snapshot_id: The newest snapshot that counts.
+        same_rows: See :func:`airflow_mv.core.freshness.changes.between`.
+    """
+    kept = list(ancestors(table, snapshot_id))
+    return next((item for item in kept if changes_rows(item, same_rows)), kept[-1] if kept else None)
+
+
+def table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
+    """Return the first commit to a base table that rows of its recorded snapshot do not contain."""
+    table = observed.table
+    if table is None or change.range.kind == Kind.UNKNOWN:
+        return TableLag(change.identifier, None, exact=False)
+    old = None if change.range.kind == Kind.RECREATED else change.recorded
+    missing = snapshots_between(table, old, change.current)
+    if missing:
+        return TableLag(change.identifier, from_ms(_first(missing, observed.same_rows)), exact=True)
+    left = _left(table, old)
+    if left is not None:
+        return TableLag(change.identifier, from_ms(left), exact=True)
+    # The first commit has expired. The oldest retained one is not in the view either.
+    known = [item.timestamp_ms for item in ancestors(table, change.current)]
+    return TableLag(change.identifier, from_ms(min(known, default=table.last_updated_ms)), exact=False)
+
+
+def _first(missing: Sequence[Snapshot], same_rows: Collection[int]) -> int:
+    """Return the time of the first of these commits that may have changed rows."""
+    changing = [item for item in missing if changes_rows(item, same_rows)]
+    return min(item.timestamp_ms for item in changing or missing)
+
+
+def _left(table: TableMetadata, snapshot_id: int | None) -> int | None:
+    """Return when a table that was rolled back, or set to another branch, left a snapshot, from its log."""
+    if snapshot_id is None or table.find(snapshot_id) is None:
+        return None
+    log = table.snapshot_log
+    places = [place for place, entry in enumerate(log) if entry.snapshot_id == snapshot_id]
+    after = log[places[-1] + 1 :] if places else []
+    return after[0].timestamp_ms if after else None
+
+
+#: View property: what a changed column of a base table leads to.
+ON_SCHEMA_CHANGE_PROPERTY = "airflow-mv.on-schema-change"
+
+
+#: ``ignore-unused``: columns that the query does not name do not matter. ``rebuild``: the same, and a refresh has Spark
+#: analyse the query again. ``fail``: every changed column matters, and a refresh is refused.
+OnSchemaChange = Literal["fail", "rebuild", "ignore-unused"]
+
+
+_POLICIES = ("fail", "rebuild", "ignore-unused")
+
+
+def on_schema_change(properties: Mapping[str, str], *, view: str) -> OnSchemaChange:
+    """Return a view's policy for changed columns of base tables.
+
+    Args:
+        properties: The view's.
+        view: For the message.
+
+    Raises:
+        ConfigurationError: The property has another value.
+    """
+    text = properties.get(ON_SCHEMA_CHANGE_PROPERTY, "ignore-unused")
+    if text not in _POLICIES:
+        raise ConfigurationError(
+            f"view {view}, property {ON_SCHEMA_CHANGE_PROPERTY}: {text!r} is not one of: {', '.join(_POLICIES)}"
+        )
+    return cast("OnSchemaChange", text)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derive the SQL of an incremental refresh from a view's SQL. Pure functions: sqlglot in, Spark SQL out.
+
+``IncrementalQuery.analyse`` analyses a query once. Each strategy is a method that returns statements, or the typed
+reason why the strategy is impossible. The caller creates the relations that the statements read, see
+:class:`BaseRelation`.
+"""
+
+from __future__ import annotations
+
+from airflow_mv.core.ivm.ir import Appended as Appended
+from airflow_mv.core.ivm.ir import BaseRelation as BaseRelation
+from airflow_mv.core.ivm.ir import Merged as Merged
+from airflow_mv.core.ivm.ir import Replaced as Replaced
+from airflow_mv.core.ivm.ir import Signed as Signed
+from airflow_mv.core.ivm.pushdown import Comparison as Comparison
+from airflow_mv.core.ivm.query import IncrementalQuery as IncrementalQuery
+from airflow_mv.core.ivm.query import certain_output as certain_output
+from airflow_mv.core.ivm.query import output_of as output_of
+from airflow_mv.core.ivm.query import regenerated_sql as regenerated_sql

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view's query, analysed once, with one method for each strategy of incremental refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from airflow_mv.core.ivm import dialect, ir
+from airflow_mv.core.ivm.append import appended, signed
+from airflow_mv.core.ivm.column_types import CertainColumn, certain_columns, check_left_out, column_types
+from airflow_mv.core.ivm.dialect import read
+from airflow_mv.core.ivm.ir import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
+from airflow_mv.core.ivm.merge import merged, merged_rows
+from airflow_mv.core.ivm.monotone import Monotone
+from airflow_mv.core.ivm.pushdown import Comparison, conditions, filters, origins, pruned, within
+from airflow_mv.core.ivm.render import sql as to_sql
+from airflow_mv.core.ivm.replace_keys import replaced
+from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures, fold
+from airflow_mv.core.ivm.subqueries import aggregated
+from airflow_mv.core.script import WEIGHT
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.core.sql.query import NestedView, ParsedQuery
+
+_Plan = TypeVar("_Plan")
+#: sqlglot raises these for some calls that Spark accepts, when it reads or writes them.
+_FAULTS = (SqlglotError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalQuery:
+    """An analysed query, from which the statements of incremental refreshes are derived."""
+
+    #: The columns that the query reads of each base table, in the table's order.
+    used_columns: Mapping[Identifier, tuple[str, ...]]
+    #: Those columns that the query equates with columns of other relations.
+    joined_columns: Mapping[Identifier, tuple[str, ...]]
+    _tree: ir.Tree
+    _output: tuple[tuple[str, str], ...]
+    _relations: tuple[BaseRelation, ...]
+
+    @classmethod
+    def analyse(
+        cls,
+        query: ParsedQuery,
+        relations: Sequence[BaseRelation],
+        *,
+        output: Sequence[tuple[str, str]],
+        views: Mapping[Identifier, NestedView],
+    ) -> IncrementalQuery | Reason:
+        """Put a query into the normal form of the algebra.
+
+        Args:
+            query: The view's own query.
+            relations: Its base tables, those of nested views too.
+            output: Name and Spark type of each column of the view.
+            views: The nested plain views, as :func:`airflow_mv.core.sql.query.base_tables` finds them.
+        """
+
+        def build() -> IncrementalQuery:
+            resolver = Resolver(relations, views)
+            tree, written = _resolved(resolver, query)
+            if len(written) != len(output):
+                message = f"the query has {len(written)} columns, the view {len(output)}"
+                raise RefusedError(Code.UNREADABLE, message)
+            _check_names(resolver.used_columns(tree), [name for name, _ in output])
+            tree = pruned(ir.named(tree, [name for name, _ in output]))
+            to_sql(tree, pretty=False)  # refuses what sqlglot can parse and not write, for all that is derived from it
+            return cls(
+                used_columns=resolver.used_columns(tree),
+                joined_columns=resolver.joined_columns(tree),
+                _tree=tree,
+                _output=tuple(output),
+                _relations=tuple(relations),
+            )
+
+        return _unless_refused(build)
+
+    def gives_columns_of(self, other: IncrementalQuery, *, cast: Collection[int] = ()) -> bool:
+        """Whether the first columns of this query are all columns of another one, in the same rows.
+
+        The answer follows from the normal forms: they differ in further columns only. ``False`` if they differ in
+        anything else.
+
+        Args:
+            other: A query of the same base tables.
+            cast: Positions of columns that are one call, whose argument this query casts.
+        """
+        mine, its = self._tree, other._tree
+        if not isinstance(mine, ir.Block) or not isinstance(its, ir.Block) or mine.distinct:
+            return mine == its
+        kept = mine.outputs[: len(its.outputs)]
+        outputs = tuple(_without_cast(item) if at in cast else item for at, item in enumerate(kept))
+        return replace(mine, outputs=outputs) == its
+
+    @property
+    def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
+        """The comparisons that relevant rows of each base table satisfy; see :func:`pushdown.filters`."""
+        found = filters(self._tree)
+        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    def filters_within(
+        self, column: str, start: str, end: str, kind: str
+    ) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
+        """Return :attr:`filters` of the query for the rows of an interval; see :func:`pushdown.within`."""
+        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
+        found = filters(within(self._tree, position, start, end, kind))
+        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    def origins(self, column: str) -> Sequence[tuple[Identifier, Monotone]] | None:
+        """Return where a column's values come from; see :func:`pushdown.origins`."""
+        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
+        found, tables = origins(self._tree, position), {item.name: item.identifier for item in self._relations}
+        return None if found is None else [(tables[name], value) for name, value in found]
+
+    @property
+    def conditions(self) -> Mapping[Identifier, str]:
+        """The conditions that relevant rows of some base tables satisfy, as SQL; see :func:`pushdown.conditions`."""
+        found = conditions(self._tree)
+        return {item.identifier: found[item.name] for item in self._relations if item.name in found}
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether its rows are groups: then :meth:`merge` applies, otherwise :meth:`merge_rows`."""
+        return isinstance(self._tree, ir.Block) and aggregated(self._tree)
+
+    @property
+    def is_one_row(self) -> bool:
+        """Whether it aggregates all rows to one."""
+        return isinstance(self._tree, ir.Block) and aggregated(self._tree) and self._tree.grouping is None
+
+    @property
+    def output(self) -> tuple[tuple[str, str], ...]:
+        """Name and Spark type of each column of the view."""
+        return self._output
+
+    def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Reason:
+        """Strategy A (append): rows were only added, and all operators are linear.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+            consolidated: Whether a row of a change table may stand for several copies (``__w`` > 1).
+        """
+        return _unless_refused(
+            lambda: appended(self._tree, self._relations, consolidated=consolidated, broadcast=broadcast)
+        )
+
+    def signed(self, *, broadcast: bool = False) -> Signed | Reason:
+        """The change of the result as a signed bag, through operators that are linear.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
+
+    def merge(
+        self, *, broadcast: bool = False, without_nulls: Mapping[Identifier, frozenset[str]] | None = None
+    ) -> Merged | Reason:
+        """Strategy B (merge): aggregates that follow from the stored row and the change.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+            without_nulls: Further columns of base tables that have a value in each row, before and after the change.
+        """
+        known = without_nulls or {}
+        relations = [
+            replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self._relations
+        ]
+        return _unless_refused(lambda: merged(self._tree, self._output, relations, broadcast=broadcast))
+
+    def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
+        """Strategy B for rows: combine the stored copies of each changed row value with the change.
+
+        Possible if :meth:`signed` is. All columns are keys, and ``signed`` has the additional column ``__w``.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: merged_rows(self._tree, self._output, broadcast=broadcast))
+
+    def replace_keys(self, *, broadcast: bool = False) -> Replaced | Reason:
+        """Strategy C: the keys of all rows that may have changed.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
+
+
+def _without_cast(output: ir.Output) -> ir.Output:
+    value = output.value.copy()
+    if isinstance(value.this, exp.Cast):
+        value.set("this", value.this.this)
+    return replace(output, value=value)
+
+
+def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:
+    """Refuse a column with the name of the weight column."""
+    for owner, names in (*((str(table), columns) for table, columns in used.items()), ("the view", output)):
+        if any(fold(name) == WEIGHT for name in names):
+            message = f"a column of {owner} is called {WEIGHT}, a name that the generated statements use"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+
+
+def output_of(
+    query: ParsedQuery, relations: Sequence[BaseRelation], views: Mapping[Identifier, NestedView]
+) -> tuple[tuple[str, str | None], ...] | Reason:
+    """Return the name of each column of a query, and the Spark type where it is certain without Spark.
+
+    Args:
+        query: The query.
+        relations: Its base tables, those of nested views too.
+        views: The nested plain views.
+
+    Returns:
+        The columns; or why the query cannot be analysed.
+    """
+
+    def build() -> tuple[tuple[str, str | None], ...]:
+        tree, _ = _resolved(Resolver(relations, views), query)
+        return tuple(zip(ir.names(tree), column_types(tree), strict=True))
+
+    return _unless_refused(build)
+
+
+def certain_output(
+    query: ParsedQuery,
+    relations: Sequence[BaseRelation],
+    views: Mapping[Identifier, NestedView],
+    names: Sequence[str] | None = None,
+) -> tuple[tuple[CertainColumn, Identifier | None], ...] | Reason:
+    """Return the columns of a query, each with the base table that its ``origin`` is in, if Spark surely agrees.
+
+    Args:
+        query: The query.
+        relations: Its base tables, those of nested views too.
+        views: The nested plain views.
+        names: The names of its columns; by default the query's own.
+
+    Returns:
+        The columns; or what is not certain without Spark.
+    """
+
+    def build() -> tuple[tuple[CertainColumn, Identifier | None], ...]:
+        for each in (query, *(view.query for view in views.values())):
+            check_left_out(each.tree)
+        resolver = Resolver(relations, views)
+        tree, written = _resolved(resolver, query)
+        if names is not None and len(names) != len(written):
+            raise RefusedError(
+                Code.UNREADABLE, f"the query has {len(written)} columns, and there are {len(names)} names"
+            )
+        found = certain_columns(tree, tuple(written if names is None else names))
+        return tuple((item, resolver.tables[item.origin[0]] if item.origin else None) for item in found)
+
+    return _unless_refused(build)
+
+
+def _resolved(resolver: Resolver, query: ParsedQuery) -> Resolved:
+    tree, written = resolver.query(read(query), Environment(query.default_catalog, query.default_namespace, {}), None)
+    ir.rewrite(tree, _without_captures)
+    return tree, written
+
+
+def _without_captures(expression: exp.Expr) -> exp.Expr:
+    check_captures(expression)
+    return expression
+
+
+def regenerated_sql(sql: str) -> str | Reason:
+    """Return the regenerated SQL of a query, as the statements of an incremental refresh contain it.
+
+    Args:
+        sql: The query's text; it may have snapshots.
+    """
+    return _unless_refused(lambda: dialect.regenerate(sql))
+
+
+def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
+    try:
+        return build()
+    except RefusedError as error:
+        return error.reason
+    except RecursionError:
+        return Reason(Code.TOO_LARGE, "the query is nested too deeply")
+    except _FAULTS as error:
+        return Reason(Code.UNREADABLE, f"sqlglot cannot parse and regenerate the query ({error!r})")

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check a view's query as Spark has analysed it: it reads its base tables at their snapshots, and nothing else.
+
+Its types must still be those of the view's columns.
+
+A refresh records the snapshots of the tables that the query's text names. A SQL function (``CREATE FUNCTION …
+RETURN …``) may read another table, and may be replaced by another definition, which no snapshot records. Therefore
+views must not call SQL functions. Spark expands functions when it analyses the query, so the analysed plan shows
+everything that is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from itertools import zip_longest
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.delta_lake import table_of
+from airflow_mv.core.script import METADATA_COLUMNS, Script
+from airflow_mv.errors import InvalidQueryError
+from airflow_mv.quoting import quote
+
+#: Settings with which a plan's text is complete.
+_WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
+_PART = "`(?:[^`]|``)+`"
+#: Leaf nodes of a plan that do not read a table.
+_CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"})
+_TABLE = "DataSourceV2Relation"
+#: Delta's extension replaces its relation by one of the first version of Spark's API.
+_FILES = "LogicalRelation"
+#: The key of a column's metadata by which Spark marks a metadata column.
+_METADATA_COLUMN = "__metadata_col"
+#: What a SQL function that gives a table leaves in the analysed plan. It has no tree pattern.
+_FUNCTION_NODE = "SQLFunctionNode"
+_ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==")
+_TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[(.*)\] (.+)$")
+#: A metadata column among the columns of a table. Iceberg reads no table that has a column of such a name itself.
+_METADATA_IN_TEXT = re.compile(rf"(?:^|, )({'|'.join(sorted(METADATA_COLUMNS))})#\d+L?(?=,|$)")
+_OTHER_IN_TEXT = re.compile(r"(?m)^[ :+-]*(Relation(?!V2)|HiveTableRelation|LogicalRDD|InMemoryRelation)\b.*$")
+_VARIABLE = re.compile(r"variablereference\(([^=)]+)=")
+#: Text that may be a call of a function by its full name.
+_CALL = re.compile(rf"(?<![\w`.])((?:(?:{_PART}|\w+)\s*\.\s*)*(?:{_PART}|\w+))\s*\(")
+_FUNCTION_IN_TEXT = re.compile(rf"(?m)^[ :+-]*{_FUNCTION_NODE} ")
+_SQL_FUNCTION = "sqlFunction."
+#: Frequent functions of Spark. No SQL function can take their names, so the server is not asked about them.
+_FREQUENT = """
+    abs and any_value approx_count_distinct array array_agg avg bool_and bool_or cast ceil coalesce collect_list
+    collect_set concat concat_ws contains count count_if date date_add date_diff date_format date_sub date_trunc day
+    dayofweek dense_rank explode first floor from_json get_json_object greatest grouping hash hour if ifnull in
+    isnotnull isnull lag last lead least length like lower lpad ltrim map max max_by md5 min min_by minute mod month
+    named_struct not nullif nvl or percentile power quarter rank regexp_extract regexp_replace replace round
+    row_number rpad rtrim second sha2 size split sqrt stddev string struct substr substring sum timestamp to_date
+    to_timestamp trim trunc try_divide unix_timestamp upper variance weekofyear when xxhash64 year
+"""
+BUILT_IN = frozenset(_FREQUENT.split())
+_CURE = "a refresh reads the tables that the query names at the snapshots that it records, and nothing else"
+
+_PLAIN = re.compile(r"[a-z_]+(\(\d+,\d+\))?")
+#: Lines of types. Each type can hold all values of the types before it in its line.
+_LINES = (
+    (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
+    (T.FloatType, T.DoubleType),
+)
+
+#: A table's quoted name, and the snapshot that is read.
+_TableSnapshot = tuple[str, str | None]
+
+
+def check_reads(context: JobContext, sql: str) -> DataFrame:
+    """Analyse a query and check what it reads.
+
+    Args:
+        context: The context of the run.
+        sql: The query. It may read what the run's script lists.
+
+    Returns:
+        The query as a frame; it has not run.
+
+    Raises:
+        InvalidQueryError: It calls a SQL function, or reads a session variable, a metadata column or anything else than
+            these tables at their snapshots.
+    """
+    frame = context.analysed(sql)
+    if context.jvm is None:
+        _check_text(context, sql, frame)
+        return frame
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    patterns = context.java("org.apache.spark.sql.catalyst.trees.TreePattern")
+    nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
+    if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
+        raise _function(next(_sql_functions(context, sql), "(its name is not known)"))
+    # Spark 4.0 has no tree pattern for variables, so its whole text is searched.
+    if context.is_spark_4_0 or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
+        with whole_text(context):
+            _check_variables(str(plan.toString()))
+    _check_leaves(context, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
+    _check_metadata_columns(sql, [node for node, kind in nodes if kind in (_TABLE, _FILES)])
+    return frame
+
+
+def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
+    allowed = {(read.table, _text(read.snapshot)) for read in context.reads}
+    for leaf, kind in leaves:
+        if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
+            found = _table(leaf, travels=not context.is_spark_4_0)
+            if found not in allowed:
+                raise _foreign(found[0], {name for name, _ in allowed})
+        elif kind == _FILES and (version := table_of(leaf, context.reads)) is not None:
+            if version not in allowed:
+                raise _foreign(version[0], {name for name, _ in allowed})
+        elif kind not in _CONSTANT:
+            raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
+
+
+def _check_metadata_columns(sql: str, tables: list[Any]) -> None:
+    """Refuse a query that reads a metadata column. Spark then adds all of them to the table's columns, at the end."""
+    for table in tables:
+        output = table.output()
+        if output.isEmpty() or not output.last().metadata().contains(_METADATA_COLUMN):
+            continue
+        added = (item for item in _each(output) if item.metadata().contains(_METADATA_COLUMN))
+        raise _metadata_column([str(item.name()) for item in added], sql)
+
+
+def _metadata_column(names: Iterable[str], sql: str) -> InvalidQueryError:
+    written = [name for name in names if re.search(rf"(?i)\b{re.escape(name)}\b", sql)]
+    return InvalidQueryError(
+        f"the query reads a metadata column of a table ({', '.join(written) or 'its name is not known'}), whose values "
+        "compaction changes while the rows stay the same: remove it"
+    )
+
+
+def whole_text(context: JobContext) -> AbstractContextManager[None]:
+    """Make Spark write complete texts of plans."""
+    return context.settings(_WHOLE_TEXT)
+
+
+def _text(snapshot: int | None) -> str | None:
+    return None if snapshot is None else str(snapshot)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Yield the nodes of a plan and of its subqueries. Their text would be long where a query has many columns."""
+    waiting = [plan, *_each(plan.subqueriesAll())]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += _each(node.children())
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def _table(leaf: Any, *, travels: bool) -> _TableSnapshot:
+    """Return the table of a plan's leaf.
+
+    Args:
+        leaf: The leaf.
+        travels: Whether Spark keeps the version that the query names. In Spark 4.0 only Iceberg's table has it.
+    """
+    identifier = leaf.identifier().get()
+    name = ".".join(
+        quote(str(part)) for part in (leaf.catalog().get().name(), *identifier.namespace(), identifier.name())
+    )
+    if not travels:
+        return name, _text(leaf.table().snapshotId())
+    travel = leaf.timeTravelSpec()
+    version = re.fullmatch(r"VERSION AS OF '(\d+)'", str(travel.get())) if travel.isDefined() else None
+    return name, version[1] if version else None
+
+
+def _sql_functions(context: JobContext, sql: str) -> Iterator[str]:
+    """Yield the SQL functions that a query calls, temporary ones too."""
+    names = dict.fromkeys(".".join(re.findall(rf"{_PART}|\w+", found[1])) for found in _CALL.finditer(sql))
+    for name in names:
+        if name.strip("`").lower() in BUILT_IN:
+            continue
+        with suppress(Exception):  # a word before a parenthesis, or a catalog that lists no functions
+            if str(context.spark.catalog.getFunction(name).className) == _SQL_FUNCTION:
+                yield f"{name.replace('`', '')}()"
+
+
+def _check_text(context: JobContext, sql: str, frame: DataFrame) -> None:
+    """Check the text of the analysed plan. Over Connect only the text is available."""
+    for function in _sql_functions(context, sql):
+        raise _function(function)
+    with whole_text(context):
+        # With the limit, Spark does not plan the reading of the tables; the analysed plan has all of them.
+        explained = context.explained(frame.limit(0))
+    found = _ANALYSED.search(explained)
+    text = found[1] if found else explained
+    if _FUNCTION_IN_TEXT.search(text):
+        raise _function("(its name is not known)")
+    _check_variables(text)
+    allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in context.reads}
+    for columns, read in _TABLE_IN_TEXT.findall(text):
+        if added := _METADATA_IN_TEXT.findall(columns):
+            raise _metadata_column(added, sql)
+        name, _, snapshot = str(read).partition(" VERSION AS OF ")
+        if (name, snapshot.strip("'") or None) not in allowed:
+            raise _foreign(name, {name for name, _ in allowed})
+    if other := _OTHER_IN_TEXT.search(text):
+        raise _foreign(" ".join(other[0].split())[:100], set())
+
+
+def _unquoted(name: str) -> str:
+    return ".".join(part[1:-1].replace("``", "`") for part in re.findall(_PART, name))
+
+
+def _foreign(name: str, tables: set[str]) -> InvalidQueryError:
+    shown = _unquoted(name) if name.startswith("`") else name
+    how = "at another snapshot than the refresh does" if name in tables else "which is none of its base tables"
+    return InvalidQueryError(f"the query reads {shown}, {how}: {_CURE}")
+
+
+def _function(name: str) -> InvalidQueryError:
+    return InvalidQueryError(
+        f"the query calls the SQL function {name}, which may be created again with another definition without any "
+        "sign that the view is stale. Write its definition into the query itself"
+    )
+
+
+def _check_variables(plan: str) -> None:
+    """Refuse the text of a plan that reads a session variable."""
+    if found := _VARIABLE.search(plan):
+        raise InvalidQueryError(
+            f"the query reads the session variable {found[1]}, which the session of a refresh does not have: write the "
+            "value"
+        )
+
+
+def check_types(context: JobContext, script: Script) -> None:
+    """Refuse a query whose column types no longer fit the view's columns.
+
+    Spark would convert the values, and lose digits or fail on the first value that is too large.
+
+    Args:
+        context: The context of the run.
+        script: The script with the query and the types, bound to the run.
+
+    Raises:
+        InvalidQueryError: Names the columns and the types.
+    """
+    found = context.analysed(script.query).schema
+    if [_plain(kind) for _, kind in script.types] == [kind.simpleString() for kind in _kinds(found)]:
+        return
+    wanted = context.query("SELECT " + ", ".join(f"CAST(NULL AS {kind}) AS `c`" for _, kind in script.types)).schema
+    changed = [
+        f"the query's type of column {name} changed from {want.simpleString()} to {have.simpleString()}"
+        for (name, _), want, have in zip(script.types, _kinds(wanted), _kinds(found), strict=False)
+        if not _holds(want, have)
+    ]
+    if len(found.fields) != len(script.types):
+        changed = [f"the query has {len(found.fields)} columns, and the view has {len(script.types)}"]
+    if changed:
+        advice = f"replace the view (airflow-mv create {script.view} --replace, with the same query)"
+        raise InvalidQueryError(f"{'; '.join(changed)}: {advice}")
+
+
+def _plain(kind: str) -> str | None:
+    """Return a type's text as Spark writes it; ``None`` for a type with parts, which Spark has to parse."""
+    text = kind.replace(" ", "").lower()
+    return text if _PLAIN.fullmatch(text) else None
+
+
+def _kinds(schema: T.StructType) -> list[T.DataType]:
+    return [field.dataType for field in schema.fields]
+
+
+def _holds(want: T.DataType, have: T.DataType) -> bool:
+    """Whether a column of one type can hold each value of another type exactly."""
+    if isinstance(want, T.StructType) and isinstance(have, T.StructType):
+        pairs = zip_longest(want.fields, have.fields)
+        return all(a and b and a.name == b.name and _holds(a.dataType, b.dataType) for a, b in pairs)
+    if isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
+        return _holds(want.elementType, have.elementType)
+    if isinstance(want, T.MapType) and isinstance(have, T.MapType):
+        return _holds(want.keyType, have.keyType) and _holds(want.valueType, have.valueType)
+    if isinstance(want, T.DecimalType) and isinstance(have, T.DecimalType):
+        whole = want.precision - want.scale >= have.precision - have.scale
+        return whole and want.scale >= have.scale
+    for line in _LINES:
+        if type(want) in line and type(have) in line:
+            return line.index(type(want)) >= line.index(type(have))
+    return want.typeName() == have.typeName() or (isinstance(want, T.StringType) and isinstance(have, T.StringType))

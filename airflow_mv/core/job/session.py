@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a Spark session: the active one of the process, a local one, one of a cluster, or one over Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.util import inheritable_thread_target
+
+from airflow_mv.core.job.submit import (
+    JARS_VARIABLE,
+    OLDEST_JAVA,
+    collector,
+    jar_confs,
+    log4j_properties,
+    scratch_folder,
+    spark_defaults,
+    write_properties,
+)
+from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.redaction import hide, passwords_in, shortened
+
+#: The prefix of catalog settings.
+CATALOG = "spark.sql.catalog."
+_NAME = "airflow-mv"
+_DELTA = "DeltaSparkSessionExtension"
+T = TypeVar("T")
+#: How long a program that a signal ends waits for the end of its Spark statement.
+STOP_SECONDS = 20.0
+_STOP_LOOK_SECONDS = 0.25
+
+
+def open_session(
+    confs: Mapping[str, str],
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    report: Callable[[str], None] = print,
+) -> SparkSession:
+    """Return a session that knows the catalogs in ``confs``.
+
+    An active session of this process is reused, and missing catalogs are added to it. No setting becomes a process
+    argument: a new session reads them from a file that only this user can read.
+
+    Args:
+        confs: Spark settings, secret ones too.
+        master: A Spark master; by default ``local[*]``.
+        remote: A Spark Connect URL (``sc://…``) instead.
+        report: Called with messages about slow steps.
+
+    Raises:
+        ConfigurationError: If Java is missing or too old, or the session lacks Iceberg.
+        JobError: If the Spark Connect server or the master does not respond.
+    """
+    if remote is not None:
+        return with_catalogs(_connect(remote), confs)
+    active = active_session()
+    if active is not None:
+        return with_catalogs(active, confs)
+    check_java()
+    local = (master or "local[*]").startswith("local")
+    settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": _NAME}
+    settings |= jar_confs(settings)
+    if settings.get("spark.jars.packages"):
+        report(f"fetching {settings['spark.jars.packages']} (once; {JARS_VARIABLE} names a folder of jars instead)")
+    return _start(settings)
+
+
+# ------------------------------------------------------------------------------- a session of others
+
+
+def active_session() -> SparkSession | None:
+    """Return the process's session, if it has one, even in a thread that did not open it."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        return session
+    try:
+        from pyspark.core.context import SparkContext
+    except ImportError:  # only the Connect client is installed
+        return None
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+
+
+@contextmanager
+def made_active(spark: SparkSession) -> Iterator[None]:
+    """Make a classic session this thread's active one for a while. Iceberg reads settings and catalogs from it.
+
+    A thread starts without an active session, and ``spark.newSession()`` leaves the older session active.
+
+    Args:
+        spark: A session, classic or Connect.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event) -> T:
+    """Do work with a session in another thread, so that no signal handler raises within a call of the session.
+
+    py4j keeps the connection of a thread in which a handler has raised. The next call there, which may be part of a
+    cleanup, takes the answer to the interrupted call for its own: a ``bool`` where a Java method was expected.
+
+    Args:
+        spark: A session, classic or Connect.
+        work: The work.
+        stopped: Set when a handler has raised: the work must not begin another statement.
+
+    Returns:
+        What the work returns. What a handler raises in this thread is raised after the work's statement was cancelled
+        and the work has ended, but :data:`STOP_SECONDS` later at the latest.
+    """
+    classic = getattr(spark, "_jvm", None) is not None
+    tagged: Any = spark.sparkContext if classic else spark
+    add, cancel = (tagged.addJobTag, tagged.cancelJobsWithTag) if classic else (tagged.addTag, tagged.interruptTag)
+    tag, result = f"airflow-mv-{uuid.uuid4().hex}", Future[T]()
+
+    def act() -> None:
+        with suppress(Exception):  # a platform may forbid it, and a run never fails because of it
+            add(tag)
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (the caller raises it)
+            result.set_exception(error)
+
+    inheriting = inheritable_thread_target(spark)(act) if classic else act
+    thread = Thread(target=copy_context().run, args=(inheriting,), daemon=True)
+    thread.start()
+    try:
+        return result.result()
+    except BaseException:
+        stopped.set()
+        until = time.monotonic() + STOP_SECONDS
+        while not result.done() and time.monotonic() < until:  # the work may be between two statements
+            with suppress(Exception):
+                cancel(tag)
+            thread.join(_STOP_LOOK_SECONDS)
+        raise
+
+
+def _connect(remote: str) -> SparkSession:
+    address = urlsplit(remote.partition(";")[0])  # a token may follow
+    host, port = address.hostname or "", address.port or 15002
+    if address.scheme != "sc" or not host:
+        raise ConfigurationError("a Spark Connect URL looks like sc://host:15002/;token=…")
+    try:
+        socket.create_connection((host, port), timeout=10).close()  # gRPC itself retries for minutes
+    except OSError as error:
+        raise JobError(f"the Spark Connect server {host}:{port} does not respond: {error}") from error
+    try:
+        return SparkSession.builder.remote(remote).appName(_NAME).getOrCreate()
+    except PySparkException as error:
+        if error.getCondition() != "SESSION_ALREADY_EXIST":
+            raise
+        raise ConfigurationError(
+            f"this process has a classic Spark session: it cannot open one to {host}:{port} beside it"
+        ) from error
+
+
+def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:
+    """Add the catalogs in ``confs`` that a session lacks; those that it has stay as they are.
+
+    Raises:
+        ConfigurationError: The session was started without Iceberg.
+    """
+    if "IcebergSparkSessionExtensions" not in str(spark.conf.get("spark.sql.extensions", "")):
+        raise ConfigurationError(
+            "the Spark session was started without Iceberg: start it with the setting spark.sql.extensions="
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and the Iceberg runtime's jar"
+        )
+    names = {key: key.removeprefix(CATALOG).partition(".")[0] for key in confs if key.startswith(CATALOG)}
+    if _DELTA not in str(spark.conf.get("spark.sql.extensions", "")):
+        names.pop(f"{CATALOG}spark_catalog", None)  # its class is missing; a job that needs it says so
+    # A catalog that the session's owner has configured is kept: two partial configurations must not be mixed.
+    known = {name for name in set(names.values()) if spark.conf.get(f"{CATALOG}{name}", None) is not None}
+    for key, name in names.items():
+        if name not in known:
+            spark.conf.set(key, confs[key])
+    return spark
+
+
+def settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
+    """Return the session's settings whose names begin with a prefix, without it.
+
+    Args:
+        spark: A session, classic or Connect.
+        prefix: The prefix.
+    """
+    if getattr(spark, "_jvm", None) is None:
+        found = dict(spark.conf.getAll)
+    else:
+        # A single call: reading each setting separately ends with an exception that takes 40 ms to translate.
+        text = spark.conf._jconf.getAll().mkString("\0")
+        found = dict(item.split(" -> ", 1) for item in text.split("\0") if item)
+    return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+
+
+def hide_secrets(spark: SparkSession) -> None:
+    """Redact in messages the values of a classic session's settings that Spark itself redacts."""
+    confs = dict(spark.sparkContext.getConf().getAll())
+    pattern = re.compile(confs.get("spark.redaction.regex") or "(?i)secret|password|token|access[.]?key")
+    hide(value for key, value in confs.items() if pattern.search(key) and not key.endswith("uri"))
+    hide(password for value in confs.values() for password in passwords_in(value))
+
+
+# ---------------------------------------------------------------------------------- a session of ours
+
+
+def check_java() -> None:
+    """Check that there is a Java that Spark runs on.
+
+    Raises:
+        ConfigurationError: If there is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = f"Install Java {OLDEST_JAVA} or newer (a full one) and let JAVA_HOME name its folder."
+    if java is None:
+        raise ConfigurationError(f"Spark needs Java, and there is none on the PATH. {advice}")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(f"Spark needs Java, and {java} does not run: {error}. {advice}") from error
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version and int(version[1]) < OLDEST_JAVA:
+        raise ConfigurationError(f"{java} is Java {version[1]}: too old for Spark. {advice}")
+
+
+def _defaults(*, local: bool) -> dict[str, str]:
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        # Spark keeps 1,000 queries and 100,000 tasks in memory for its UI, even if the UI is off.
+        # A step's jobs and stages have to be there when it ends: see ExecutorTime in job/context.py.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "200",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
+    if not local:
+        return quiet
+    return {
+        **quiet,
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _start(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.core.context import SparkContext
+
+    kept: dict[str, Any] = {key: value for key, value in settings.items() if value != ""}
+    try:
+        if SparkContext._gateway is not None:  # a JVM that is running already takes no more arguments
+            return SparkSession.builder.config(map=kept).getOrCreate()
+        with scratch_folder() as folder, _submit_arguments(folder, kept):
+            return SparkSession.builder.getOrCreate()
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+        raise JobError(f"Spark did not start: {shortened(' '.join(lines), 500)}") from error
+
+
+@contextmanager
+def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
+    """Pass the settings in a file: PySpark would make each one an argument of Java, visible in the process list."""
+    if "spark.driver.extraJavaOptions" not in settings:
+        log4j = folder / "log4j2.properties"
+        log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))
+        options = [f"-Dlog4j2.configurationFile={log4j}", "-Dderby.stream.error.file=/dev/null"]
+        if settings["spark.master"].startswith("local"):
+            options += collector(os.environ, *settings.values(), _users_settings())
+        settings = {**settings, "spark.driver.extraJavaOptions": " ".join(options)}
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    arguments = f"--properties-file {write_properties(folder, settings)} --load-spark-defaults"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _users_settings() -> str:
+    """Return the text of the user's ``spark-defaults.conf``, which Spark reads beside our settings."""
+    import pyspark
+
+    path = spark_defaults(os.environ, Path(pyspark.__file__).parent)
+    return path.read_text(encoding="latin-1") if path.is_file() else ""
+
+
+@contextmanager
+def temporary_settings(
+    spark: SparkSession, wanted: Mapping[str, str], known: Mapping[str, str | None] | None = None
+) -> Iterator[None]:
+    """Set settings of a session, and restore the earlier values afterwards.
+
+    Args:
+        spark: A session, classic or Connect.
+        wanted: The settings.
+        known: Their earlier values, ``None`` for one that is not set. By default they are asked for.
+    """
+    before = present_settings(spark, wanted) if known is None else {key: known[key] for key in wanted}
+    try:
+        _set(spark, wanted)
+        yield
+    finally:
+        with suppress(Exception):  # a dead session has no settings to restore
+            _set(spark, before)
+
+
+def present_settings(spark: SparkSession, keys: Collection[str]) -> dict[str, str | None]:
+    """Return settings of a session, ``None`` for one that is not set; over Spark Connect with one request."""
+    if getattr(spark, "_jvm", None) is not None:
+        return {key: spark.conf.get(key, None) for key in keys}
+    session: Any = spark
+    found = session.client.get_config_with_defaults(*((key, None) for key in keys)) if keys else ()
+    return dict(zip(keys, found, strict=True))
+
+
+def _set(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    """Set settings of a session, or unset those that are ``None``; over Spark Connect with a request for each kind."""
+    if getattr(spark, "_jvm", None) is not None:
+        for key, value in values.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+        return
+    from pyspark.sql.connect.proto import ConfigRequest, KeyValue  # a classic session may be without gRPC
+
+    session: Any = spark
+    pairs = [KeyValue(key=key, value=value) for key, value in values.items() if value is not None]
+    keys = [key for key, value in values.items() if value is None]
+    if pairs:
+        session.client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
+    if keys:
+        session.client.config(ConfigRequest.Operation(unset=ConfigRequest.Unset(keys=keys)))

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a storage layout for staging and publication, and what all layouts share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from airflow_mv.core.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.sql import Entry
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.publish.refresh import Attempt, PlannedRefresh, Staged
+from airflow_mv.core.publish.removal import drop_entry
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.core.spec.view import ViewMetadata, stored_elsewhere
+from airflow_mv.errors import InvalidMetadataError
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedMetadata:
+    """A changed storage table.
+
+    Args:
+        document: Its metadata, as the next metadata file.
+        properties: Table properties to set besides.
+    """
+
+    document: dict[str, Any]
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+#: The rows of a view and its storage table in a SQL catalog.
+Entries = dict[Identifier, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Unconverted:
+    """A view that gets another layout.
+
+    Args:
+        view: The view in its present layout.
+        storage: Its storage table, which has rows.
+        document: The storage table's metadata without what belongs to the present layout, from
+            :meth:`StorageLayout.released`.
+        now_ms: The current time.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    document: dict[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A view in another layout, as it was written.
+
+    Args:
+        entries: Its rows in the catalog.
+        files: The metadata files that were written for it.
+    """
+
+    entries: Entries
+    files: tuple[str, ...]
+
+
+class StorageEdit(Protocol):
+    """A change of a storage table without a refresh, in the two forms in which it can be sent."""
+
+    def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
+        """Change the decoded metadata file of a storage table."""
+
+    def table_change(self, storage: LoadedStorage) -> TableChange:
+        """Return the table commit that makes the change."""
+
+
+class EditAttempt(ABC):
+    """How an edit of a storage table is sent, perhaps several times."""
+
+    @abstractmethod
+    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Write what is missing and send the edit; see :meth:`airflow_mv.core.publish.protocol.Change.send`."""
+
+    @abstractmethod
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether a copy of what was sent last may be applied yet."""
+
+    @abstractmethod
+    def has_landed(self, storage: LoadedStorage) -> bool:
+        """Whether a file that only this attempt wrote was published. Otherwise the edit is known by what it leaves."""
+
+    @abstractmethod
+    def clean_up(self) -> None:
+        """Delete what was written, when no copy can be applied any more."""
+
+
+class StorageLayout(ABC):
+    """How a layout's refreshes are staged and published. :mod:`airflow_mv.core.publish.layouts` lists all."""
+
+    name: ClassVar[Layout]
+
+    @abstractmethod
+    def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
+        """Return the attempt that publishes a staged refresh."""
+
+    @abstractmethod
+    def staged_before(
+        self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
+    ) -> Iterator[Outcome]:
+        """Yield the outcomes of earlier tries of a refresh that were staged completely and can still be published.
+
+        Args:
+            catalog: Where the view is.
+            plan: The refresh.
+            script: Its script.
+        """
+
+    @abstractmethod
+    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that sends a change without a refresh, such as an expiry."""
+
+    @abstractmethod
+    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that sends the next metadata file itself, for what no table commit can change.
+
+        The catalog must have rows, see :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.has_rows`.
+        """
+
+    def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        """Remove a view from the catalog, before its storage table.
+
+        Args:
+            catalog: Where the view is.
+            view: The view.
+            effects: Clock, sleep and jitter.
+
+        Raises:
+            CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+        """
+        drop_entry(catalog, view, effects)
+
+    def purge_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        """Remove a view whose files are deleted next, and also a table that was not made for it."""
+        self.drop_view(catalog, view, effects)
+
+    @abstractmethod
+    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
+        """Return the rows of a view and its storage table in a SQL catalog."""
+
+    @abstractmethod
+    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a storage table's metadata without the properties, tags and branches of this layout.
+
+        Args:
+            storage: The storage table.
+            document: Its decoded metadata file; not changed.
+        """
+
+    @abstractmethod
+    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
+        """Write a view of another layout in this layout. The files have no effect until the rows name them.
+
+        Args:
+            catalog: A SQL catalog.
+            source: The view.
+        """
+
+    @abstractmethod
+    def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
+        """Remove a view's storage table from the catalog.
+
+        Args:
+            catalog: Where the view is or was.
+            view: The view.
+            force: Remove a table whose metadata is lost, too.
+
+        Returns:
+            What is left in the catalog, and why; ``None`` if nothing is.
+        """
+
+
+def without(
+    document: dict[str, Any], properties: Collection[str], refs: Callable[[str], bool] = lambda _: False
+) -> dict[str, Any]:
+    """Return a table's metadata without some properties, branches and tags.
+
+    Args:
+        document: A decoded metadata file; not changed.
+        properties: Names of properties.
+        refs: Whether a branch or tag is left out.
+    """
+    kept = {key: value for key, value in document.get("properties", {}).items() if key not in properties}
+    names = {name: ref for name, ref in document.get("refs", {}).items() if not refs(name)}
+    return {**document, "properties": kept, **({"refs": names} if "refs" in document else {})}
+
+
+def moved_view(catalog: MaterializedViewCatalog, source: Unconverted) -> ViewMetadata:
+    """Return a view's metadata for a metadata file of its own, without the name of a storage table.
+
+    The view keeps its folder. If the storage table has used it for itself, the view gets a new one: another program may
+    delete unknown files from a table's folder.
+
+    Args:
+        catalog: Where the view is.
+        source: The view.
+    """
+    view = source.view
+    document, own = view.metadata.document(), view.metadata.location
+    if lies_in(own, (source.storage.table.location,)):
+        document["location"] = catalog.new_location(view.identifier)
+    dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+    document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
+    return stored_elsewhere(ViewMetadata.read(document, source=f"view {view.identifier} in another layout"), None)
+
+
+def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
+    """Read the outcome of a job; ``None`` if there is none, or it is incomplete."""
+    text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
+    try:
+        return Outcome.from_json(text) if text else None
+    except InvalidMetadataError:
+        return None
+
+
+def good_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
+    """Return the outcome of an earlier try of a script, if it did not fail."""
+    outcome = read_outcome(catalog, script)
+    return outcome if outcome and outcome.refresh_id == script.refresh_id and not outcome.error else None

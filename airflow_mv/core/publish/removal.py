@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remove a view's entry from a catalog."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.sql import VIEW
+from airflow_mv.core.publish.protocol import Change, Effects, LoadedState, Verdict, commit
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.errors import (
+    CommitConflictError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    NotFoundError,
+    NotMaterializedError,
+    ViewNotFoundError,
+)
+
+log = logging.getLogger(__name__)
+
+
+def drop_entry(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+    """Remove a view's entry. A REST server removes it by its name, so the view is loaded once more before that.
+
+    Raises:
+        ViewNotFoundError: Another view has the name by now.
+        CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+    """
+    if catalog.has_rows:
+        commit(DropView(catalog, view, effects))
+        return
+    try:
+        now = catalog.load(view.identifier)
+    except ViewNotFoundError:
+        now = view  # a server may list a view that it does not find
+    require_same(view, now)
+    drop_by_name(catalog, view.identifier, known=True)
+
+
+def require_same(view: LoadedView, now: LoadedView) -> None:
+    """Raise if a view that was loaded again is another one.
+
+    Raises:
+        ViewNotFoundError: It was dropped and created again.
+        CommitConflictError: It was converted to another layout.
+    """
+    if now.metadata.view_uuid == view.metadata.view_uuid:
+        require_layout(view, now)
+    if (now.metadata.view_uuid, now.metadata.location) != (view.metadata.view_uuid, view.metadata.location):
+        raise ViewNotFoundError(f"view {view.identifier} was dropped and created again meanwhile; nothing was deleted")
+
+
+def require_layout(view: LoadedView, now: LoadedView) -> None:
+    """Raise if a view that was loaded again has another layout: the catalog has other entries for it.
+
+    Raises:
+        CommitConflictError: It was converted since.
+    """
+    layout = stored_layout(now).name
+    if layout != stored_layout(view).name:
+        raise CommitConflictError(
+            f"view {view.identifier} was converted to the layout {layout!r} meanwhile; nothing was dropped or deleted. "
+            "Run it again"
+        )
+
+
+class Removal(Change[LoadedState]):
+    """The removal of a view from a catalog. What was created under its name since then stays.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        super().__init__(f"view {view.identifier}", "its removal", effects)
+        self._catalog, self._view = catalog, view
+        #: The metadata file that the catalog named when the removal was sent.
+        self._base: str | None = None
+
+
+class DropView(Removal[str | None]):
+    """The removal of a view from a SQL catalog, by its row."""
+
+    def load(self) -> str | None:
+        """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row.
+
+        Raises:
+            CommitConflictError: The view is a table by now.
+        """
+        row = self._catalog.row(self._view.identifier)
+        if row is not None and row.kind != VIEW:
+            self._require_other()
+        return row.location if row is not None and row.kind == VIEW else None
+
+    def _require_other(self) -> None:
+        """Refuse to take a table for another one's if it is the view in the layout ``table``."""
+        try:
+            now = self._catalog.load(self._view.identifier)
+        except (NotFoundError, NotMaterializedError, InvalidMetadataError):
+            return
+        if now.metadata.view_uuid == self._view.metadata.view_uuid:
+            require_layout(self._view, now)
+
+    def judge(self, state: str | None) -> Verdict:
+        """``LANDED`` if there is no view of this name, or another one."""
+        if state is None:
+            return Verdict.LANDED
+        if state == self._view.metadata_location:
+            return Verdict.READY
+        try:
+            found = self._catalog.load_at(self._view.identifier, state)
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            return Verdict.READY  # an earlier file has proven whose row it is
+        if found.metadata.view_uuid != self._view.metadata.view_uuid:
+            return Verdict.LANDED
+        require_layout(self._view, found)
+        return Verdict.READY
+
+    def send(self, state: str | None) -> bool:
+        """Remove the row, if it has not changed since it was read."""
+        self._base = state
+        if state:
+            return self._catalog.drop_row(self._view.identifier, state)
+        drop_by_name(self._catalog, self._view.identifier, known=True)
+        return True
+
+    def may_land(self, state: str | None) -> bool:
+        """Whether the row is as it was when the removal was sent."""
+        return state == self._base
+
+
+def drop_by_name(catalog: MaterializedViewCatalog, view: Identifier, *, known: bool) -> None:
+    """Drop the view of a name: a REST server takes no condition, and the row of an unknown view may name anything."""
+    try:
+        catalog.drop(view)
+    except ViewNotFoundError:
+        if not known:
+            raise
+        # It was dropped since it was loaded: by another client, or by us, and the answer was lost.
+        log.info("%s is not in the catalog any more", view)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a materialized view's stored rows, according to ``allow-stale-data``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.catalog import repairable
+from airflow_mv.core.catalog.damage import Sized, check_snapshots, store_of
+from airflow_mv.core.catalog.files import parsed
+from airflow_mv.core.freshness.chains import Chains
+from airflow_mv.core.freshness.observe import Observation, observe_tables
+from airflow_mv.core.freshness.state import State, assess
+from airflow_mv.core.freshness.status import timestamp
+from airflow_mv.core.read.time_travel import CURRENT, TimeTravel, find
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    RefreshNotFoundError,
+    StaleViewError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+log = logging.getLogger(__name__)
+
+#: The states whose rows a view with ``allow-stale-data`` may return: earlier results of the same query.
+_SERVABLE = (State.STALE, State.INVALID, State.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Stored rows that may be read.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+        record: The refresh that the rows are of.
+        snapshot_id: The storage snapshot that holds them; ``None`` for no rows at all.
+        state: The state of these rows when the view was loaded.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    record: RefreshRecord
+    snapshot_id: int | None
+    state: State
+
+    @property
+    def refresh_id(self) -> str:
+        """The refresh that produced the rows."""
+        return self.record.refresh_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """A stream of stored rows. ``batches`` can be read once.
+
+    Args:
+        readable: What is read, and of which refresh.
+        batches: The rows, streamed.
+    """
+
+    readable: Readable
+    batches: pyarrow.RecordBatchReader
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in order."""
+        return list(self.batches.schema.names)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield each row as a list of Python values.
+
+        Raises:
+            NotFoundError: A data file is missing.
+            InvalidMetadataError: A data file is truncated, or cannot be read.
+            CatalogUnavailableError: The store did not respond.
+        """
+        view = self.readable.view.identifier
+        what = f"view {view}, refresh {self.readable.refresh_id}, data file"
+        with repairable(view), parsed(self.readable.storage.table.location, what):
+            try:
+                for batch in self.batches:
+                    yield from (list(row.values()) for row in batch.to_pylist())
+            except FileNotFoundError as error:
+                raise MetadataFileNotFoundError(
+                    f"view {view}: a data file of refresh {self.readable.refresh_id} is gone ({error}). Restore it, or "
+                    "recompute the rows: a refresh with --full"
+                ) from None
+
+
+def readable(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    wanted: TimeTravel = CURRENT,
+    *,
+    refresh: Callable[[Identifier], object] | None = None,
+) -> Readable:
+    """Find the stored rows that a reader may have.
+
+    Stale rows are returned only if the view allows it; else the view is refreshed first, or the call is refused.
+    Rows of another definition are never returned.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        wanted: Which rows of the recorded history; no refresh runs for earlier ones.
+        refresh: Refreshes the view if that is needed. With ``None`` the call is refused instead.
+
+    Raises:
+        StaleViewError: A refresh would be needed, and ``refresh`` is ``None``.
+        RefreshNotFoundError: The history holds no such refresh.
+    """
+    observation = Chains().observe(catalog, view)
+    if wanted != CURRENT:
+        return _of_history(catalog, observation, wanted)
+    loaded, storage, state = observation.view, observation.storage, observation.freshness.state
+    servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in _SERVABLE)
+    if not servable:
+        why = "; ".join(reason.message for reason in observation.freshness.reasons)
+        elsewhere = {item.view.catalog for item in observation.freshness.inputs} - {catalog.name}
+        if refresh is None or elsewhere:
+            raise StaleViewError(
+                f"view {loaded.identifier} is {state} ({why}), so its rows are not returned. {_remedy(observation)}"
+            )
+        log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)
+        refresh(loaded.identifier)
+        loaded = catalog.load(loaded.identifier)
+        storage, state = catalog.load_storage(loaded), State.FRESH
+    return _recorded(catalog, loaded, storage, state, CURRENT)
+
+
+def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
+    """Stream stored rows as Arrow batches, through pyiceberg: no Spark.
+
+    Args:
+        catalog: Where the view is.
+        found: From :func:`readable`.
+        limit: At most this many rows.
+
+    Raises:
+        InvalidMetadataError: A file that lists the data files is missing or truncated.
+        UnsupportedError: A column has a type that pyiceberg does not know.
+    """
+    log_what_is_read(found)
+    view, storage = found.view, found.storage
+    for field in view.metadata.schema_.fields:
+        if _has_variant(field["type"]):
+            raise UnsupportedError(
+                f"view {view.identifier}: pyiceberg cannot read the column {field['name']!r} of type variant: read "
+                "the view in Spark (airflow_mv.read), or show the value as another type"
+            )
+    with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
+        table = storage.open(catalog)
+        only = () if found.snapshot_id is None else (found.snapshot_id,)
+        checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
+        for damage in checked.all:
+            what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
+            raise InvalidMetadataError(f"{what}: {damage.why}")
+        table.io = Sized(table.io, checked.sizes)
+        return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
+
+
+def _remedy(observation: Observation) -> str:
+    """Return what to do about rows that are not returned."""
+    view, freshness, state = observation.view.identifier, observation.freshness, observation.freshness.state
+    refresh_first = f"Run `airflow-mv refresh {view}{' --with-inputs' if freshness.inputs else ''}`"
+    if state not in _SERVABLE:
+        return refresh_first
+    return f"{refresh_first}, or allow stale rows: `airflow-mv create {view} --replace --allow-stale-data`"
+
+
+def _has_variant(kind: Any) -> bool:
+    """Whether a stored type is or contains variant."""
+    if not isinstance(kind, dict):
+        return bool(kind == "variant")
+    parts = [field["type"] for field in kind.get("fields", [])]
+    return any(_has_variant(part) for part in (*parts, *(kind.get(name) for name in ("element", "key", "value"))))
+
+
+def _of_history(catalog: MaterializedViewCatalog, observation: Observation, wanted: TimeTravel) -> Readable:
+    """Return recorded rows with their own state, which is not that of the present rows."""
+    found = _recorded(catalog, observation.view, observation.storage, observation.freshness.state, wanted)
+    if found.record == observation.record:
+        return found
+    tables, _ = observe_tables(catalog, observation.dependencies.tables, found.record)
+    freshness = assess(
+        found.record,
+        version_id=observation.view.metadata.current_version_id,
+        nested_views=observation.nested_views,
+        observed=tables,
+    )
+    return replace(found, state=freshness.with_inputs(observation.freshness.inputs).state)
+
+
+def _recorded(
+    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: State, wanted: TimeTravel
+) -> Readable:
+    if storage.state is None:
+        raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
+    record = find(catalog, view, storage, storage.state, wanted)
+    head = storage.snapshot_of(record)
+    if head is None and record != storage.state.current:
+        raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
+    return Readable(view, storage, record, head, state)
+
+
+def log_what_is_read(found: Readable) -> None:
+    """Log the refresh that rows are of."""
+    log.info(
+        "Reading %s: refresh %s of %s (%s)",
+        found.view.identifier,
+        found.refresh_id,
+        timestamp(found.record.refreshed_at_ms) or "unknown time",
+        found.state,
+    )

@@ -1,0 +1,697 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the mode of a refresh, and give the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.places import join
+from airflow_mv.core.freshness.chains import stale_inputs
+from airflow_mv.core.freshness.observe import Observation
+from airflow_mv.core.freshness.state import (
+    ON_SCHEMA_CHANGE_PROPERTY,
+    Freshness,
+    ObservedTable,
+    Pins,
+    State,
+    lag,
+    on_schema_change,
+)
+from airflow_mv.core.refresh.candidates import Candidate
+from airflow_mv.core.refresh.catch_up import Bound, up_to
+from airflow_mv.core.refresh.checks import all_checks, checks_to_run, reads_staged_views
+from airflow_mv.core.refresh.incremental import OTHER_STORAGE, Alternatives, alternatives
+from airflow_mv.core.refresh.inputs import (
+    FallbackPolicy,
+    RefreshInputs,
+    RefreshOptions,
+    load_inputs,
+    recorded_snapshots,
+)
+from airflow_mv.core.refresh.intervals import (
+    ANY_SIZE,
+    EarlierRound,
+    conditions_within,
+    interval_work,
+    is_unaffected,
+    rows_of_earlier_round,
+)
+from airflow_mv.core.refresh.plan import Estimate, RefreshPlan, refresh_id
+from airflow_mv.core.refresh.statements import PartialRefresh, PinnedQuery, refresh_script, wanted_partitioning
+from airflow_mv.core.script import Script, StagedChecks
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.interval import Interval
+from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason, fallback
+from airflow_mv.core.spec.refresh_state import (
+    DEFAULT_DIALECT,
+    REFRESH_STATE_KEY,
+    REFRESH_STATE_PROPERTY,
+    refresh_state,
+    write,
+)
+from airflow_mv.core.spec.storage_settings import sort_order, storage_properties
+from airflow_mv.core.spec.table import is_ancestor, snapshots_between
+from airflow_mv.core.spec.times import to_ms
+from airflow_mv.core.spec.units import human
+from airflow_mv.core.sql.intervals import MAX_INTERVALS
+from airflow_mv.core.sql.types import columns_of
+from airflow_mv.errors import ConfigurationError, RefreshRefusedError
+
+#: View properties: the policy of a view, unless a call overrides it.
+ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
+MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
+UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
+
+_SKIPPED = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
+_POLICIES: Mapping[str, FallbackPolicy] = {"full": "full", "fail": "fail", "skip": "skip"}
+_Value = TypeVar("_Value")
+_Number = TypeVar("_Number", int, float)
+
+
+def _at_least_zero(kind: Callable[[str], _Number]) -> Callable[[str], _Number]:
+    def convert(text: str) -> _Number:
+        if (number := kind(text)) >= 0:
+            return number
+        raise ValueError(text)
+
+    return convert
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The allowed ways to make a view fresh. The first refresh of a view is always allowed.
+
+    Args:
+        on_fallback: What to do if an incremental view would have to be recomputed in full, also after a change of its
+            definition. With ``full`` the estimates decide; with ``fail`` and ``skip`` an incremental mode is taken
+            wherever one is possible.
+        max_full_bytes: Bytes of base table files that a recompute may read, whatever the strategy; more is refused, or
+            with ``skip`` the view stays as it is. ``None``: no limit.
+        up_to: An incremental mode is taken up to this many times the estimated seconds of a full refresh.
+    """
+
+    on_fallback: FallbackPolicy = "full"
+    max_full_bytes: int | None = None
+    up_to: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        view: str,
+        on_fallback: FallbackPolicy | None = None,
+        max_full_bytes: int | None = None,
+    ) -> Policy:
+        """Return the policy of a view's properties. The call's options override it.
+
+        Args:
+            properties: The view's.
+            view: For messages.
+            on_fallback: The call's.
+            max_full_bytes: The call's.
+
+        Raises:
+            ConfigurationError: A property has an invalid value.
+        """
+
+        def read(name: str, convert: Callable[[str], _Value], wanted: str) -> _Value | None:
+            text = properties.get(name)
+            try:
+                return None if text is None else convert(text)
+            except (ValueError, KeyError):
+                raise ConfigurationError(f"view {view}, property {name}: {text!r} is not {wanted}") from None
+
+        stored = read(ON_FALLBACK_PROPERTY, _POLICIES.__getitem__, "full, fail or skip")
+        budget = read(MAX_FULL_BYTES_PROPERTY, _at_least_zero(int), "a number of bytes")
+        up_to = read(UP_TO_PROPERTY, _at_least_zero(float), "a number, such as 1.0")
+        return cls(
+            on_fallback=on_fallback or stored or "full",
+            max_full_bytes=budget if max_full_bytes is None else max_full_bytes,
+            up_to=1.0 if up_to is None else up_to,
+        )
+
+    def allows(self, full: Estimate) -> bool:
+        """Whether a full refresh is within the budget. One of unknown size is not."""
+        if self.max_full_bytes is None:
+            return True
+        return full.bytes_read is not None and full.bytes_read <= self.max_full_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen mode of a refresh.
+
+    Args:
+        mode: What to do.
+        reasons: Why, in order of weight.
+        candidate: The incremental refresh, if the mode is incremental.
+        estimates: The estimated costs of the compared modes, the chosen one first.
+    """
+
+    mode: Mode
+    reasons: tuple[Reason, ...]
+    candidate: Candidate | None = None
+    estimates: tuple[Estimate, ...] = ()
+
+
+def choose(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs]:
+    """Choose the cheapest mode that makes the view fresh. Pure.
+
+    Args:
+        inputs: The inputs; all base tables are readable.
+        policy: The fallback policy of an incremental view.
+
+    Returns:
+        The choice, and its inputs: the given ones, or those with a bounded part of the new base commits.
+
+    Raises:
+        ConfigurationError: The options exclude each other.
+        RefreshRefusedError: The policy forbids what would be needed, or the view is invalid and has nothing to compute.
+    """
+    _require_columns(inputs)
+    choice, chosen = _bounded(inputs, policy) or (_unbounded(inputs, policy), inputs)
+    in_the_past = inputs.options.as_of is not None or inputs.pinned
+    if in_the_past and (why := _older_than_recorded(chosen)) is not None:
+        return Choice(Mode.NOOP, (why,)), chosen
+    if choice.mode in (Mode.NOOP, Mode.FAST_FORWARD):
+        _require_valid(inputs)
+    return choice, chosen
+
+
+def _require_valid(inputs: RefreshInputs) -> None:
+    """Refuse to leave the rows of an invalid view as they are: that would be reported as a success.
+
+    Raises:
+        RefreshRefusedError: Names the changed columns, of which the tables have no commit yet.
+    """
+    view, freshness = inputs.observation.view.identifier, inputs.observation.freshness
+    if not freshness.drift or freshness.of_rows != State.FRESH:
+        return
+    raise RefreshRefusedError(
+        f"view {view} is invalid: {'; '.join(reason.message for reason in freshness.drift)}. No commit was made since, "
+        "so there are no new rows to compute. Adapt the query and replace the view (airflow-mv create "
+        f"{view} --replace), or refresh it after the next commit to the table"
+    )
+
+
+def _require_columns(inputs: RefreshInputs) -> None:
+    """Refuse a refresh if a column of a base table was changed and the view's policy is ``fail``.
+
+    Raises:
+        RefreshRefusedError: Names the columns.
+    """
+    view, found = inputs.observation.view, inputs.observation.freshness.drift
+    name = str(view.identifier)
+    if not found or inputs.options.full or on_schema_change(view.metadata.properties, view=name) != "fail":
+        return
+    raise RefreshRefusedError(
+        f"view {name}: {'; '.join(reason.message for reason in found)}, and {ON_SCHEMA_CHANGE_PROPERTY} is 'fail'. "
+        "Check that the query still means what it should. If it does, refresh the view once with --full; if not, "
+        f"replace it (airflow-mv create {name} --replace)"
+    )
+
+
+def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs] | None:
+    """Choose how to catch up by a part of the new base commits; ``None`` if the refresh is unbounded."""
+    options, observation = inputs.options, inputs.observation
+    if not options.bounds:
+        return None
+    _check_bounds(inputs)
+    if options.full or options.interval is not None or observation.view.materialized.refresh_strategy == "full":
+        return None
+    bounded = up_to(observation, Bound(options.max_snapshots, options.max_bytes))
+    if bounded is None:
+        return None
+    part = replace(inputs, observation=bounded[0])
+    choice = _of_all_rows(part, policy)
+    if choice.mode == Mode.FULL:
+        return None
+    return replace(choice, reasons=(*choice.reasons, bounded[1])), part
+
+
+def _check_bounds(inputs: RefreshInputs) -> None:
+    bounds = inputs.options.bounds
+    for name, value in bounds.items():
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; it must be at least 1")
+    if inputs.pinned:
+        raise ConfigurationError(
+            f"view {inputs.observation.view.identifier}: {' and '.join(bounds)} can bound a refresh of one view at a "
+            "time: base tables that several views are pinned to are read at these snapshots"
+        )
+
+
+def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
+    options = inputs.options
+    if inputs.observation.interval is not None:
+        return _of_interval(inputs, inputs.observation.interval)
+    choice = _of_all_rows(inputs, policy)
+    if options.bounds and choice.mode == Mode.FULL and not options.full:
+        # A full recompute that leaves the view stale would have the full cost for part of the use.
+        names = " and ".join(options.bounds)
+        why = Reason(Code.BOUNDED, f"a full refresh ignores {names}: it reads the base tables as they are")
+        return replace(choice, reasons=(*choice.reasons, why))
+    return choice
+
+
+def _of_all_rows(inputs: RefreshInputs, policy: Policy) -> Choice:
+    view = inputs.observation.view
+    return by_policy(
+        inputs.observation.freshness,
+        policy,
+        strategy=view.materialized.refresh_strategy,
+        forced=inputs.options.full,
+        same_schema=inputs.same_schema,
+        found=lambda: alternatives(inputs),
+        full=lambda: inputs.full_estimate,
+        view=str(view.identifier),
+    )
+
+
+def by_policy(
+    freshness: Freshness,
+    policy: Policy,
+    *,
+    strategy: Literal["full", "incremental"],
+    forced: bool,
+    same_schema: bool,
+    found: Callable[[], Alternatives],
+    full: Callable[[], Estimate],
+    view: str,
+) -> Choice:
+    """Choose the mode for all rows of a view.
+
+    Args:
+        freshness: The verdict; not ``unknown``.
+        policy: What is allowed.
+        strategy: The view's ``refresh-strategy``.
+        forced: Recompute even if nothing has changed, whatever the policy.
+        same_schema: See :func:`by_state`.
+        found: Returns the alternatives for an incremental view.
+        full: Returns the estimate of a full refresh.
+        view: For messages.
+
+    Raises:
+        RefreshRefusedError: The policy forbids what would be needed.
+    """
+    choice = by_state(freshness, strategy=strategy, forced=forced, same_schema=same_schema)
+    if choice is None:
+        return by_cost(freshness, found(), policy, view=view)
+    if choice.mode != Mode.FULL or forced or freshness.state == State.NEVER_REFRESHED:
+        return choice
+    return _within_policy(choice, full(), policy, strategy=strategy, view=view)
+
+
+def by_state(
+    freshness: Freshness, *, strategy: Literal["full", "incremental"], forced: bool, same_schema: bool
+) -> Choice | None:
+    """Choose the mode if the view's state alone decides.
+
+    Args:
+        freshness: The verdict; not ``unknown``.
+        strategy: The view's ``refresh-strategy``.
+        forced: Recompute even if nothing has changed.
+        same_schema: Whether the storage table has the view's columns and the requested partitioning.
+
+    Returns:
+        ``None`` if an incremental refresh may be possible.
+    """
+    if forced:
+        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was requested"), *_pending(freshness)))
+    if freshness.of_rows == State.FRESH:
+        if not same_schema:
+            return Choice(Mode.FULL, (*_pending(freshness), OTHER_STORAGE))
+        return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
+    if strategy == "full":
+        why = Reason(Code.STRATEGY_FULL, "the view's refresh strategy is full")
+        return Choice(Mode.FULL, (*freshness.reasons, why))
+    if freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED):
+        return Choice(Mode.FULL, freshness.reasons)
+    return None
+
+
+def _within_policy(
+    choice: Choice, full: Estimate, policy: Policy, *, strategy: Literal["full", "incremental"], view: str
+) -> Choice:
+    """Return a full refresh of a view that has rows, if the policy allows it, else what the policy wants instead.
+
+    For the strategy ``full`` a recompute is no fallback: ``on_fallback`` matters only if ``max_full_bytes`` forbids it.
+    """
+    never = strategy == "incremental" and policy.on_fallback != "full"
+    if policy.allows(full) and not never:
+        return choice
+    if policy.on_fallback == "skip":
+        return Choice(Mode.NOOP, (*choice.reasons, _SKIPPED), None, (full,))
+    causes = "; ".join(reason.message for reason in choice.reasons)
+    raise _refused(view, causes, None if never else full, policy)
+
+
+def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: str) -> Choice:
+    """Choose between an incremental and a full refresh of a stale view.
+
+    Args:
+        freshness: The verdict.
+        found: The two alternatives.
+        policy: What an incremental view may fall back to.
+        view: For messages.
+
+    Raises:
+        RefreshRefusedError: The policy forbids what would be needed.
+    """
+    if isinstance(found.incremental, Candidate):
+        return _cheaper(freshness, found.incremental, found.full, policy)
+    return _fallback(freshness, found.incremental, found.full, policy, view)
+
+
+def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy: Policy) -> Choice:
+    within = policy.allows(full)
+    # A fast-forward is never more expensive, whatever the property says.
+    is_longer = bool(candidate.steps) and _is_longer(candidate.estimate, full, policy.up_to)
+    if policy.on_fallback == "full" and within and is_longer:
+        text = "full is expected to be cheaper"
+        if not _is_longer(candidate.estimate, full):
+            text = f"{candidate.mode} may take {policy.up_to:,.10g} times as long as full at most ({UP_TO_PROPERTY})"
+        why = Reason(Code.COST, f"{text}: {full}, {candidate.estimate}")
+        dropped = tuple(reason for reason in candidate.reasons if reason.code != Code.INCREMENTAL)
+        return Choice(Mode.FULL, (*freshness.reasons, why, *dropped), None, (full, candidate.estimate))
+    against = "" if not is_longer else "; full is not allowed" if within else "; full reads more than is allowed"
+    if not is_longer and _is_longer(candidate.estimate, full):
+        against = f"; it may take {policy.up_to:,.10g} times as long as full ({UP_TO_PROPERTY})"
+    why = Reason(Code.COST, f"expected: {candidate.estimate}, {full}{against}")
+    reasons = (*freshness.reasons, *candidate.reasons, why)
+    return Choice(candidate.mode, reasons, candidate, (candidate.estimate, full))
+
+
+def _is_longer(one: Estimate, other: Estimate, times: float = 1.0) -> bool:
+    """Whether one mode takes longer than a multiple of another; ``False`` if one of the costs is unknown."""
+    return one.seconds is not None and other.seconds is not None and one.seconds > other.seconds * times
+
+
+def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate, policy: Policy, view: str) -> Choice:
+    head = Reason(Code.INCREMENTAL_UNAVAILABLE, NOT_INCREMENTAL)
+    why = (*freshness.reasons, head, *(reason for reason in refused if reason not in freshness.reasons))
+    causes = "; ".join(reason.message for reason in refused)
+    if policy.on_fallback == "skip":
+        return Choice(Mode.NOOP, (*why, _SKIPPED), None, (full,))
+    if policy.on_fallback == "fail":
+        raise _refused(view, causes, None, policy)
+    if not policy.allows(full):
+        raise _refused(view, causes, full, policy)
+    return Choice(Mode.FULL, why, None, (full,))
+
+
+def _refused(view: str, causes: str, full: Estimate | None, policy: Policy) -> RefreshRefusedError:
+    """Return the error for a full refresh that is too large, or that is not allowed at any size."""
+    if full is None:
+        return RefreshRefusedError(
+            f"view {view} would have to be recomputed in full, and on_fallback is 'fail': {causes}. "
+            "Allow it with on_fallback='full', or force it once with --full"
+        )
+    return RefreshRefusedError(
+        f"view {view} would have to be recomputed in full, which reads {human(full.bytes_read)}, and "
+        f"max_full_bytes allows {human(policy.max_full_bytes or 0)}: {causes}. Raise it, or force it once with --full"
+    )
+
+
+def _pending(freshness: Freshness) -> tuple[Reason, ...]:
+    return tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
+
+
+# --------------------------------------------------------------------------------- an interval
+def _of_interval(inputs: RefreshInputs, interval: Interval) -> Choice:
+    """Choose what a refresh of an interval does."""
+    observation = inputs.observation
+    freshness = observation.freshness
+    _require_possible(observation, interval, same_schema=inputs.same_schema)
+    what = Reason(Code.INTERVAL, f"only the rows with {interval} are recomputed and replaced")
+    if inputs.options.full:
+        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recompute was requested"), what))
+    if freshness.of_rows == State.FRESH:
+        return Choice(Mode.NOOP, freshness.reasons)
+    if (proof := is_unaffected(inputs, interval)) is not None:
+        return Choice(Mode.FAST_FORWARD, (*freshness.reasons, *proof))
+    return Choice(Mode.REPLACE_INTERVAL, (*freshness.reasons, what))
+
+
+def _require_possible(observation: Observation, interval: Interval, *, same_schema: bool) -> None:
+    """Refuse to refresh an interval that does not fit the stored rows."""
+    record, view = observation.record, observation.view.identifier
+    why = ""
+    if observation.freshness.state == State.DEFINITION_CHANGED:
+        why = "its stored rows belong to another definition: " + "; ".join(
+            reason.message for reason in observation.freshness.reasons
+        )
+    elif record is None and observation.storage.table.rows_at(observation.storage.table.head) != 0:
+        why = "its storage table has rows that no refresh has written"
+    elif not same_schema:
+        why = "its storage table has other columns or another partitioning"
+    elif record is not None and any(item.column != interval.column for item in record.intervals):
+        why = f"intervals of another column, {record.intervals[0].column}, have been refreshed on their own"
+    elif record is not None and len(record.intervals) >= MAX_INTERVALS:
+        why = f"{len(record.intervals)} intervals have their own base snapshots; a record holds no more"
+    if why:
+        raise RefreshRefusedError(
+            f"view {view} cannot be refreshed for {interval} alone: {why}. Refresh the whole view first: airflow-mv "
+            f"refresh {view}"
+        )
+
+
+# ------------------------------------------------------------------------------ older snapshots
+def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
+    """Return a reason if some of the stored rows are of later snapshots than the requested ones."""
+    for observed in inputs.observation.tables:
+        recorded = recorded_snapshots(inputs.observation, observed)
+        later = [snapshot for snapshot in recorded if _is_later(inputs, observed, snapshot)]
+        if later:
+            text = f"the stored rows contain {observed.identifier} at {later[0]}, later than {observed.head}"
+            never = any(not item.part.computed for item in inputs.observation.freshness.parts)
+            if never or len(later) < len(recorded):
+                text += "; the other rows, which are older, wait for a refresh from later snapshots"
+            return Reason(Code.ALREADY_NEWER, text)
+    return None
+
+
+def _is_later(inputs: RefreshInputs, observed: ObservedTable, recorded: int) -> bool:
+    table = observed.table
+    if table is not None and table.find(recorded) is None:
+        table = inputs.current.get(Identifier.parse(observed.identifier))
+    # A table that was rolled back has left the recorded snapshot, which is then not a later state.
+    if table is None or not is_ancestor(table, recorded, table.head):
+        return False
+    return bool(snapshots_between(table, observed.head, recorded))
+
+
+# ------------------------------ Plan a refresh: read the inputs, choose a mode, and compile the script that Spark runs
+
+
+#: Modes that stage no rows.
+_WITHOUT_ROWS = (Mode.NOOP, Mode.FAST_FORWARD)
+
+
+def plan_refresh(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier | LoadedView,
+    options: RefreshOptions | None = None,
+    *,
+    pins: Pins | None = None,
+    earlier: EarlierRound | None = None,
+) -> RefreshPlan:
+    """Return what a refresh would do, and why. Reads metadata only.
+
+    Args:
+        catalog: Where the view is.
+        view: Its name, or the view as it was loaded.
+        options: How to refresh.
+        pins: See :func:`airflow_mv.core.freshness.observe.observe`.
+        earlier: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
+            changed since.
+
+    Raises:
+        BaseTableNotFoundError: A base table cannot be read.
+        RefreshRefusedError: The fallback policy forbids what would be needed.
+        ConfigurationError, InvalidQueryError: A check is invalid.
+    """
+    inputs = load_inputs(catalog, view, options or RefreshOptions(), pins=pins)
+    plan = compile_plan(inputs, earlier)
+    if inputs.options.as_of is not None or not any(table.view for table in inputs.observation.tables):
+        return plan
+    return replace(plan, reasons=(*plan.reasons, *stale_inputs(catalog, inputs.observation, pins)))
+
+
+def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> RefreshPlan:
+    """Choose what a refresh does, and compile its script. A function of its arguments; see :func:`plan_refresh`.
+
+    Args:
+        inputs: The inputs of the refresh.
+        earlier: Rows that an earlier round of the same refresh staged.
+    """
+    policy = _policy(inputs)
+    choice, inputs = choose(inputs, policy)
+    checks = all_checks(inputs.observation, inputs.options.checks)
+    staged_checks = checks_to_run(inputs, checks)
+    plan = _plan(inputs, choice, policy, staged_checks)
+    if plan.mode in _WITHOUT_ROWS:
+        return plan
+    if plan.interval is not None:
+        earlier = None if reads_staged_views(inputs.observation, checks) else earlier
+        return _interval_plan(inputs, plan.interval, plan, earlier).with_checks(staged_checks)
+    script = build_script(inputs, inputs.pinned_query(), plan.refresh_id, _work(choice, policy))
+    return replace(plan, script=script).with_checks(staged_checks)
+
+
+def _policy(inputs: RefreshInputs) -> Policy:
+    loaded, options = inputs.observation.view, inputs.options
+    return Policy.of(
+        loaded.metadata.properties,
+        view=str(loaded.identifier),
+        on_fallback=options.on_fallback,
+        max_full_bytes=options.max_full_bytes,
+    )
+
+
+def _interval_plan(
+    inputs: RefreshInputs, interval: Interval, plan: RefreshPlan, earlier: EarlierRound | None
+) -> RefreshPlan:
+    """Add the script to the plan of an interval."""
+    observation = inputs.observation
+    found = rows_of_earlier_round(observation, plan, earlier)
+    if found is not None:
+        why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
+        plan = replace(plan, reasons=(*plan.reasons, why))
+    query = found or inputs.pinned_query(where=conditions_within(inputs, interval))
+    work = interval_work(observation, interval, query.sql, inputs.full_estimate.bytes_read)
+    return replace(plan, script=build_script(inputs, query, plan.refresh_id, work))
+
+
+def _work(choice: Choice, policy: Policy) -> PartialRefresh | None:
+    if choice.candidate is None or not choice.candidate.steps:
+        return None
+    full = next(item for item in choice.estimates if item.mode == Mode.FULL)
+    may_recompute = policy.on_fallback == "full" and policy.allows(full)
+    sizes = [ANY_SIZE if size is None else size for size in (choice.candidate.estimate.bytes_read, full.bytes_read)]
+    return PartialRefresh(choice.candidate.steps, may_recompute, max(sizes))
+
+
+def _scope(
+    observation: Observation, mode: Mode, renamed: Mapping[str, tuple[str, ...]], checks: StagedChecks | None
+) -> str:
+    """Return what a refresh covers. Rows that were staged for another scope are never reused."""
+    scope = f"{mode} {observation.interval}" if observation.interval else str(mode)
+    if renamed:
+        scope += f" renamed {sorted(renamed.items())}"
+    # Rows that failed a check must not be found by a refresh that does not have this check.
+    return f"{scope} checks {checks.digest}" if checks is not None and mode not in _WITHOUT_ROWS else scope
+
+
+def _identity(observation: Observation, scope: str) -> str:
+    return refresh_id(
+        view_uuid=observation.view.metadata.view_uuid,
+        version_id=observation.view.metadata.current_version_id,
+        records=tuple(table.record() for table in observation.tables),
+        nested_views=observation.nested_views,
+        scope=scope,
+        storage_base=observation.storage.base,
+    )
+
+
+def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedChecks | None) -> RefreshPlan:
+    observation = inputs.observation
+    loaded, since = observation.view, lag(observation).since
+    renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
+    return RefreshPlan(
+        view=loaded.identifier,
+        view_uuid=loaded.metadata.view_uuid,
+        version_id=loaded.metadata.current_version_id,
+        metadata_location=loaded.metadata_location,
+        storage_table_location=observation.storage.location,
+        storage_base=observation.storage.base,
+        storage_table=observation.storage.name,
+        layout=stored_layout(loaded).name,
+        mode=choice.mode,
+        reasons=(*(item for item in _altered(observation) if item not in choice.reasons), *choice.reasons),
+        refresh_id=_identity(observation, _scope(observation, choice.mode, renamed, checks)),
+        records=tuple(table.record() for table in observation.tables),
+        nested_views=observation.nested_views,
+        changes=observation.freshness.base_tables,
+        state=observation.freshness.state,
+        estimates=choice.estimates or ((inputs.full_estimate,) if choice.mode == Mode.FULL else ()),
+        skips=policy.on_fallback == "skip",
+        interval=observation.interval,
+        behind_since_ms=None if since is None else to_ms(since),
+        renamed=tuple(renamed.items()),
+        repeats=_repeats(choice.reasons, observation.storage.record, loaded.metadata.current_version_id),
+    )
+
+
+def _altered(observation: Observation) -> Iterator[Reason]:
+    return (reason for reason in observation.freshness.reasons if reason.code == Code.STORAGE_ALTERED)
+
+
+def _repeats(reasons: Sequence[Reason], last: RefreshRecord | None, version_id: int) -> bool:
+    """Whether the last refresh of a definition was a fallback for the same reasons."""
+    why = fallback(reasons)
+    if why is None or last is None or last.version_id != version_id:
+        return False
+    return why == fallback([Reason(Code(item["code"]), item["message"]) for item in last.reasons if _is_reason(item)])
+
+
+def _is_reason(item: Mapping[str, str]) -> bool:
+    return item.get("code") in Code.__members__ and "message" in item
+
+
+def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work: PartialRefresh | None) -> Script:
+    """Compile the script that recomputes the rows, or does less.
+
+    Args:
+        inputs: The inputs of the refresh.
+        pinned: The query for the rows.
+        identity: The refresh.
+        work: The steps that replace the recompute of all rows.
+    """
+    observation = inputs.observation
+    loaded, storage = observation.view, observation.storage
+    partitioning = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
+    outcome_location = join(storage.table.location, "staged", f"{identity}.json")
+    script = refresh_script(
+        view=str(loaded.identifier),
+        refresh_id=identity,
+        pinned=pinned,
+        columns=columns_of({"fields": loaded.metadata.schema_.fields}),
+        storage=storage.table,
+        target=storage.target if inputs.same_schema else storage.replacing_target,
+        replaces=None if inputs.same_schema else partitioning,
+        properties=storage_properties(loaded.metadata.properties, view=str(loaded.identifier)),
+        order=sort_order(loaded.metadata.properties, loaded.metadata.schema_.names, view=str(loaded.identifier)),
+        # Only engines that load the table by name read it.
+        summary=_refresh_state(inputs) if storage.pointers else {},
+        outcome_location=outcome_location,
+        work=work,
+    )
+    return script if storage.target.registers else replace(script, stored=storage.target.table)
+
+
+def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
+    """Return the summary fields that the draft specification defines for a storage table's snapshot."""
+    observation = inputs.observation
+    loaded, record = observation.view, observation.record
+    tables = tuple(table.record() for table in observation.tables)
+    if observation.interval is not None:
+        # The draft knows refreshes of whole views only. For its readers the last one of these is the newest.
+        if record is None or record.only_intervals:
+            return {}
+        tables = record.base_tables
+    dialect = loaded.metadata.properties.get(REFRESH_STATE_PROPERTY, DEFAULT_DIALECT)
+    state = refresh_state(
+        version_id=loaded.metadata.current_version_id,
+        started_ms=inputs.started_ms,
+        tables=tables,
+        nested_views=observation.nested_views,
+        catalog=loaded.identifier.catalog,
+    )
+    text = write(state, dialect, view=str(loaded.identifier))
+    return {} if text is None else {REFRESH_STATE_KEY: text}

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the coverage of a view: which of its intervals a refresh would recompute. Reads metadata, and no data."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.statistics import AddedFiles, FileStatistics
+from airflow_mv.core.freshness.chains import Chains
+from airflow_mv.core.freshness.coverage import Affected, Cover, Coverage, CoverRange, Units, cover
+from airflow_mv.core.freshness.observe import Observation, column_of
+from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State
+from airflow_mv.core.ivm import Comparison
+from airflow_mv.core.ivm.monotone import moment_of
+from airflow_mv.core.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
+from airflow_mv.core.refresh.intervals import Filters, analysed, appended_to, interval_filters, only_appends
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.interval import Interval, Span
+from airflow_mv.core.spec.interval_parts import IntervalPart
+from airflow_mv.core.spec.times import unit_number, unit_start
+from airflow_mv.core.sql.intervals import interval_column, resolve, unit_of
+from airflow_mv.core.sql.types import unknown_type
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
+
+log = logging.getLogger(__name__)
+
+#: Intervals before now that are shown where no interval was refreshed separately.
+DEFAULT_INTERVALS = 30
+#: The most intervals that are considered: a hundred years of hours.
+MAX_COVERED = 1_000_000
+#: The most base commits whose files' statistics are read. An interval that needs more of them is stale.
+MAX_COMMITS = 200
+#: The most tests of one commit's files. What is left then counts as affected.
+_MOST_TESTS = 512
+
+
+def coverage(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    column: str | None = None,
+    now: datetime | None = None,
+) -> Coverage:
+    """Return the states of a view's intervals.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        start: The first moment; by default that of the first interval that is recorded, or that base tables have rows
+            of. If neither is known, it is that of the 30th interval before now.
+        end: The first moment after; by default the end of the last such interval. If it is not known of which
+            intervals base tables have rows, it is the start of the present one, unless the last recorded interval ended
+            more than 30 intervals before.
+        column: The interval column; by default the one in the view's property, or of its recorded intervals.
+        now: The current time.
+
+    Raises:
+        BaseTableNotFoundError: A base table cannot be read.
+        ConfigurationError: There is no interval column, or the times are empty, too far apart or no whole days of
+            a date column.
+    """
+    inputs = load_inputs(catalog, view, RefreshOptions(full=True))  # with the base tables of a fresh view, too
+    observation = inputs.observation
+    name, metadata = str(observation.view.identifier), observation.view.metadata
+    fields = metadata.schema_.fields
+    kind, chosen = interval_column(fields, metadata.properties, column=column or column_of(observation), view=name)
+    unit = unit_of(chosen, observation.storage.table) or "day"
+    statistics = FileStatistics(catalog)
+    present = None if start and end else _present(inputs, statistics, chosen, unit)
+    default = _default(observation, chosen, unit, present, now or datetime.now(UTC))
+    requested = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
+    within = resolve(requested, fields, metadata.properties, observation.storage.table, view=name)
+    units = Units(unit, unit_number(within.start, unit), _after(within.end, unit, exact=True))
+    if units.after - units.first > MAX_COVERED:
+        raise ConfigurationError(
+            f"view {name}: {within} has more than {MAX_COVERED:,} intervals of a {unit}: ask for fewer"
+        )
+    if not _are_its_own(observation) or _has_stale_inputs(catalog, observation):
+        whole = units.interval(chosen, units.first, units.after)
+        stale = CoverRange(whole.start, whole.end, units.after - units.first, Cover.STALE)
+        return Coverage(name, chosen, kind, unit, (stale,))
+    ranges = cover(_parts(observation), chosen, units, _affected(statistics, inputs, chosen, units))
+    return Coverage(name, chosen, kind, unit, ranges)
+
+
+def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, Any]:
+    """Return how many intervals of a view are fresh.
+
+    Args:
+        catalog: Where the view is.
+        observation: The view.
+
+    Returns:
+        ``unit``, ``intervals``, ``up_to_date``, ``behind`` (how many are not, in words), and ``until``: when the time
+        that is counted goes on to the next unit, ``None`` if it does not. Empty if the view has no interval column, or
+        its intervals are not known.
+    """
+    if column_of(observation) is None:
+        return {}
+    now = datetime.now(UTC)
+    try:
+        found = coverage(catalog, observation.view.identifier, now=now)
+    except MaterializedViewError as error:
+        log.warning("The intervals of %s are not counted: %s", observation.view.identifier, error)
+        return {}
+    today = unit_number(now, found.unit)
+    until = unit_start(today + 1, found.unit) if found.ranges[-1].end >= unit_start(today, found.unit) else None
+    counted = {
+        "unit": found.unit,
+        "intervals": found.total,
+        "up_to_date": found.up_to_date,
+        "behind": found.behind,
+    }
+    return {**counted, "until": until.isoformat() if until else None}
+
+
+def _are_its_own(observation: Observation) -> bool:
+    """Whether the stored rows are those of refreshes of the present definition."""
+    known = (State.FRESH, State.STALE, State.NEVER_REFRESHED)
+    return observation.freshness.of_rows in known and (observation.record is None or observation.storage.intact)
+
+
+def _has_stale_inputs(catalog: MaterializedViewCatalog, observation: Observation) -> bool:
+    """Whether the view reads a materialized view that is not fresh: any of its intervals may depend on it."""
+    reads_views = any(table.view is not None for table in observation.tables)
+    return reads_views and bool(Chains().through(catalog, observation).freshness.inputs)
+
+
+def _after(moment: datetime | None, unit: str, *, exact: bool = False) -> int:
+    """Return the number of the unit after a time's; of the time's own if it is its start, and ``exact`` is given."""
+    if moment is None:
+        return 0
+    number = unit_number(moment, unit)
+    return number if exact and unit_start(number, unit) == moment else number + 1
+
+
+def _default(
+    observation: Observation, column: str, unit: str, present: tuple[int, int] | None, now: datetime
+) -> Interval:
+    """Return the time that is shown if none is requested.
+
+    Args:
+        observation: The view.
+        column: Its interval column.
+        unit: The length of an interval.
+        present: From and to before which unit base tables have rows; ``None`` if it is not known.
+        now: The current time.
+    """
+    record = observation.record
+    today = unit_number(now, unit)
+    recorded = [item.interval for item in record.intervals if item.interval.column == column] if record else []
+    if not recorded:
+        return Units(unit, 0, 0).interval(column, *(present or (today - DEFAULT_INTERVALS, today)))
+    first = unit_number(min(item.start for item in recorded), unit)
+    after = _after(max(item.end for item in recorded), unit, exact=True)
+    if present is not None:
+        return Units(unit, 0, 0).interval(column, min(first, present[0]), max(after, present[1]))
+    return Units(unit, 0, 0).interval(column, first, max(after, today) if today - after < DEFAULT_INTERVALS else after)
+
+
+def _present(inputs: RefreshInputs, statistics: FileStatistics, column: str, unit: str) -> tuple[int, int] | None:
+    """Return from which unit to before which one base tables have rows; ``None`` if it is not known, or there are none.
+
+    Args:
+        inputs: The view.
+        statistics: Of its base tables' files.
+        column: The interval column.
+        unit: The length of an interval.
+    """
+    query = analysed(inputs)
+    origins = None if query is None else query.origins(column)
+    if query is None or origins is None:
+        return None
+    found: list[datetime] = []
+    try:
+        for table, value in origins:
+            ranges = _ranges(inputs, statistics, table, value.column.name, query.filters.get(table, ()))
+            if ranges is None:
+                return None
+            clipped = (value.clipped(*ends, query.filters.get(table, ())) for ends in ranges)
+            found += [moment_of(end, value.kind) for ends in clipped if ends for end in value.image(*ends)]
+    except MaterializedViewError as error:
+        log.warning(
+            "Could not read which intervals the base tables of %s have: %s", inputs.observation.query.view, error
+        )
+        return None
+    first, after = (unit_number(min(found), unit), unit_number(max(found), unit) + 1) if found else (0, 0)
+    return (first, after) if 0 < after - first <= MAX_COVERED else None
+
+
+def _ranges(
+    inputs: RefreshInputs,
+    statistics: FileStatistics,
+    table: Identifier,
+    column: str,
+    filters: Sequence[Sequence[Comparison]],
+) -> list[tuple[int, int]] | None:
+    """Return the bounds of a column in the files of a base table; ``None`` if they are not known."""
+    observed = next(item for item in inputs.observation.tables if item.identifier == str(table))
+    metadata, location = inputs.metadata(observed), observed.metadata_location
+    if observed.head is None:
+        return []
+    if location is None or metadata.schema_at(observed.head) != metadata.current_schema or unknown_type(metadata):
+        return None
+    return statistics.ranges_of(table, location, observed.head, column, filters)
+
+
+def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
+    """Return the parts of the stored rows; one part, if no interval was refreshed separately."""
+    freshness, record = observation.freshness, observation.record
+    if freshness.parts:
+        return freshness.parts
+    if record is None:
+        return (PartFreshness(IntervalPart(None, (), "", None, computed=False), freshness.base_tables),)
+    return (PartFreshness(IntervalPart(None, record.base_tables, record.refresh_id, None), freshness.base_tables),)
+
+
+def _affected(statistics: FileStatistics, inputs: RefreshInputs, column: str, units: Units) -> Affected:
+    """Return what tells which units a change may affect. Statistics are read only if it is called."""
+    filters = interval_filters(inputs, column) if inputs.observation.freshness.of_rows == State.STALE else None
+    if filters is None:
+        return lambda changes: None  # noqa: ARG005 (nothing can be proven)
+    return _Commits(
+        statistics, inputs, cache(lambda first, after: filters(units.interval(column, first, after))), units
+    )
+
+
+@dataclass
+class _Commits:
+    """Which units each base commit may affect. The statistics of a commit's files are read once."""
+
+    statistics: FileStatistics
+    inputs: RefreshInputs
+    filters: Callable[[int, int], Filters]
+    units: Units
+    _known: dict[tuple[Identifier, int], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def __call__(self, changes: Sequence[BaseTableChange]) -> list[tuple[int, int]] | None:
+        found: list[tuple[int, int]] = []
+        for change in changes:
+            ranges = self._of_change(change) if only_appends(change) else None
+            if ranges is None:
+                return None
+            found += ranges
+        return found
+
+    def _of_change(self, change: BaseTableChange) -> list[tuple[int, int]] | None:
+        if not change.changed:
+            return []
+        appended = appended_to(self.inputs, change)
+        if appended is None:
+            return None
+        new = [item for item in appended.snapshots if (appended.table, item) not in self._known]
+        if len(self._known) + len(new) > MAX_COMMITS:
+            return None
+        if new:
+            read = self.statistics.added_files(appended.table, appended.metadata_location, new)
+            self._known |= {(appended.table, item): self._of_commit(appended.table, read[item]) for item in new}
+        return [pair for item in appended.snapshots for pair in self._known[appended.table, item]]
+
+    def _of_commit(self, table: Identifier, added: AddedFiles | None) -> list[tuple[int, int]]:
+        """Halve the units until each half is unaffected or one unit."""
+        if added is None:
+            return [(self.units.first, self.units.after)]
+        found: list[tuple[int, int]] = []
+        waiting = deque([(self.units.first, self.units.after)])
+        for _ in range(_MOST_TESTS):
+            if not waiting:
+                return found
+            first, after = waiting.popleft()
+            if not added.may_match(self.filters(first, after).get(table, [()])):
+                continue
+            middle = (first + after) // 2
+            if middle == first:
+                found.append((first, after))
+            else:
+                waiting += [(first, middle), (middle, after)]
+        return [*found, *waiting]
