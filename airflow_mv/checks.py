@@ -28,7 +28,7 @@ from airflow_mv.errors import ConfigurationError
 
 #: View property: the checks of every refresh of the view, as JSON.
 CHECKS_PROPERTY = "airflow-mv.checks"
-MOST_CHECKS = 200
+MAX_CHECKS = 200
 
 CheckKind = Literal[
     "not_null", "unique", "accepted_values", "row_count", "row_count_change", "condition", "sql", "column", "python"
@@ -47,7 +47,7 @@ _OPTIONS = ("name", "severity", "where")
 _JSON = re.compile(r"\s*[\[{]")
 _QUERY = re.compile(r"\s*(SELECT|WITH)\b", re.IGNORECASE)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
-_LONGEST_NAME = 80
+_MAX_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +207,8 @@ def read_checks(value: Any, *, source: str) -> tuple[Check, ...]:
         found = tuple(dict.fromkeys(check for item in items for check in _read(item)))
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error}") from None
-    if len(found) > MOST_CHECKS:
-        raise ConfigurationError(f"{source}: these are {len(found)} checks, at most {MOST_CHECKS} are allowed")
+    if len(found) > MAX_CHECKS:
+        raise ConfigurationError(f"{source}: these are {len(found)} checks, at most {MAX_CHECKS} are allowed")
     return found
 
 
@@ -375,7 +375,7 @@ def _named(kind: str, columns: tuple[str, ...]) -> str:
 
 def _brief(text: str) -> str:
     line = " ".join(str(text).split())
-    return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
+    return line if len(line) <= _MAX_NAME_LENGTH else f"{line[: _MAX_NAME_LENGTH - 1]}…"
 
 
 def _shown(value: Any) -> str:

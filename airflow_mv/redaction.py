@@ -33,7 +33,7 @@ _OPTION = re.compile(
 _hidden: set[str] = set()
 #: Values that are secret for a short time, by their owner; only the latest owners are kept.
 _current: dict[str, frozenset[str]] = {}
-_MOST_OWNERS = 256
+_MAX_OWNERS = 256
 
 
 def hide(secrets: Iterable[str]) -> None:
@@ -54,7 +54,7 @@ def hide_current(owner: str, secrets: Iterable[str]) -> None:
     """
     _current.pop(owner, None)
     _current[owner] = _forms(secrets)
-    while len(_current) > _MOST_OWNERS:
+    while len(_current) > _MAX_OWNERS:
         _current.pop(next(iter(_current)), None)
 
 

@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 )
 
 #: How long a writer tries to commit beside others.
-_LONGEST_SECONDS = 100.0
+_MAX_SECONDS = 100.0
 
 
 def create_branch(table: Table, branch: str, start: int | None) -> None:
@@ -85,7 +85,7 @@ def drop_branch(table: Table, branch: str) -> None:
 def _commit(table: Table, change: Callable[[Table], Iterable[TableUpdate]]) -> None:
     """Commit a change of a branch, and retry whenever another writer has committed."""
     with _in_turn(table):
-        end = time.monotonic() + _LONGEST_SECONDS
+        end = time.monotonic() + _MAX_SECONDS
         while time.monotonic() < end:
             now = table.catalog.load_table(table.name())
             with suppress(CommitFailedException, RESTError, ValueError):

@@ -59,8 +59,8 @@ DIFFERENT = 4
 Command = Callable[..., None]
 
 #: The most characters of an unexpected error, and of its trace.
-_LONGEST = 500
-_LONGEST_TRACE = 20_000
+_MAX_LENGTH = 500
+_MAX_TRACE_LENGTH = 20_000
 #: Rows that are printed as JSON are kept in memory up to this size, and above it in a file.
 _SPOOL_BYTES = 16 * 2**20
 
@@ -115,7 +115,7 @@ def guarded(command: Command) -> Command:
 def _unexpected(error: Exception) -> str:
     """Describe an error of a library as one line, without secrets and without a stack trace of Java."""
     text = str(error).partition("\n\tat ")[0]
-    return f"unexpected {type(error).__name__}: {shortened(text, _LONGEST)}. `--verbose` shows where it was raised"
+    return f"unexpected {type(error).__name__}: {shortened(text, _MAX_LENGTH)}. `--verbose` shows where it was raised"
 
 
 def _end_on_signals() -> None:
@@ -369,7 +369,7 @@ def _load_airflow() -> None:
     except Exception as error:  # noqa: BLE001 (Airflow's, SQLAlchemy's or the driver's)
         raise ConfigurationError(
             f"Airflow cannot be loaded, whose connections --conn-id needs ({type(error).__name__}: "
-            f"{shortened(' '.join(str(error).split()), _LONGEST)}). See that AIRFLOW__DATABASE__SQL_ALCHEMY_CONN "
+            f"{shortened(' '.join(str(error).split()), _MAX_LENGTH)}). See that AIRFLOW__DATABASE__SQL_ALCHEMY_CONN "
             "(sql_alchemy_conn in [database] of airflow.cfg) is the URL of your Airflow's database, and that Airflow "
             "and the database's driver are installed here"
         ) from None
@@ -564,7 +564,7 @@ class _WithoutSecrets(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
-        return shortened(super().format(record), _LONGEST_TRACE)
+        return shortened(super().format(record), _MAX_TRACE_LENGTH)
 
 
 def _set_up_logs(*, verbose: bool) -> None:

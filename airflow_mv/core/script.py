@@ -27,11 +27,11 @@ from airflow_mv.version import __version__
 #: The name of the staged rows in the statements of a check.
 ROWS = "`__rows`"
 #: With more affected keys or groups than this an incremental refresh falls back.
-MOST_KEYS = 100_000
+MAX_KEYS = 100_000
 #: The most offending rows that are reported for a failed check.
-MOST_ROWS = 20
+MAX_ROWS = 20
 #: The most characters of a value in such a row.
-LONGEST_VALUE = 200
+MAX_VALUE_LENGTH = 200
 #: How far the clock of a writer, and so a time that it publishes, may be ahead of the store's clock. Java Iceberg
 #: tolerates one minute: half of it is left for a host whose clock is behind.
 MAX_AHEAD_MS = 30_000
@@ -50,7 +50,7 @@ SESSION_CONFS = (
     ("spark.sql.parser.escapedStringLiterals", "false"),
 )
 #: In a storage table with few columns a row group is small: so many bytes for each column, as the writer holds them.
-_ROW_GROUP_BYTES, _MOST_ROW_GROUP_BYTES = "write.parquet.row-group-size-bytes", 128 * 2**20
+_ROW_GROUP_BYTES, _MAX_ROW_GROUP_BYTES = "write.parquet.row-group-size-bytes", 128 * 2**20
 _ROW_GROUP_BYTES_OF_A_COLUMN = 160 * 2**10
 #: The rows that a snapshot has added and removed, by the keys of its summary.
 _ROW_COUNTS = ("added-records", "deleted-records", "added-position-deletes", "removed-position-deletes")
@@ -186,7 +186,7 @@ class CheckResult:
         summary = self.summary()
         return {key: summary[key] for key in ("name", "result", *(() if self.passed else ("observed",)))}
 
-    def lines(self, most_rows: int = MOST_ROWS) -> list[str]:
+    def lines(self, most_rows: int = MAX_ROWS) -> list[str]:
         """Return the result as text: a sentence, and a line for each of some offending rows.
 
         Args:
@@ -269,7 +269,7 @@ def with_row_groups(properties: Iterable[tuple[str, str]], columns: int) -> dict
         properties: The other properties.
         columns: How many columns the table has.
     """
-    size = min(columns * _ROW_GROUP_BYTES_OF_A_COLUMN, _MOST_ROW_GROUP_BYTES)
+    size = min(columns * _ROW_GROUP_BYTES_OF_A_COLUMN, _MAX_ROW_GROUP_BYTES)
     return {_ROW_GROUP_BYTES: str(size), **dict(properties)}
 
 
@@ -401,7 +401,7 @@ class ReplaceKeysStep:
     keys: tuple[str, ...]
     not_null: tuple[str, ...] = ()
     how: str = "positions"
-    most_keys: int = MOST_KEYS
+    most_keys: int = MAX_KEYS
     constants: tuple[str, ...] = ()
     affected_unless: str = ""
 
@@ -437,7 +437,7 @@ class MergeAdditiveStep:
     combine: str
     not_null: tuple[str, ...] = ()
     how: str = "positions"
-    most_keys: int = MOST_KEYS
+    most_keys: int = MAX_KEYS
     weighted: bool = False
 
     @property

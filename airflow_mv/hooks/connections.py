@@ -13,7 +13,7 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.hooks.airflow_compat import places_of_connections, reads_connections_from_the_database, redacted
 from airflow_mv.redaction import hide, shortened
 
-_LONGEST = 300
+_MAX_LENGTH = 300
 
 
 def find_connection(conn_id: str) -> Connection | None:
@@ -65,7 +65,7 @@ def _require_places(conn_id: str) -> None:
 
 
 def _shown(error: Exception) -> str:
-    return shortened(redacted(" ".join(str(error).split())), _LONGEST)
+    return shortened(redacted(" ".join(str(error).split())), _MAX_LENGTH)
 
 
 def _require_database(conn_id: str) -> None:
@@ -82,7 +82,7 @@ def _require_database(conn_id: str) -> None:
         url = engine.url
         # A driver's message may repeat the URL, whose query may hold secrets, too.
         hide([str(url.password or ""), *(str(value) for value in url.query.values())])
-        reason = shortened(" ".join(str(getattr(error, "orig", error)).split()), _LONGEST)
+        reason = shortened(" ".join(str(getattr(error, "orig", error)).split()), _MAX_LENGTH)
         place = ", ".join(filter(None, (url.get_backend_name(), url.host, url.database)))
         raise ConfigurationError(
             f"connection {conn_id!r} was not found, and Airflow's database ({place}) could not be read: {reason}. "

@@ -49,7 +49,7 @@ _STATES_SECONDS = 2.0
 #: no other slot, and where they may wait for something else, such as a pool, a pod or a worker that starts.
 STARVED_SECONDS, STARVED_PERHAPS_SECONDS = 30.0, 300.0
 #: Of how many waiting tasks other runs are requested: their ids are in a URL.
-_MOST_ASKED = 50
+_MAX_ASKED = 50
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _WAITING = frozenset({"scheduled", "queued"})
 _ACTIVE = frozenset({"running", "deferred", "restarting"})
@@ -245,7 +245,7 @@ class RunEnds:
     def _other_runs_have(self, waiting: Sequence[str]) -> bool:
         """Whether instances of the waiting tasks run for other runs: ``max_active_tis_per_dag`` may be reached."""
         ti: Any = self._ti
-        running = ti.get_ti_count(dag_id=ti.dag_id, task_ids=list(waiting[:_MOST_ASKED]), states=sorted(_ACTIVE))
+        running = ti.get_ti_count(dag_id=ti.dag_id, task_ids=list(waiting[:_MAX_ASKED]), states=sorted(_ACTIVE))
         return int(running) > 0
 
     def _states(self) -> list[tuple[str, str | None]]:

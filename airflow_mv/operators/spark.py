@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 #: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
 _KILL_SECONDS = 3.0
-_LONGEST_STATUS = 500
+_MAX_STATUS_LENGTH = 500
 #: How long a deferred task with an ``execution_timeout`` waits for a triggerer.
 _UNTRIGGERED = timedelta(minutes=10)
 #: Values that are never secrets, whatever their key (``….credentials.hive.enabled``): masking them would garble logs.
@@ -471,7 +471,7 @@ class MaterializedViewSparkOperator(SparkJobOperator):
             self._wait_for_driver(catalog.name, script, waiting)
         # Another try must not find it again.
         submission.forget(context)
-        status = shortened(redacted(status), _LONGEST_STATUS)
+        status = shortened(redacted(status), _MAX_STATUS_LENGTH)
         if runs is None:
             raise JobError(f"{what} has left no outcome, and the cluster gives no answer about it: {status}")
         raise JobError(f"{what} has ended ({status}), and there is no outcome at {script.outcome_location}")

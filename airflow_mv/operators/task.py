@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_mv.extras.registry.model import Requester
 
 #: Reasons, and characters of each, that an asset event carries.
-_REASONS, _LONGEST = 5, 300
+_REASONS, _MAX_LENGTH = 5, 300
 
 
 def view_outlet(view: Any) -> list[Asset | AssetAlias]:
@@ -145,7 +145,7 @@ def _counted(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
 
 
 def _cut(text: str) -> str:
-    return shortened(text, _LONGEST)
+    return shortened(text, _MAX_LENGTH)
 
 
 def requester(context: Context) -> Requester:

@@ -20,11 +20,11 @@ from airflow_mv.plugin.runs import Reader
 #: The questions that the page shows.
 SHOWN = ("costs", "costs-by-dag", "costs-by-owner", "saved", "fallbacks", "lagging", "late")
 #: The most days that it is asked about.
-MOST_DAYS = 366
+MAX_DAYS = 366
 #: The most lines of a question.
-MOST_LINES = 25
+MAX_LINES = 25
 #: The most rows of a registry's table that the api-server reads at once.
-_MOST_ROWS = 2_000_000
+_MAX_ROWS = 2_000_000
 _BY_DAG = "costs-by-dag"
 
 Line = dict[str, Any]
@@ -47,7 +47,7 @@ def costs_of(catalog: MaterializedViewCatalog, days: int) -> dict[str, Any]:
         if registry is None:
             return found
         found["registry"] = registry.place
-        answers = ask_each(registry, SHOWN, days=days, most_rows=_MOST_ROWS)
+        answers = ask_each(registry, SHOWN, days=days, most_rows=_MAX_ROWS)
         looked = [moment for moment in registry.views.read(columns=["checked_at"])["checked_at"].to_pylist() if moment]
         found["checked_at"] = max(looked).isoformat() if looked else None
         found["answers"] = {name: _lines(answer) for name, answer in answers.items()}
@@ -66,7 +66,7 @@ def shown(found: Mapping[str, Any], reader: Reader, session: Session) -> dict[st
 
     Returns:
         The same document. If there are answers, it has their ``totals``, and of each question at most
-        :data:`MOST_LINES` ``lines`` and their ``total`` number.
+        :data:`MAX_LINES` ``lines`` and their ``total`` number.
     """
     answers: dict[str, list[Line]] = dict(found["answers"])
     if not answers:
@@ -81,7 +81,7 @@ def shown(found: Mapping[str, Any], reader: Reader, session: Session) -> dict[st
         "lagging": len(answers["lagging"]),
         "late": len(answers["late"]),
     }
-    cut = {name: {"lines": lines[:MOST_LINES], "total": len(lines)} for name, lines in answers.items()}
+    cut = {name: {"lines": lines[:MAX_LINES], "total": len(lines)} for name, lines in answers.items()}
     return {**found, "answers": cut, "totals": totals}
 
 

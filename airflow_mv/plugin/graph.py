@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.plugin.listing import MOST_GROUPS, NO_DAG, RUNNING, GroupsOf, counts, namespace_of
+from airflow_mv.plugin.listing import MAX_GROUPS, NO_DAG, RUNNING, GroupsOf, counts, namespace_of
 from airflow_mv.plugin.rows import STATES, ViewRow
 
 #: The most nodes that are not groups.
-_MOST_NODES = 150
+_MAX_NODES = 150
 _URGENCY = {state: place for place, state in enumerate(STATES)}
 
 
@@ -57,12 +57,12 @@ def graph(rows: Sequence[ViewRow], asked: Asked) -> dict[str, Any]:
     down = {name: [table for table, _ in row.tables] for name, row in by_name.items()}
     distance = {**_reach(asked.around, _turned(down)), **_reach(asked.around, down)}
     group: dict[str, str] = {}
-    if asked.groups_of or len(distance) > _MOST_NODES:
+    if asked.groups_of or len(distance) > _MAX_NODES:
         group = {name: _group_of(name, by_name.get(name), asked.groups_of) for name in distance}
     opened = set(asked.opened) & set(group.values())
     is_alone = len(set(group.values())) < 2  # the only group has nothing beside it
     apart = [name for name in distance if is_alone or len(asked.around) == 1 or group[name] in opened]
-    apart = sorted(apart, key=lambda name: (distance[name], *_urgency(name, by_name)))[:_MOST_NODES]
+    apart = sorted(apart, key=lambda name: (distance[name], *_urgency(name, by_name)))[:_MAX_NODES]
     place = {name: name for name in apart}
     inside: dict[str, list[str]] = {}
     for name in distance.keys() - place.keys():
@@ -70,14 +70,14 @@ def graph(rows: Sequence[ViewRow], asked: Asked) -> dict[str, Any]:
         inside.setdefault(group[name], []).append(name)
     begun = {group[name] for name in apart if group}
     groups = [{**_group(name, inside[name], by_name, asked.running), "rest": name in begun} for name in sorted(inside)]
-    nodes = [_node(name, by_name.get(name), asked.running) for name in apart] + groups[:MOST_GROUPS]
+    nodes = [_node(name, by_name.get(name), asked.running) for name in apart] + groups[:MAX_GROUPS]
     known = {node["id"] for node in nodes}
     pairs = {(place[table], place[name]) for name in distance for table in down.get(name, ()) if table in place}
     return {
         "nodes": nodes,
         "edges": sorted([one, other] for one, other in pairs if one != other and {one, other} <= known),
         "opened": [] if is_alone else sorted(opened),
-        "left_out": len(groups[MOST_GROUPS:]),
+        "left_out": len(groups[MAX_GROUPS:]),
     }
 
 

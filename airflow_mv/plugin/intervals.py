@@ -25,9 +25,9 @@ from airflow_mv.plugin.manual_run import scopes_in
 from airflow_mv.scope import END_PARAM, START_PARAM, RunFacts, scope_of
 
 #: The most runs that one backfill from the page creates.
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 #: The most dates of a schedule that are looked at for it. A month has 8,928 of every five minutes.
-MOST_DATES = 20_000
+MAX_DATES = 20_000
 #: How far before the wanted rows the search for runs begins: the least with which its first run is before them. A run's
 #: date lies up to the last one from its rows: a tick, and a zone's offset.
 _MARGINS = (timedelta(hours=3), timedelta(days=1), timedelta(days=32))
@@ -36,7 +36,7 @@ _BACK = timedelta(hours=1)
 
 
 class _TooManyDatesError(Exception):
-    """A schedule has more than :data:`MOST_DATES` dates near the wanted rows."""
+    """A schedule has more than :data:`MAX_DATES` dates near the wanted rows."""
 
 
 @dataclass
@@ -84,13 +84,13 @@ class Runs:
             return {"problem": "No task of this DAG refreshes an interval: set its scope to interval."}
         overlapping = ((date, span) for date, span in self._near(stored, wanted, kind) if span.overlaps(wanted))
         try:
-            found = list(islice(overlapping, MOST_RUNS + 1))
+            found = list(islice(overlapping, MAX_RUNS + 1))
         except _TooManyDatesError:
-            return {"problem": f"Of {MOST_DATES:,} dates of this DAG's schedule too few have these rows: choose fewer."}
+            return {"problem": f"Of {MAX_DATES:,} dates of this DAG's schedule too few have these rows: choose fewer."}
         if not found:
             return {"problem": "This DAG's schedule has no run for these rows: see its start and end date."}
-        if len(found) > MOST_RUNS:
-            return {"problem": f"These are more than {MOST_RUNS:,} runs: choose fewer."}
+        if len(found) > MAX_RUNS:
+            return {"problem": f"These are more than {MAX_RUNS:,} runs: choose fewer."}
         return {
             "from_date": min(date for date, _ in found).isoformat(),
             "to_date": max(date for date, _ in found).isoformat(),
@@ -125,7 +125,7 @@ class Runs:
         latest = shift(among.end, _MARGINS[-1])
         infos = dag.iter_dagrun_infos_between(among.start, latest if partitioned else min(latest, now))
         for number, info in enumerate(infos):
-            if number == MOST_DATES:
+            if number == MAX_DATES:
                 raise _TooManyDatesError
             if not partitioned and (info.data_interval is None or info.data_interval.end >= now):
                 continue  # Airflow leaves these out of a backfill

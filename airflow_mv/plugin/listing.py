@@ -20,7 +20,7 @@ MARKS = (RUNNING, FAILED)
 NO_DAG = "no DAG"
 _SEVERITY = {state: place for place, state in enumerate(STATES)}
 #: The most groups.
-MOST_GROUPS = 200
+MAX_GROUPS = 200
 
 #: Returns the groups that a view is in.
 GroupsOf = Callable[[ViewRow], Collection[str]]
@@ -119,7 +119,7 @@ def grouped(
             by_group.setdefault(name, []).append(row)
     all_fit = len(rows) <= query.limit
     found, shown = [], dict[Identifier, ViewRow]()
-    for name in sorted(by_group, key=lambda name: (name == NO_DAG, name))[:MOST_GROUPS]:
+    for name in sorted(by_group, key=lambda name: (name == NO_DAG, name))[:MAX_GROUPS]:
         inside = by_group[name][: query.limit] if all_fit or name in query.opened else []
         shown |= {row.view: row for row in inside}
         group = {"name": name, "total": len(by_group[name]), "counts": counts(by_group[name], marks)}

@@ -11,7 +11,7 @@ from airflow_mv.core.spec.reasons import Code, Reason, fallback
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, ViewNotFoundError
 from airflow_mv.hooks.airflow_compat import redacted
 
-_LONGEST = 2_000
+_MAX_LENGTH = 2_000
 _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
     (ViewNotFoundError, "It may have been dropped or renamed. Go back to all views."),
     (CatalogUnavailableError, "Nothing is known to be wrong with the views. The page tries again by itself."),
@@ -22,7 +22,7 @@ _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
 def harmless(text: str) -> str:
     """Return a message of bounded length, with the secrets that Airflow knows masked."""
     masked = redacted(text)
-    return masked if len(masked) <= _LONGEST else f"{masked[:_LONGEST]} …"
+    return masked if len(masked) <= _MAX_LENGTH else f"{masked[:_MAX_LENGTH]} …"
 
 
 def problem(error: MaterializedViewError) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def problem(error: MaterializedViewError) -> dict[str, Any]:
     return {"error": type(error).__name__, "message": harmless(str(error)), "advice": advice}
 
 
-_MOST = 20
+_MAX_COUNT = 20
 
 
 def said(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def said(document: Mapping[str, Any]) -> dict[str, Any]:
 def _reasons(value: Any) -> list[dict[str, str]]:
     return [
         {"code": _text(item.get("code")) or "", "message": _text(item.get("message")) or ""}
-        for item in _objects(value)[:_MOST]
+        for item in _objects(value)[:_MAX_COUNT]
     ]
 
 
@@ -79,7 +79,7 @@ def _checks(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict):
         passed, of = (_count(value.get(key)) for key in ("passed", "of"))
         warned = value.get("warned")
-        names = [_text(item) for item in warned[:_MOST]] if isinstance(warned, list) else []
+        names = [_text(item) for item in warned[:_MAX_COUNT]] if isinstance(warned, list) else []
         return {"passed": passed, "of": of, "lines": [f"{name}: warned" for name in names if name]} if of else None
     checks = _objects(value)
     if not checks:
@@ -87,7 +87,7 @@ def _checks(value: Any) -> dict[str, Any] | None:
     return {
         "passed": sum(check.get("result") == "passed" for check in checks),
         "of": len(checks),
-        "lines": [_line(check) for check in checks[:_MOST]],
+        "lines": [_line(check) for check in checks[:_MAX_COUNT]],
     }
 
 

@@ -20,11 +20,11 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
-from airflow_mv.plugin.costs import MOST_DAYS, shown
+from airflow_mv.plugin.costs import MAX_DAYS, shown
 from airflow_mv.plugin.graph import Asked as AskedGraph
 from airflow_mv.plugin.graph import graph as graph_of
 from airflow_mv.plugin.intervals import Runs
-from airflow_mv.plugin.listing import MOST_GROUPS
+from airflow_mv.plugin.listing import MAX_GROUPS
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.page import AirflowFacts, Page, with_expiry, with_history
 from airflow_mv.plugin.rows import STATES
@@ -32,11 +32,11 @@ from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
 
 _SECONDS = 20.0
-_LONGEST_NAME = 2_000
+_MAX_NAME_LENGTH = 2_000
 
 Answer = TypeVar("Answer")
-ViewName = Annotated[str, Parameter(min_length=1, max_length=_LONGEST_NAME)]
-Days = Annotated[int, Parameter(ge=1, le=MOST_DAYS)]
+ViewName = Annotated[str, Parameter(min_length=1, max_length=_MAX_NAME_LENGTH)]
+Days = Annotated[int, Parameter(ge=1, le=MAX_DAYS)]
 
 
 class ListQuery(BaseModel):
@@ -47,10 +47,10 @@ class ListQuery(BaseModel):
     q: str = Field("", max_length=200)
     state: list[str] = Field(default_factory=list, max_length=len(STATES) + len(listing.MARKS))
     dag_id: str | None = Field(None, max_length=250)
-    view: str | None = Field(None, max_length=_LONGEST_NAME)
-    namespace: str | None = Field(None, max_length=_LONGEST_NAME)
+    view: str | None = Field(None, max_length=_MAX_NAME_LENGTH)
+    namespace: str | None = Field(None, max_length=_MAX_NAME_LENGTH)
     group: Literal["namespace", "dag"] | None = None
-    open: list[str] = Field(default_factory=list, max_length=MOST_GROUPS)
+    open: list[str] = Field(default_factory=list, max_length=MAX_GROUPS)
     sort: listing.Sort = "attention"
     desc: bool = False
     offset: int = Field(0, ge=0, le=1_000_000)

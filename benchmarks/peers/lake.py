@@ -35,7 +35,7 @@ _NUMBERS: Mapping[str, str] = {
     "v3": "sum(items), count(*), sum(order_year), sum(revenue)",
 }
 #: After which a tool's process is given up, in seconds.
-_LONGEST = 300
+_MAX_LENGTH = 300
 
 
 class ToolError(Exception):
@@ -127,7 +127,7 @@ class Lake:
         environment = {**plain, "SPARK_CONF_DIR": str(self.spark_folder), "SPARK_LOCAL_IP": "127.0.0.1", **variables}
         started = time.perf_counter()
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LONGEST, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_MAX_LENGTH, check=False
         )
         if done.returncode:
             raise ToolError(

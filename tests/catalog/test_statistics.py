@@ -197,7 +197,7 @@ def test_fields_of_too_many_files_or_of_an_unknown_snapshot_are_not_known(
         return fields_without_nulls(MetadataFiles({}), table.metadata_location, {number}, {1, 2})
 
     assert (known(snapshot.snapshot_id), known(7)) == ({1, 2}, frozenset())
-    monkeypatch.setattr("airflow_mv.core.catalog.statistics._MOST_FILES", 0)
+    monkeypatch.setattr("airflow_mv.core.catalog.statistics._MAX_FILES", 0)
     assert known(snapshot.snapshot_id) == frozenset()
 
 
@@ -213,7 +213,7 @@ def test_how_many_rows_were_copied_is_not_known_without_the_manifests(
 
     assert copied() == 0
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_mv.core.catalog.statistics._MOST_MANIFESTS", 0)
+        patch.setattr("airflow_mv.core.catalog.statistics._MAX_MANIFESTS", 0)
         assert copied() is None
     Path(urlsplit(snapshot.manifest_list).path).unlink()
     assert copied() is None

@@ -28,7 +28,7 @@ _JOBS = int(os.environ.get("TORTURE_JOBS", "320"))
 _SESSIONS = 8
 #: Bytes that a refresh may leave on the JVM's heap. Iceberg's vectorized reader keeps an allocator for each Parquet
 #: file that was read, permanently: https://github.com/apache/iceberg/issues/13937.
-_MOST_LEFT_BYTES = {"vectorized": 32 * 1024, "row by row": 4 * 1024}
+_MAX_LEFT_BYTES = {"vectorized": 32 * 1024, "row by row": 4 * 1024}
 SQL = "SELECT k, count(*) AS n, sum(v) AS v FROM {ns}.t GROUP BY k"
 
 
@@ -130,7 +130,7 @@ def _heap(spark: SparkSession) -> tuple[int, Counter[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize("reading", _MOST_LEFT_BYTES)
+@pytest.mark.parametrize("reading", _MAX_LEFT_BYTES)
 def test_many_jobs_in_eight_sessions_of_one_jvm_leave_no_heap_garbage(lake: Lake, reading: str) -> None:
     """Views of both layouts, refreshed from each session in turn; the heap is compared after the caches are full."""
     lake.table("t", "k INT, v INT", "(1, 1)")
@@ -154,4 +154,4 @@ def test_many_jobs_in_eight_sessions_of_one_jvm_leave_no_heap_garbage(lake: Lake
     grown = (measured[-1][1] - measured[1][1]).most_common(12)
     left = (measured[-1][0] - measured[1][0]) / (_JOBS / 2)
     print(f"{left / 1024:.1f} KiB for each job of the second half; grown: {grown}")
-    assert left < _MOST_LEFT_BYTES[reading], grown
+    assert left < _MAX_LEFT_BYTES[reading], grown

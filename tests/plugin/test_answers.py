@@ -392,7 +392,7 @@ def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, mo
         for line in booked["answers"]["costs-by-dag"]["lines"]
     ]
     assert by_dag == [("dag_1", None, 100), (None, None, 1), (None, 2, 200)]
-    monkeypatch.setattr("airflow_mv.plugin.costs._MOST_ROWS", 30)
+    monkeypatch.setattr("airflow_mv.plugin.costs._MAX_ROWS", 30)
     _, found = answer(server, ("booked", "pages"), "/api/costs?days=7")
     assert "at most 30 are read here" in found["catalogs"][0]["problem"]["message"]
     assert answer(server, ("booked",), "/api/costs?days=367")[0] == 400

@@ -53,7 +53,7 @@ from tests.protocol.simulation.world import BASES, SECOND, VIEW, Violation, Worl
 #: all occur soon. The long run has other seeds.
 SCHEDULES: dict[Layout, range] = {"pointed": range(355, 385), "registered": range(98, 118), "table": range(15, 35)}
 #: An event that has not occurred in so many schedules is missing for a reason.
-MOST = 1_000
+MAX_COUNT = 1_000
 #: A planted fault must be detected within so many schedules.
 SEARCH = 2_500
 #: The seed at which the search for a rare fault starts: one that has detected it before.
@@ -155,11 +155,11 @@ def _simulating() -> Iterator[None]:
 def _require_events(schedules: range, wanted: tuple[str, ...], run: Callable[[int], Counter[str]]) -> None:
     """Run the schedules, and more until each event has occurred: nothing is proven about an event that never does."""
     missing = set(wanted)
-    for seed in range(schedules.start, schedules.start + MOST):
+    for seed in range(schedules.start, schedules.start + MAX_COUNT):
         if seed >= schedules.stop and not missing:
             return
         missing -= {event for event, count in run(seed).items() if count}
-    pytest.fail(f"never occurred in {MOST} schedules: {sorted(missing)}")
+    pytest.fail(f"never occurred in {MAX_COUNT} schedules: {sorted(missing)}")
 
 
 def planted(faults: Collection[Callable[[World, Patch], None]]) -> list[Any]:

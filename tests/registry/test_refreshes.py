@@ -21,7 +21,7 @@ from airflow_mv.core.freshness.status import history
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.extras.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.extras.registry.model import MEASURED, REFRESHES, Requester
-from airflow_mv.extras.registry.registry import MOST_BYTES, REFUSED, Registry, require_registry
+from airflow_mv.extras.registry.registry import MAX_BYTES, REFUSED, Registry, require_registry
 from airflow_mv.extras.registry.settings import PLACE, SYNC_AFTER
 from airflow_mv.extras.registry.sync import rebuild, sync
 from tests.builders import ORDERS, Lake, lake
@@ -222,7 +222,7 @@ def test_files_that_are_no_rows_do_not_stop_the_registry(
     home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than rows that one sync brings in, older than each row. They are read once."""
-    monkeypatch.setattr("airflow_mv.extras.registry.registry.MOST_FILES", 3)
+    monkeypatch.setattr("airflow_mv.extras.registry.registry.MAX_FILES", 3)
     registry.leave(refresh_row(0))
     (location,) = registry.spooled().rows
     spool = Path(urlsplit(location).path).parent
@@ -230,7 +230,7 @@ def test_files_that_are_no_rows_do_not_stop_the_registry(
     for number in range(5):
         (spool / f"{number}.json").write_text("{")
         os.utime(spool / f"{number}.json", (old, old))
-    (spool / "long.json").write_bytes(b" " * (MOST_BYTES + 1))
+    (spool / "long.json").write_bytes(b" " * (MAX_BYTES + 1))
     os.utime(spool / "long.json", (old, old))
     (spool / "young.json").write_text('{"catalog": ')
     done = sync(home.catalog)

@@ -32,7 +32,7 @@ from airflow_mv.core.script import (
     StagedChecks,
     TableRead,
 )
-from airflow_mv.core.spec.delta_log import MOST_ACTIONS, parse_commit
+from airflow_mv.core.spec.delta_log import MAX_ACTIONS, parse_commit
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
 from airflow_mv.core.spec.stored import (
@@ -50,11 +50,11 @@ from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024
 DATA = Path(__file__).parent.parent / "spec" / "data"
-LONGEST_MESSAGE = 2500
+MAX_MESSAGE_LENGTH = 2500
 #: For larger inputs only reading is timed, not writing and reading again.
 LARGE = 1024 * 1024
 #: CPU time for one input: the documented second, on a host whose cores are shared with other processes.
-MOST_SECONDS = 2.5
+MAX_SECONDS = 2.5
 #: Events that a parser never causes. ``open`` is among them, because a parser is given bytes.
 FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "import", "open", "urllib.")
 
@@ -279,7 +279,7 @@ def _commits(mutator: Mutator, count: int, *, all_: bool) -> Iterator[bytes]:
         yield b'{"metaData": {"schemaString": ' + json.dumps(filling.decode()).encode() + b"}}"
     fields = json.dumps({"fields": [{"name": str(number), "type": "long"} for number in range(60_000)]})
     yield json.dumps({"metaData": {"schemaString": fields}}).encode()
-    yield b"\n".join(b'{"add":{"path":"%d"}}' % number for number in range(MOST_ACTIONS))
+    yield b"\n".join(b'{"add":{"path":"%d"}}' % number for number in range(MAX_ACTIONS))
     yield b'{"add":{"path":""}}\n' * (MAX_BYTES // 20)
     wide = json.dumps({"add": {**add, "path": "x" * LARGE + "\N{PILE OF POO}"}}, ensure_ascii=False).encode()
     yield b"\n".join([wide] * 100)
@@ -421,7 +421,7 @@ def feed(name: str, seed: int, count: int) -> dict[str, Any]:
             read += 1
         except MaterializedViewError as error:
             refused += 1
-            if len(str(error)) > LONGEST_MESSAGE:
+            if len(str(error)) > MAX_MESSAGE_LENGTH:
                 wrong.append(f"input {number}: a message of {len(str(error))} characters: {str(error)[:200]}")
         except BaseException as error:  # noqa: BLE001 (every error is reported)
             wrong.append(f"input {number}: {type(error).__name__}: {str(error)[:200]}: {data[:120]!r}")
@@ -429,7 +429,7 @@ def feed(name: str, seed: int, count: int) -> dict[str, Any]:
         wrong += [f"input {number}: {event}" for event in watching[1:]]
         watching.clear()
         slowest = max(slowest, seconds)
-        if seconds > MOST_SECONDS:
+        if seconds > MAX_SECONDS:
             wrong.append(f"input {number}: took {seconds:.2f} s: {data[:60]!r}, {len(data)} bytes")
     return {"seed": seed, "read": read, "refused": refused, "slowest": round(slowest, 3), "wrong": wrong[:20]}
 

@@ -98,7 +98,7 @@ def test_forbidden_sql_is_refused_at_creation_and_nothing_is_left(
     """Before Spark is started: no view, no storage table, one error that says what to change."""
     sql, message = REFUSED[way]
     if way == "doubling joins":  # each parse takes all steps that are allowed
-        monkeypatch.setattr(BoundedParser, "MOST_STEPS", BoundedParser.MOST_STEPS // 10)
+        monkeypatch.setattr(BoundedParser, "MAX_STEPS", BoundedParser.MAX_STEPS // 10)
     if way == "itself":
         sql = "SELECT * FROM lake.sales.new"
     before = sorted((shop.folder / "warehouse").rglob("*"))

@@ -231,7 +231,7 @@ def test_rows_deleted_by_position_leave_their_files(home: Home, monkeypatch: pyt
     assert refreshed(12) == (0, 1)
     assert refreshed(10, 11, 12) == (3, 1)
     assert refreshed(0, way="delete") == (1, 0)
-    monkeypatch.setattr("airflow_mv.core.job.positions._MOST_DELETED", 1.0)
+    monkeypatch.setattr("airflow_mv.core.job.positions._MAX_DELETED", 1.0)
     assert refreshed(1) == (0, 1)
     assert refreshed(2, *range(13, 20)) == (1, 0)
 
@@ -261,7 +261,7 @@ def test_a_file_of_deletes_in_several_data_files_stays(home: Home, monkeypatch: 
     assert kept
     assert refreshed(1, "positions") == "positions"
     assert shared() == kept
-    monkeypatch.setattr("airflow_mv.core.job.positions._MOST_SHARED", 0)
+    monkeypatch.setattr("airflow_mv.core.job.positions._MAX_SHARED", 0)
     assert refreshed(2, "positions") == "delete"
 
 

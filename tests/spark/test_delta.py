@@ -320,7 +320,7 @@ def test_without_scan_tasks_a_second_deletion_vector_of_a_file_replaces_the_firs
     table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, cast(id % 3 AS int) FROM range(20)")
     table.run(*(f"DELETE FROM {{t}} WHERE id = {one}" for one in (3, 5, 7)))
     for most in (20_000, 0):
-        monkeypatch.setattr("airflow_mv.core.job.changed_files._MOST_VALUES", most)
+        monkeypatch.setattr("airflow_mv.core.job.changed_files._MAX_VALUES", most)
         for start, end in pairs_of(table, number):
             found, facts = table.delta(start, end)
             assert (found, facts.read_by) == (table.change(start, end), ("deleted",)), (most, start, end)

@@ -22,18 +22,18 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 #: The most files that each walk enters, and the most moves from one file to another.
 LIMITS = {
     "core": {
-        "create": (0, 0),
-        "status": (0, 0),
-        "refresh": (0, 0),
-        "incremental plan": (0, 0),
+        "create": (46, 490),
+        "status": (26, 220),
+        "refresh": (38, 720),
+        "incremental plan": (49, 940),
     },
     "cli": {
-        "airflow-mv create": (0, 0),
-        "airflow-mv status": (0, 0),
-        "airflow-mv refresh": (0, 0),
-        "airflow-mv refresh, incremental": (0, 0),
+        "airflow-mv create": (74, 1800),
+        "airflow-mv status": (41, 310),
+        "airflow-mv refresh": (64, 1030),
+        "airflow-mv refresh, incremental": (85, 1700),
     },
-    "operator": {"operator": (0, 0)},
+    "operator": {"operator": (70, 1040)},
 }
 #: Files that every walk enters and no list has to name: values, names and texts.
 FOUNDATION = frozenset(
@@ -71,9 +71,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def listed(walk: str) -> set[str]:
-    """Return the files that a section of CONTRIBUTING.md names."""
+    """Return the files whose lines a section of CONTRIBUTING.md has."""
     (section,) = re.findall(rf"<!-- walk: {walk} -->(.*?)<!-- end -->", CONTRIBUTING, re.DOTALL)
-    return set(re.findall(r"`(airflow_mv/[\w/.]+\.py)`", section))
+    return set(re.findall(r"(?m)^(?:\d+\.|-) `(airflow_mv/[\w/.]+\.py)`", section))
 
 
 @pytest.mark.parametrize("kind", ["core", "cli", pytest.param("operator", marks=pytest.mark.airflow)])
@@ -82,11 +82,7 @@ def test_no_walk_gets_longer(kind: str, folder: Path) -> None:
     for name, (files, moves) in found.items():
         print(f"{name}: {files} files, {moves} moves")
     assert found.keys() == LIMITS[kind].keys()
-    longer = {
-        name: count
-        for name, count in found.items()
-        if any(a > b for a, b in zip(count, LIMITS[kind][name], strict=True))
-    }
+    longer = {name: most for name, most in LIMITS[kind].items() if found[name][0] > most[0] or found[name][1] > most[1]}
     assert longer == {}
 
 

@@ -49,7 +49,7 @@ NO_ANSWER = (
 #: Statuses below 500 that leave the outcome of the request unknown: not found (by a proxy), request timeout, too
 #: early, too many requests, client closed the connection.
 UNPROVEN = frozenset({404, 408, 425, 429, 499})
-_LONGEST = 300
+_MAX_LENGTH = 300
 #: The base classes of the errors of clients that may not be installed, by module.
 _CLIENTS = {"botocore.exceptions": ("BotoCoreError", "ClientError"), "thrift.Thrift": ("TException",)}
 #: AWS' codes for credentials that are wrong or expired. Its message may quote the request, with a session token.
@@ -168,7 +168,7 @@ def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError
     name, text = type(error).__name__, str(error)
     if name == "TApplicationException" and "method" in text.lower():
         return UnsupportedError(
-            f"catalog {catalog!r} cannot do {what} ({shortened(text, _LONGEST)}): pyiceberg speaks the protocol of "
+            f"catalog {catalog!r} cannot do {what} ({shortened(text, _MAX_LENGTH)}): pyiceberg speaks the protocol of "
             "Hive 2 and 3. Hive 4.1 and later serve Iceberg's REST protocol, too: set metastore.catalog.servlet.port "
             "there, and use the catalog with type=rest and uri=http://HOST:PORT/iceberg"
         )
@@ -219,4 +219,4 @@ def brief(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """Return a server's message as one line, without secrets and without a stack trace of Java."""
-    return shortened(" ".join(text.partition("\n\tat ")[0].split()), _LONGEST)
+    return shortened(" ".join(text.partition("\n\tat ")[0].split()), _MAX_LENGTH)

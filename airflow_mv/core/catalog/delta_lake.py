@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 #: The newest commits of a table that are known. A view that read an older version is recomputed in full.
-MOST_COMMITS = 1000
+MAX_COMMITS = 1000
 _TOGETHER = 16
 #: A commit's file, and when it was written: a table that was dropped and created again has the same names of files.
 _POINTER = re.compile(r"(?P<file>.*/(?P<version>[0-9]{20})\.json)#(?P<written>[0-9]+)", re.DOTALL)
@@ -59,7 +59,7 @@ _OPTIONS = (
 )
 #: Commits that this process has read, by the table's id and the file. They never change.
 _commits: dict[tuple[str, str], Commit] = {}
-_MOST_KEPT = 20_000
+_MAX_KEPT = 20_000
 _lock = threading.Lock()
 
 
@@ -221,7 +221,7 @@ def _file(identifier: Identifier, version: int) -> str:
 def _read_commits(files: MetadataFiles, identifier: Identifier, table_id: str, version: int) -> list[Commit]:
     """Return the newest commits up to a version, oldest first. The log of older ones may have been cleaned up."""
     found: list[Commit] = []
-    oldest = max(version - MOST_COMMITS + 1, 0)
+    oldest = max(version - MAX_COMMITS + 1, 0)
     with ThreadPoolExecutor(_TOGETHER) as pool:
         for last in range(version, oldest - 1, -_TOGETHER):
             wanted = range(last, max(last - _TOGETHER, oldest - 1), -1)
@@ -243,7 +243,7 @@ def _commit(files: MetadataFiles, identifier: Identifier, table_id: str, version
         return None
     commit = parse_commit(data, version, source=f"{what} {file}")
     with _lock:
-        if len(_commits) >= _MOST_KEPT:
+        if len(_commits) >= _MAX_KEPT:
             _commits.clear()
         _commits[(table_id, file)] = commit
     return commit

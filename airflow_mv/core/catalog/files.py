@@ -599,7 +599,7 @@ def flush_table_commits(catalog: Catalog) -> None:
 
 
 _NOT_IN_A_PATH = frozenset("#?;")
-_LONGEST_CAUSE = 300
+_MAX_CAUSE_LENGTH = 300
 #: The key of a file's time in a listing of fsspec, by store.
 _FSSPEC_TIMES = ("mtime", "LastModified", "last_modified", "updated")
 
@@ -775,7 +775,7 @@ def named(location: str, what: str) -> Iterator[None]:
     except PermissionError as error:
         raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
     except OSError as error:
-        cause = shortened(" ".join(str(error).split()), _LONGEST_CAUSE)
+        cause = shortened(" ".join(str(error).split()), _MAX_CAUSE_LENGTH)
         raise StoreUnavailableError(f"{what}: the store of {location} did not respond: {cause}", location) from None
     except (ValueError, ImportError) as error:
         raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None

@@ -25,7 +25,7 @@ _FILE = re.compile(r"v?(?P<number>[0-9]{1,18})(?:-[^/]*)?(?:\.gz)?\.metadata\.js
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SUFFIXES = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
 #: The hint may be behind by the commits of writers that died before they wrote it.
-_MOST_VERSIONS_AHEAD = 1000
+_MAX_VERSIONS_AHEAD = 1000
 
 
 def locate_path(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier) -> Located | None:
@@ -115,7 +115,7 @@ def _hinted(files: MetadataFiles, identifier: Identifier) -> str | None:
     found, version = _of_version(files, identifier, int(hint)), int(hint)
     if found is None:
         return None
-    for later in range(version + 1, version + _MOST_VERSIONS_AHEAD):
+    for later in range(version + 1, version + _MAX_VERSIONS_AHEAD):
         following = _of_version(files, identifier, later)
         if following is None:
             break

@@ -46,7 +46,7 @@ _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?://([^/]*))?(.*)", re.DOTALL)
 #: pyiceberg ignores a location's text from one of these characters on, and in the last segment from a semicolon on.
 #: The latter is left out of every segment: the last one of a folder is not the last one of its files.
 _END_OF_PATH, _PARAMETERS = re.compile(r"[?#]"), re.compile(r"(?<!/\.)(?<!/\.\.);[^/]*")
-_MOST_ENCODINGS = 8
+_MAX_ENCODINGS = 8
 
 
 class Parts(NamedTuple):
@@ -121,7 +121,7 @@ def irregular_segment(location: str) -> str | None:
 
 def decoded(text: str) -> str:
     """Undo percent-encoding, even if it was applied several times."""
-    for _ in range(_MOST_ENCODINGS):
+    for _ in range(_MAX_ENCODINGS):
         plain = unquote(text)
         if plain == text:
             break
@@ -235,7 +235,7 @@ SCHEMES = frozenset(
 
 
 #: The maximum length of a location: an object store's key has at most 1,024 bytes.
-_LONGEST = 1200
+_MAX_LENGTH = 1200
 
 
 #: Control characters, which are in no location.
@@ -249,7 +249,7 @@ def check_location(location: str, *, what: str) -> None:
         InvalidMetadataError: It is empty, too long or relative, has ``..`` or control characters, is an http(s) URL,
             or names a file of another host.
     """
-    if len(location) > _LONGEST:
+    if len(location) > _MAX_LENGTH:
         raise InvalidMetadataError(
             f"{what}: {location[:80]!r}… has {len(location)} characters: no store has such a name"
         )

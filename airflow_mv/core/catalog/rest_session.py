@@ -37,7 +37,7 @@ BUSY = frozenset({429, 503})
 MAX_KEPT_BYTES = 128 * 1024 * 1024
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 30.0
+_MAX_PAUSE = 30.0
 _READS = frozenset({"GET", "HEAD"})
 #: The headers by which the content of an answer may differ.
 _VARY = ("Authorization", "X-Iceberg-Access-Delegation")
@@ -151,7 +151,7 @@ def _pause(response: Response, attempt: int) -> float:
     if given is None:
         # Not all clients of a busy server at once.
         given = _FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
-    return min(max(given, 0.0), _LONGEST_PAUSE)
+    return min(max(given, 0.0), _MAX_PAUSE)
 
 
 def _seconds(text: str) -> float | None:

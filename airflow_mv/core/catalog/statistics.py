@@ -75,15 +75,15 @@ _COUNTED = (DateType, TimestampType, TimestamptzType, IntegerType, LongType)
 _DAY_US = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: With more manifests than this they are not read: a Spark job is cheaper.
-_MOST_MANIFESTS = 50
+_MAX_MANIFESTS = 50
 #: With more data files than this the statistics of a whole table are not read.
-_MOST_FILES = 1_000
+_MAX_FILES = 1_000
 #: The reserved field id of ``_last_updated_sequence_number``. A commit writes null for rows that it adds or changes;
 #: copied rows keep their values. Source: Iceberg ``format/spec.md``, "Row Lineage".
 _ROW_VERSION = 2147483539
 #: The differences of snapshots that this process has read, by the locations of both manifest lists: they never change.
 _changes: dict[tuple[str | None, str], FileChange | None] = {}
-_MOST_CHANGES = 10_000
+_MAX_CHANGES = 10_000
 #: Content, whether it is a deletion vector, path, sequence number, rows and bytes.
 _FileKey = tuple[DataFileContent, bool, str, int | None, int, int]
 _lock = threading.Lock()
@@ -285,7 +285,7 @@ def fields_without_nulls(
             if manifest.content == ManifestContent.DATA
         }
         counts = [count for item in manifests.values() for count in (item.added_files_count, item.existing_files_count)]
-        if len(manifests) > _MOST_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MOST_FILES:
+        if len(manifests) > _MAX_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MAX_FILES:
             return frozenset()
         found, columns = frozenset(fields), [item for item in table.schema().fields if item.field_id in fields]
         for manifest in manifests.values():
@@ -323,7 +323,7 @@ def ranges_of(
             return None
         listed = read_manifests(table.io.new_input(found.manifest_list))[1]
         manifests = [item for item in listed if item.content == ManifestContent.DATA]
-        if len(manifests) > _MOST_MANIFESTS:
+        if len(manifests) > _MAX_MANIFESTS:
             return _ranges_of_partitions(table, manifests, field)
         tests = _tests(table.schema(), filters) if all(filters) else None
         ranges = []
@@ -431,7 +431,7 @@ def _added(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | N
         for manifest in read_manifests(table.io.new_input(snapshot.manifest_list))[1]
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
     ]
-    if len(manifests) > _MOST_MANIFESTS:
+    if len(manifests) > _MAX_MANIFESTS:
         return None
     entries = (entry for manifest in manifests for entry in read_entries(manifest, table.io))
     return [entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED]
@@ -579,7 +579,7 @@ def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -
         log.warning("Snapshot %d counts as a change of rows: %s", other.snapshot_id, error)
         return None
     with _lock:
-        if len(_changes) >= _MOST_CHANGES:
+        if len(_changes) >= _MAX_CHANGES:
             _changes.clear()
         _changes[key] = found
     return found
@@ -590,7 +590,7 @@ def _difference(files: MetadataFiles, old: Sequence[ManifestFile], new: Sequence
     before, after = sides
     gone = [item for path, item in before.items() if path not in after]
     come = [item for path, item in after.items() if path not in before]
-    if len(gone) + len(come) > _MOST_MANIFESTS:
+    if len(gone) + len(come) > _MAX_MANIFESTS:
         return None
     removed, added = (Counter(map(_file_key, _live(files, side))) for side in (gone, come))
     deletes = any(item.content == ManifestContent.DELETES for item in old)

@@ -28,7 +28,7 @@ from airflow_mv.errors import AlreadyExistsError, ConfigurationError, Unsupporte
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def adopt(
@@ -135,7 +135,7 @@ def _require_adoptable(name: Identifier, table: TableMetadata, layout: StoredLay
     elif table.head is None:
         why = "it was never written: drop it, and create the view with --layout table"
     elif own:
-        why = f"it has branches or tags of an earlier view: {', '.join(own[:_MOST_NAMED])}. Drop them first"
+        why = f"it has branches or tags of an earlier view: {', '.join(own[:_MAX_NAMED])}. Drop them first"
     elif (kind := unknown_type(table)) is not None:
         why = f"it has a column of the type {kind}, with which pyiceberg cannot read it"
     if why is not None:

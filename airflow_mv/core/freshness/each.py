@@ -25,7 +25,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 #: If a catalog fails for so many views in a row, it does not respond: the next ones would fail, too.
-MOST_UNANSWERED = 3
+MAX_UNANSWERED = 3
 #: Tables that a message names.
 _NAMED = 5
 
@@ -102,7 +102,7 @@ def while_answered(
         yield result
         away = _own_error(catalog, result.item) if isinstance(result.error, CatalogUnavailableError) else None
         unanswered = 0 if away is None else unanswered + 1
-        if away is not None and unanswered == MOST_UNANSWERED:
+        if away is not None and unanswered == MAX_UNANSWERED:
             raise away
 
 

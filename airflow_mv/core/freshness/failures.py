@@ -19,7 +19,7 @@ from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
 log = logging.getLogger(__name__)
 
 #: The most failed refreshes that are looked for, newest first.
-MOST_FAILURES = 50
+MAX_FAILURES = 50
 _NO_FIGURES = (
     *("version_id", "sequence_number", "refreshed_at", "rows_written", "rows_deleted", "rows_changed", "rows_read"),
     *("bytes_read", "snapshot_id", "bytes", "bytes_held", "interval"),
@@ -58,7 +58,7 @@ def _failures(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[di
     storage = catalog.load_storage(catalog.load(view))
     files = catalog.files.list(join(storage.table.location, "staged"))
     outcomes = (file for file in files if file.location.endswith(".json") and ".script." not in file.location)
-    for file in heapq.nlargest(MOST_FAILURES, outcomes, key=lambda item: item.modified_ms):
+    for file in heapq.nlargest(MAX_FAILURES, outcomes, key=lambda item: item.modified_ms):
         outcome = _outcome(catalog, file)
         why = None if outcome is None else outcome.error or _stopping_checks(outcome)
         if outcome is not None and why:

@@ -15,7 +15,7 @@ from airflow_mv.core.catalog.loaded import may_be_reused
 from airflow_mv.core.catalog.path_tables import check_path
 from airflow_mv.core.catalog.statistics import changed_files
 from airflow_mv.core.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
-from airflow_mv.core.freshness.each import MOST_UNANSWERED
+from airflow_mv.core.freshness.each import MAX_UNANSWERED
 from airflow_mv.core.freshness.state import (
     Freshness,
     Lag,
@@ -59,7 +59,7 @@ from airflow_mv.errors import (
 K = TypeVar("K")
 
 #: The limit of commits whose manifests are read. Older ones in doubt count as changes of any rows.
-_MOST_LOOKS = 100
+_MAX_LOOKS = 100
 
 _METADATA_TABLES = frozenset(
     {
@@ -230,7 +230,7 @@ def _settled_table(
         return observed, True
     files = catalog.home_of(name).files
     found = {
-        item.snapshot_id: changed_files(files, parent, item) if number < _MOST_LOOKS else None
+        item.snapshot_id: changed_files(files, parent, item) if number < _MAX_LOOKS else None
         for number, (item, parent) in enumerate(doubts)
     }
     same = frozenset(
@@ -426,7 +426,7 @@ def _located(
     errors: list[CatalogUnavailableError] = []
     if pins is not None and pins.only_saves_reads and identifier.catalog != catalog.name:
         errors = pins.unanswered.setdefault(identifier.catalog, errors)
-    if len(errors) >= MOST_UNANSWERED:
+    if len(errors) >= MAX_UNANSWERED:
         raise errors[-1].with_traceback(None)
     try:
         home = catalog.other(identifier.catalog)

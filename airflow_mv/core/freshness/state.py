@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from airflow_mv.core.sql.query import ParsedQuery  # a DAG file imports this module, and needs no parser of SQL
 
 #: Maximum of stale intervals that are named individually.
-_MOST_REASONS = 3
+_MAX_REASONS = 3
 #: Maximum of views that a path to a stale view names.
-_MOST_PATH = 5
+_MAX_PATH = 5
 
 
 class State(StrEnum):
@@ -267,7 +267,7 @@ class StaleInput:
     def reason(self) -> Reason:
         """The reason for the reader's state."""
         path = [str(view) for view in self.through]
-        if len(path) > _MOST_PATH:
+        if len(path) > _MAX_PATH:
             path[1:-1] = [f"{len(path) - 2} views"]
         through = f" through {' → '.join(path)}" if path else ""
         code = Code.BASE_UNREADABLE if self.state == State.UNKNOWN else Code.INPUT_STALE
@@ -307,10 +307,10 @@ class Freshness:
             return self
         unknown = any(item.state == State.UNKNOWN for item in inputs)
         kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
-        reasons = (*kept, *(item.reason for item in inputs[:_MOST_REASONS]))
-        if len(inputs) > _MOST_REASONS:
+        reasons = (*kept, *(item.reason for item in inputs[:_MAX_REASONS]))
+        if len(inputs) > _MAX_REASONS:
             reasons += (
-                Reason(Code.INPUT_STALE, f"{len(inputs) - _MOST_REASONS} more views that it reads are not fresh"),
+                Reason(Code.INPUT_STALE, f"{len(inputs) - _MAX_REASONS} more views that it reads are not fresh"),
             )
         found = replace(self, reasons=reasons, inputs=tuple(inputs))
         if self.rows is not None:
@@ -389,17 +389,17 @@ def _of_parts(
         return Freshness(State.STALE, _of_stale(stale), changes, looked)
     fresh = Reason(Code.FRESH, "every base table is at the snapshots that the refreshes of these rows read")
     moved = tuple(dict.fromkeys(change.reason for item in looked for change in item.base_tables if change.reason))
-    return Freshness(State.FRESH, moved[:_MOST_REASONS] or (fresh,), changes, looked)
+    return Freshness(State.FRESH, moved[:_MAX_REASONS] or (fresh,), changes, looked)
 
 
 def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
     """Return the reasons of some stale parts, and the number of the others."""
     reasons = []
-    for item in [item for item in stale if item.part.computed][:_MOST_REASONS]:
+    for item in [item for item in stale if item.part.computed][:_MAX_REASONS]:
         rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
         why = [change.reason for change in item.base_tables if change.reason]
         reasons += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
-    more = len([item for item in stale if item.part.computed]) - _MOST_REASONS
+    more = len([item for item in stale if item.part.computed]) - _MAX_REASONS
     if more > 0:
         reasons.append(Reason(Code.INTERVALS, f"{more} more intervals are stale"))
     return tuple(reasons)

@@ -33,7 +33,7 @@ _CAST_LITERALS: Mapping[object, LiteralKind] = {
     exp.DType.TIMESTAMPTZ: "timestamp",
 }
 #: A task would need more time to read a longer condition than to read its rows.
-_LONGEST = 20_000
+_MAX_LENGTH = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def conditions(tree: ir.Tree) -> dict[str, str]:
         given = list(dict.fromkeys(condition for condition in every if condition is not None))
         if None not in every:
             text = write(ir.either(*given))
-            result |= {name: text} if len(text) <= _LONGEST else {}
+            result |= {name: text} if len(text) <= _MAX_LENGTH else {}
     return result
 
 

@@ -32,7 +32,7 @@ from airflow_mv.core.script import DeltaStep
 from airflow_mv.quoting import quote, string_literal
 
 #: With more files than this, all rows are compared.
-MOST_FILES = 2_000
+MAX_FILES = 2_000
 _DATA, _POSITIONS = 0, 1
 #: The status of a manifest's entry for a file that its commit has removed.
 _REMOVED = 2
@@ -48,7 +48,7 @@ _FILE_ITEMS = (
     f"IF(data_file.content = {_DATA}, NULL, data_file.upper_bounds[{_PATH_ID}]) AS high"
 )
 #: The client reads the entries of all files if they and their bounds are at most so many values.
-_MOST_VALUES = 20_000
+_MAX_VALUES = 20_000
 #: Types whose bounds in the statistics are exact, and between which Spark's SQL and Python's values may be compared.
 #: Not TIMESTAMP_NTZ: Iceberg 1.12 shows no bounds of it, and a client turns its literals into times of its own zone.
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType, T.TimestampType)
@@ -107,7 +107,7 @@ def changed_files(context: JobContext, entries: Entries) -> list[ChangedRows] | 
     if _FILE in entries.taken or (own := entries.own()) is None:
         return None
     touched = _touch(context, entries.table, own)
-    if any(len(item.data) + len(touched) > MOST_FILES for item in own):
+    if any(len(item.data) + len(touched) > MAX_FILES for item in own):
         return None
     # The entries of files of both snapshots are read on the first side.
     statistics = entries.statistics((own[0].data | own[0].partly | own[1].partly, own[1].data))
@@ -141,7 +141,7 @@ class Entries:
         #: The columns whose bounds are read.
         self.exact = {item.name: item.dataType for item in now if isinstance(item.dataType, _EXACT)}
         files = self._count() if step.merge_on_read_files is None else step.merge_on_read_files
-        few = files is not None and files * (1 + len(self.exact)) <= _MOST_VALUES
+        few = files is not None and files * (1 + len(self.exact)) <= _MAX_VALUES
         self._all = self._read([(side, "") for side in (0, 1)]) if few else None
         #: Those of them whose bounds may skip files. This is last, because it waits for the history.
         self.bounded = _bounded(context, step.table, snapshots, now, step.columns) & self.exact.keys()
@@ -161,7 +161,7 @@ class Entries:
         Several deletion vectors may be in one file. ``None``: files are too many, or there are equality deletes.
         """
         rows = self._compared() if self._all is None else _of_one_side(self._all)
-        if len(rows) > 4 * MOST_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
+        if len(rows) > 4 * MAX_FILES or any(row.content not in (_DATA, _POSITIONS) for row in rows):
             return None  # equality deletes may hide rows of any file
         own = _Own(self._snapshots[0]), _Own(self._snapshots[1])
         for row in rows:
@@ -213,7 +213,7 @@ class Entries:
         with self._context.sized_for(0):  # a few rows of manifests
             return self._context.query(
                 f"SELECT {key}, {firsts} FROM ({both}) GROUP BY {key} HAVING min(side) = max(side) "
-                f"LIMIT {4 * MOST_FILES + 1}"
+                f"LIMIT {4 * MAX_FILES + 1}"
             ).collect()
 
     def _select(self, items: str, side: int, condition: str) -> str:

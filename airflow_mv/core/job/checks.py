@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType
 
 from airflow_mv.core.job.context import JobContext, cause
 from airflow_mv.core.job.steps import OF_VALUES, fails_on_a_value
-from airflow_mv.core.script import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
+from airflow_mv.core.script import MAX_ROWS, MAX_VALUE_LENGTH, CheckResult, StagedCheck, StagedChecks
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 
@@ -94,7 +94,7 @@ def _called(context: JobContext, checks: StagedChecks, check: StagedCheck) -> Ch
         if isinstance(found, DataFrame):
             broken = _with_rows(_result(check, passed=False), found)
             count = len(broken.rows)
-            more = " or more" if count == MOST_ROWS else ""
+            more = " or more" if count == MAX_ROWS else ""
             return replace(broken, passed=count == 0, observed=f"violating rows: {count}{more}")
         raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
     except _OF_FUNCTION as error:
@@ -111,7 +111,7 @@ def _with_rows(result: CheckResult, frame: DataFrame) -> CheckResult:
         else f"CAST({quote(field.name)} AS STRING)"
         for field in numbered.schema.fields
     ]
-    rows = numbered.limit(MOST_ROWS).selectExpr(*texts).collect()
+    rows = numbered.limit(MAX_ROWS).selectExpr(*texts).collect()
     return replace(result, columns=columns, rows=tuple(tuple(map(_cut, row)) for row in rows))
 
 
@@ -122,7 +122,7 @@ def _result(
 
 
 def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if text is None or len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"
 
 
 def _reason(context: JobContext, error: Exception) -> str:

@@ -25,7 +25,7 @@ from airflow_mv.quoting import quote
 PLACE = _FILE, _POSITION = "_file", "_pos"
 DELETED = "_deleted"
 #: The driver holds at most so many positions of deleted rows.
-_MOST_POSITIONS = 200_000
+_MAX_POSITIONS = 200_000
 #: The matching rows are kept: at most about one in so many of the table's rows, as of the other table's.
 _ONE_IN = 20
 
@@ -92,7 +92,7 @@ def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
         context: The context of the run.
         diff: The Java helper with the tasks of both snapshots.
     """
-    found = diff.newlyDeleted(_MOST_POSITIONS)
+    found = diff.newlyDeleted(_MAX_POSITIONS)
     if found is None:
         return None
     schema = context.spark.createDataFrame([], f"{_FILE} STRING, {_POSITION} BIGINT")._jdf.schema()

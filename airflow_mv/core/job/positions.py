@@ -20,13 +20,13 @@ from airflow_mv.core.script import SNAPSHOT_PROPERTY
 from airflow_mv.quoting import quote
 
 #: The driver holds the places of at most so many rows, in at most so many files.
-_MOST_ROWS, _MOST_FILES = 200_000, 200
+_MAX_ROWS, _MAX_FILES = 200_000, 200
 #: A data file with so many delete files gets one in their place. Of those that are about other files, too, it has few.
-_MERGED, _MOST_SHARED = 5, 10
+_MERGED, _MAX_SHARED = 5, 10
 #: Of more than so many rows at most one in ten of all stored rows is deleted by position.
 _ANY_SHARE, _ONE_IN = 1_000, 10
 #: Of the rows of the files at most this share is deleted, as in Iceberg's ``rewrite_data_files`` by default.
-_MOST_DELETED = 0.3
+_MAX_DELETED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ def locate(context: JobContext, deletes: Any, rows: str) -> Located | None:
     """
     frame = context.query(rows)
     # Maps change their order in the driver.
-    found = context.collect_locally(frame, _MOST_ROWS) if incomparable(frame.schema, ("map",)) is None else None
+    found = context.collect_locally(frame, _MAX_ROWS) if incomparable(frame.schema, ("map",)) is None else None
     if found is None:
         return None
     places = found.frame.select(*PLACE)._jdf.collectAsList()
     many = found.rows > max(_ANY_SHARE, deletes.rows() // _ONE_IN)
-    if many or not deletes.suits(places, _MOST_FILES, _MOST_SHARED, _ANY_SHARE, _MOST_DELETED):
+    if many or not deletes.suits(places, _MAX_FILES, _MAX_SHARED, _ANY_SHARE, _MAX_DELETED):
         return None
     view = quote(f"airflow_mv_stored_{uuid.uuid4().hex[:12]}")
     context.view(view, found.frame.drop(*PLACE))

@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 from airflow_mv.quoting import quote, string_literal
 
 #: Iceberg compares a file's bounds with each value of a list up to this length.
-_LONGEST_LIST = 200
+_MAX_LIST = 200
 #: With more keys than this, no predicates are written.
-_MOST_KEYS = 20_000
-_LONGEST_STRING = 200
+_MAX_KEYS = 20_000
+_MAX_STRING_LENGTH = 200
 #: If more than this share of a table's range passes a predicate, the predicate skips hardly anything.
 _WORTH_SKIPPING = 0.9
 #: Replaces bytes that are not valid UTF-8, so that such a value can be recognized.
@@ -71,7 +71,7 @@ def key_filters(
         count: How many rows it has.
     """
     wanted = [key for key in keys if _text(types[key]) is not None]
-    if count > _MOST_KEYS or not wanted:
+    if count > _MAX_KEYS or not wanted:
         return KeyFilters({}, None, {})
     texts = ", ".join((_text(types[key]) or "").replace("?", quote(key)) for key in wanted)
     rows = spark.sql(f"SELECT {texts} FROM {view}").collect()
@@ -83,7 +83,7 @@ def key_filters(
             found[key] = predicate
         if isinstance(types[key], _QUICK) and (known := values - {None}):
             least, greatest = min(known), max(known)
-            passing[key] = least, greatest, len(known) if len(known) <= _LONGEST_LIST else greatest - least + 1
+            passing[key] = least, greatest, len(known) if len(known) <= _MAX_LIST else greatest - least + 1
         if isinstance(types[key], _WHOLE) and None not in values and len(values) > most:
             most, first = len(values), key
     return KeyFilters(found, first, passing)
@@ -157,7 +157,7 @@ def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:
 
 
 def _is_unwritable(text: str) -> bool:
-    return len(text) > _LONGEST_STRING or _UNREADABLE in text
+    return len(text) > _MAX_STRING_LENGTH or _UNREADABLE in text
 
 
 def _text(kind: T.DataType) -> str | None:
@@ -190,6 +190,6 @@ def _predicate(values: set[Any], kind: T.DataType) -> str | None:
     if not values:
         return "? IS NULL"
     order = Decimal if isinstance(kind, T.DecimalType) else None
-    if len(values) <= _LONGEST_LIST:
+    if len(values) <= _MAX_LIST:
         return f"(? IN ({', '.join(write(value) for value in sorted(values, key=order))}){null})"
     return f"(? BETWEEN {write(min(values, key=order))} AND {write(max(values, key=order))}{null})"

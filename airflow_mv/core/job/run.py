@@ -44,7 +44,7 @@ from airflow_mv.quoting import quote, string_literal
 from airflow_mv.redaction import shortened
 from airflow_mv.version import __version__
 
-_LONGEST_REASON = 2000
+_MAX_REASON_LENGTH = 2000
 _LATER_COLUMN = (
     ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
     "there as of the table's next write (an INSERT of no rows is one)."
@@ -401,7 +401,7 @@ def reason(error: BaseException, sql: str = "") -> str:
     paragraph = " ".join(f"{message}{place}{cause}{_hint(_condition(error) or '', sql, place)}".split())
     if not paragraph:
         return type(error).__name__
-    return shortened(paragraph, _LONGEST_REASON)
+    return shortened(paragraph, _MAX_REASON_LENGTH)
 
 
 def _hint(condition: str, sql: str, place: str) -> str:

@@ -31,7 +31,7 @@ IDLE_SECONDS = 600.0
 #: The most scripts that run at the same time: one for each core of the application and each of these parts of the
 #: driver's heap, within bounds.
 _HEAP_BYTES = 256 * 2**20
-_FEWEST, _MOST = 2, 16
+_FEWEST, _MAX_COUNT = 2, 16
 #: How often jobs are cancelled at the end; after that Spark stops under them.
 _STOP_LOOKS = 20
 _STOPPED = "its Spark application was stopped"
@@ -95,7 +95,7 @@ class _Server:
         """Serve until the end."""
         jvm: Any = self._spark._jvm
         heap = int(getattr(jvm, "java.lang.Runtime").getRuntime().maxMemory())
-        most = max(_FEWEST, min(self._spark.sparkContext.defaultParallelism, heap // _HEAP_BYTES, _MOST))
+        most = max(_FEWEST, min(self._spark.sparkContext.defaultParallelism, heap // _HEAP_BYTES, _MAX_COUNT))
         self._report(f"application {self._application_id} runs up to {most} scripts at a time")
         pool = ThreadPoolExecutor(most)
         try:

@@ -38,7 +38,7 @@ _HEAD = 4096
 _OUTCOME = re.compile(r"([0-9a-f-]{16,64})(?:\.script)?\.json(?:\.[0-9a-f]{32}\.tmp)?", re.ASCII)
 _CLOCK = re.compile(r"clock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp", re.ASCII)
 _PACKAGE = re.compile(r"airflow_mv(?:_job)?-([0-9a-f]{12})-[0-9a-f]{8}\.(?:py|zip)", re.ASCII)
-_MOST_WORKING_BYTES = 16 * 2**20
+_MAX_WORKING_BYTES = 16 * 2**20
 #: Why a file is not deleted.
 UNPROVEN = "no metadata file of the view names it"
 ELSEWHERE = "a state of the view that was published in another catalog may need it"
@@ -358,7 +358,7 @@ class History:
 
     def _content(self, location: str) -> bytes | None:
         file = self._files.get(self._compare.exact(location))
-        if file is None or file.size_bytes > _MOST_WORKING_BYTES:
+        if file is None or file.size_bytes > _MAX_WORKING_BYTES:
             return None
         try:
             return self._catalog.files.read(location, what="working file")

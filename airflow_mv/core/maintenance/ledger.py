@@ -21,9 +21,9 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, Inval
 log = logging.getLogger(__name__)
 
 _VERSION = 1
-_MOST_RUNS = 20
-_MOST_NAMES = 1000
-_MOST_BYTES = 64 * 2**20
+_MAX_RUNS = 20
+_MAX_NAMES = 1000
+_MAX_BYTES = 64 * 2**20
 
 
 class Deleted(msgspec.Struct, frozen=True, rename="kebab"):
@@ -85,8 +85,8 @@ class Ledger:
         """
         if not proofs:
             return self
-        names = dict(list(proofs.items())[:_MOST_NAMES])
-        return replace(self, deleted=[*self.deleted, Deleted(at_ms, len(proofs), names)][-_MOST_RUNS:])
+        names = dict(list(proofs.items())[:_MAX_NAMES])
+        return replace(self, deleted=[*self.deleted, Deleted(at_ms, len(proofs), names)][-_MAX_RUNS:])
 
 
 def ledger_location(folder: str) -> str:
@@ -99,7 +99,7 @@ def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView, folder: str)
     uuid, location = view.metadata.view_uuid, ledger_location(folder)
     try:
         text = catalog.files.read_text(location)
-        if text is None or len(text) > _MOST_BYTES:
+        if text is None or len(text) > _MAX_BYTES:
             return Ledger(uuid)
         found = msgspec.json.decode(text, type=_Stored)
     except (msgspec.DecodeError, RecursionError, InvalidMetadataError) as error:

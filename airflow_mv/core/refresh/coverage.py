@@ -38,7 +38,7 @@ MAX_COVERED = 1_000_000
 #: The most base commits whose files' statistics are read. An interval that needs more of them is stale.
 MAX_COMMITS = 200
 #: The most tests of one commit's files. What is left then counts as affected.
-_MOST_TESTS = 512
+_MAX_TESTS = 512
 
 
 def coverage(
@@ -273,7 +273,7 @@ class _Commits:
             return [(self.units.first, self.units.after)]
         found: list[tuple[int, int]] = []
         waiting = deque([(self.units.first, self.units.after)])
-        for _ in range(_MOST_TESTS):
+        for _ in range(_MAX_TESTS):
             if not waiting:
                 return found
             first, after = waiting.popleft()

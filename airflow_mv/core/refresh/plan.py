@@ -303,10 +303,10 @@ _FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
 #: Seconds to prepare the change of one table.
 _FIXED_DELTA = 0.15
 #: The range of the factors that are learned and used.
-_LEAST_FACTOR, _MOST_FACTOR = 0.1, 6.0
+_LEAST_FACTOR, _MAX_FACTOR = 0.1, 6.0
 #: One refresh counts as at most so many times slower or faster than its estimate: it may be an outlier, such as the
 #: start of a cluster or an overloaded hour.
-_MOST_SEEN = 4.0
+_MAX_SEEN = 4.0
 #: Up to this size, rewriting a stored table takes as long as patching it.
 SMALL_STORAGE = 8 * 1024 * 1024
 
@@ -350,10 +350,10 @@ class Estimate:
         """
         if self.seconds is None:
             return None
-        seen = min(seconds / self.seconds, _MOST_SEEN)
+        seen = min(seconds / self.seconds, _MAX_SEEN)
         if self.mode == "full":
             return round(_bounded(self.factor * (seen if seen < 1 else seen ** (1 / 3))), 3)
-        return round(_bounded(self.factor * math.sqrt(max(seen, 1 / _MOST_SEEN))), 3)
+        return round(_bounded(self.factor * math.sqrt(max(seen, 1 / _MAX_SEEN))), 3)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -372,7 +372,7 @@ class Estimate:
 
 
 def _bounded(factor: float) -> float:
-    return min(max(factor, _LEAST_FACTOR), _MOST_FACTOR)
+    return min(max(factor, _LEAST_FACTOR), _MAX_FACTOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from airflow_mv.documents import MAX_TEXT_BYTES, check_marks
 from airflow_mv.errors import InvalidMetadataError
 
 #: The most actions of one commit, one for each added or removed file.
-MOST_ACTIONS = 250_000
+MAX_ACTIONS = 250_000
 #: The most marks in one action and in a schema, see :data:`airflow_mv.documents.MAX_MARKS`.
-_MOST_MARKS = 250_000
+_MAX_MARKS = 250_000
 _MAX_DEPTH = 64
 _MILLISECONDS = re.compile(rb"[0-9]{1,15}")
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -164,11 +164,11 @@ def _lines(data: bytes, source: str) -> Iterator[_Line]:
         raise InvalidMetadataError(f"{source}: larger than {MAX_BYTES} bytes")
     texts = (text for text in BytesIO(data) if text.strip())
     for number, text in enumerate(texts, start=1):
-        if number > MOST_ACTIONS:
-            raise InvalidMetadataError(f"{source}: more than {MOST_ACTIONS} actions in one commit of a Delta table")
+        if number > MAX_ACTIONS:
+            raise InvalidMetadataError(f"{source}: more than {MAX_ACTIONS} actions in one commit of a Delta table")
         check_size(text, source, MAX_TEXT_BYTES)
         try:
-            check_marks(text, _MOST_MARKS)
+            check_marks(text, _MAX_MARKS)
             yield _LINE.decode(text)
         except (ValueError, RecursionError) as error:
             raise InvalidMetadataError(f"{source}: not a commit of a Delta table: {shown(str(error))}") from None
@@ -305,7 +305,7 @@ def read_schema(text: str, *, source: str) -> dict[str, Any]:
         InvalidMetadataError: Names ``source``.
     """
     try:
-        check_marks(text, _MOST_MARKS)
+        check_marks(text, _MAX_MARKS)
         return {"type": "struct", "fields": _fields(msgspec.json.decode(text), 0)}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {shown(str(error))}"

@@ -41,15 +41,15 @@ MAX_WIDE_BYTES = 24 * 1024 * 1024
 MAX_DOCUMENT_MARKS = 700_000
 _PIECE = 1024 * 1024
 #: Further errors are only counted, because describing each one takes a kilobyte.
-_MOST_DESCRIBED = 10_000
-_LONGEST_SHOWN = 300
+_MAX_DESCRIBED = 10_000
+_MAX_SHOWN_LENGTH = 300
 
 
 def _each(*kinds: type) -> Callable[[Any], Any]:
     """Return a check that stops at the first value of another type. Pydantic would collect all, a kilobyte for each."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, Mapping) and len(value) > _MOST_DESCRIBED:
+        if isinstance(value, Mapping) and len(value) > _MAX_DESCRIBED:
             for key, item in value.items():
                 if type(item) not in kinds:
                     raise ValueError(f"the value of {shown(str(key))!r} is of type {type(item).__name__}")
@@ -117,7 +117,7 @@ def _is_newer(raw: object, error: ValidationError) -> bool:
 
     Either a value is none of the known ones, or a required field is missing beside a field that no record has.
     """
-    if error.error_count() > _MOST_DESCRIBED:
+    if error.error_count() > _MAX_DESCRIBED:
         return False
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] != "missing":
@@ -134,7 +134,7 @@ def _is_newer(raw: object, error: ValidationError) -> bool:
 
 def describe(error: ValidationError) -> str:
     """Describe the first invalid field, e.g. ``field refreshes.0.version-id: Field required``."""
-    if error.error_count() > _MOST_DESCRIBED:
+    if error.error_count() > _MAX_DESCRIBED:
         return f"{error.error_count()} fields are missing or wrong"
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = shown(".".join(str(step) for step in first["loc"])) or "(top level)"
@@ -144,7 +144,7 @@ def describe(error: ValidationError) -> str:
 
 def shown(text: str) -> str:
     """Shorten an untrusted text for a message."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…"
 
 
 def decode(
@@ -300,11 +300,11 @@ T = TypeVar("T")
 #: and items that contain arrays of objects.
 _PIECES = (64 * 1024, 512 * 1024, 4 * 1024 * 1024)
 #: The most bytes of the last one, which is decoded with all of its content.
-_MOST_LAST = 512 * 1024
+_MAX_LAST = 512 * 1024
 #: The most places of a piece that are tried as its end.
-_MOST_TRIES = 8
+_MAX_TRIES = 8
 #: The most bytes of a document without its array.
-_MOST_REST = 16 * 1024 * 1024
+_MAX_REST = 16 * 1024 * 1024
 #: Items of more bytes are decoded within a budget of memory.
 _LONG_ITEM = 256 * 1024
 #: Bytes of memory for an item's key, its entry in a dictionary of keys, and its place.
@@ -319,9 +319,9 @@ MARK = b'["cut out by airflow-mv"]'
 #: The most bytes of memory that the decoded parts of one document may take.
 BUDGET = 176 * 1024 * 1024
 #: The largest part that is decoded with all of its content.
-_MOST_BYTES = 32 * 1024 * 1024
+_MAX_BYTES = 32 * 1024 * 1024
 #: The most marks between the values of a part that is decoded with all of its content.
-_MOST_MARKS = 1_500_000
+_MAX_MARKS = 1_500_000
 #: The least bytes of memory that an object, a key with its value, and any value of a part take.
 _OBJECT, _KEY, _VALUE = 120, 160, 60
 
@@ -347,9 +347,9 @@ class Budget:
         """
         text = bytes(raw)
         if generic:
-            if len(text) > _MOST_BYTES:
-                raise ValueError(f"larger than {_MOST_BYTES} bytes")
-            check_marks(text, _MOST_MARKS)
+            if len(text) > _MAX_BYTES:
+                raise ValueError(f"larger than {_MAX_BYTES} bytes")
+            check_marks(text, _MAX_MARKS)
             values = _VALUE * sum(map(text.count, (b",", b":", b"{", b"[")))
         else:
             values = _OBJECT * text.count(b"{") + _KEY * text.count(b":")
@@ -497,7 +497,7 @@ def cut_out(
         firsts.append(len(found))
         found.extend([item.key for item in items])
         cuts.append(end)
-    if len(text) - (cuts[-1] - begin.start(1)) > _MOST_REST:
+    if len(text) - (cuts[-1] - begin.start(1)) > _MAX_REST:
         return None
     rest = b"".join((text[: begin.start(1)], MARK, text[cuts[-1] :]))
     budget.take(len(rest))
@@ -512,11 +512,11 @@ def _next_piece(
     """Return the items of the next piece, where the following one begins, and whether there is none."""
     for size in _PIECES:
         found = _BETWEEN.finditer(text, start + size, start + 2 * size)
-        for between in islice(found, _MOST_TRIES):
+        for between in islice(found, _MAX_TRIES):
             items = _items(text[start : between.start(1)], keys)
             if items is not None:
                 return items, between.end(1), False
-        end = _end_of_array(text[start : start + size]) if size <= _MOST_LAST else None
+        end = _end_of_array(text[start : start + size]) if size <= _MAX_LAST else None
         if end is not None:
             items = _items(text[start : start + end], keys)
             return None if items is None else (items, start + end + 1, True)

@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"[0-9]{1,30}")
 _LARGEST = 2**63 - 1
 _MAIN = "main"
 #: The most branches and tags that a message lists.
-_MOST_REFS = 20
+_MAX_REFS = 20
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -560,7 +560,7 @@ def _selected(table: TableMetadata, selector: Selector, name: str, now_ms: int) 
     if ref is None and selector.value == _MAIN and table.head is not None:
         return table.head  # earlier versions of the format do not list it
     if ref is None or table.find(ref.snapshot_id) is None:
-        known = ", ".join(sorted(table.refs)[:_MOST_REFS]) or "none"
+        known = ", ".join(sorted(table.refs)[:_MAX_REFS]) or "none"
         raise SnapshotNotFoundError(f"table {name} has no branch or tag {selector.value!r}; it has: {known}")
     return ref.snapshot_id
 

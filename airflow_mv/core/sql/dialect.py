@@ -159,8 +159,8 @@ class BoundedParser(Parser):
     """Stops parsing where sqlglot's attempts double with each JOIN without ON, or each nested STRUCT."""
 
     #: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
-    MOST_STEPS: ClassVar[int] = 200_000
-    MOST_STEPS_PER_TOKEN: ClassVar[int] = 20
+    MAX_STEPS: ClassVar[int] = 200_000
+    MAX_STEPS_PER_TOKEN: ClassVar[int] = 20
     steps_left: int
 
     def parse(self, raw_tokens: list[Token], sql: str) -> list[exp.Expr | None]:
@@ -169,7 +169,7 @@ class BoundedParser(Parser):
         Raises:
             TooManyStepsError: It takes too long.
         """
-        self.steps_left = max(self.MOST_STEPS, self.MOST_STEPS_PER_TOKEN * len(raw_tokens))
+        self.steps_left = max(self.MAX_STEPS, self.MAX_STEPS_PER_TOKEN * len(raw_tokens))
         return super().parse(raw_tokens, sql)
 
     def _advance(self, times: int = 1) -> None:

@@ -24,7 +24,7 @@ from airflow_mv.errors import ConfigurationError, InvalidMetadataError, Material
 from airflow_mv.redaction import shortened
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-_LONGEST = 120
+_MAX_LENGTH = 120
 #: The most characters of a query that is translated.
 MAX_TRANSLATED = 128 * 1024
 
@@ -39,7 +39,7 @@ def known_dialects(names: Iterable[str]) -> tuple[str, ...]:
     for name in found:
         if not _NAME.fullmatch(name) or Dialect.get(name) is None:
             raise ConfigurationError(
-                f"there is no SQL dialect {name[:_LONGEST]!r} that sqlglot can write; there are trino, duckdb, "
+                f"there is no SQL dialect {name[:_MAX_LENGTH]!r} that sqlglot can write; there are trino, duckdb, "
                 "snowflake, bigquery and others"
             )
     return tuple(name for name in found if name != DIALECT)
@@ -71,7 +71,7 @@ def spark_sql(metadata: ViewMetadata, *, view: str) -> str:
         return metadata.sql(view=view)
     if dialect not in stored or not _NAME.fullmatch(dialect):
         raise InvalidMetadataError(
-            f"view {view}, property {TRANSPILE_PROPERTY}: the view has no SQL in the dialect {dialect[:_LONGEST]!r}"
+            f"view {view}, property {TRANSPILE_PROPERTY}: the view has no SQL in the dialect {dialect[:_MAX_LENGTH]!r}"
         )
     return translated(stored[dialect], dialect, DIALECT, view=view)
 
@@ -106,7 +106,9 @@ def translated(sql: str, source: str, target: str, *, view: str) -> str:
         tree = _parsed(sql, source)
         unknown = next(tree.find_all(exp.Anonymous), None)
         if unknown is not None:
-            raise UnsupportedError(f"{problem}: sqlglot does not know the function {shortened(unknown.name, _LONGEST)}")
+            raise UnsupportedError(
+                f"{problem}: sqlglot does not know the function {shortened(unknown.name, _MAX_LENGTH)}"
+            )
         text = tree.sql(dialect=target, unsupported_level=ErrorLevel.RAISE)
         back = _parsed(text, target).sql(dialect=source, unsupported_level=ErrorLevel.RAISE)
         difference = _difference(_comparable(tree), _comparable(_parsed(back, source)))
@@ -161,4 +163,4 @@ def _difference(before: exp.Expr, after: exp.Expr) -> tuple[exp.Expr, exp.Expr] 
 
 
 def _shown(node: exp.Expr, dialect: str) -> str:
-    return shortened(node.sql(dialect=dialect), _LONGEST)
+    return shortened(node.sql(dialect=dialect), _MAX_LENGTH)

@@ -182,7 +182,7 @@ class ColumnLists:
 
 #: The lists of columns of each base table.
 Schemas = Mapping[Identifier, ColumnLists]
-_MOST_TRIES = 200
+_MAX_TRIES = 200
 #: A column without a name; any name of a view's column fits.
 _Names = tuple[str | None, ...]
 
@@ -314,7 +314,7 @@ class _Naming:
 
     def assume(self, lists: Mapping[Identifier, Sequence[tuple[str, ...]]], wanted: Sequence[str]) -> bool:
         """Assume the first columns of tables with which the query returns the wanted ones, if there are any."""
-        for chosen in islice(product(*lists.values()), _MOST_TRIES):
+        for chosen in islice(product(*lists.values()), _MAX_TRIES):
             self.columns = dict(zip(lists, chosen, strict=True))
             if _agree(self.of_query(self.query.tree), wanted):
                 return True

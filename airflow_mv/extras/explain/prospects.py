@@ -36,7 +36,7 @@ from airflow_mv.core.spec.units import human
 from airflow_mv.core.sql.query import NestedView, ParsedQuery
 
 #: The newest commits among which a change of each kind is looked for.
-_MOST_COMMITS = 100
+_MAX_COMMITS = 100
 #: The assumed part of the rows that change, if no commit shows it; and the part of the base tables' bytes that a view
 #: with groups is assumed to hold before it is stored.
 _CHANGED_PART, _GROUPED_PART = 100, 10
@@ -276,7 +276,7 @@ def expect(table: TableMetadata, head: int | None, change: Change) -> Expected:
         head: Its snapshot.
         change: The kind.
     """
-    for snapshot in islice(ancestors(table, head), _MOST_COMMITS):
+    for snapshot in islice(ancestors(table, head), _MAX_COMMITS):
         parent = snapshot.parent_snapshot_id
         if parent is None or table.find(parent) is None:
             break  # the first commit loads the table

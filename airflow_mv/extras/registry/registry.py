@@ -38,9 +38,9 @@ SPOOL = "_spool"
 #: The folder beside it for files of the spool that are no rows. No sync reads them again.
 REFUSED = "_refused"
 #: The most rows that one sync brings in.
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 #: The most bytes of a file with a row. A longer one is not read.
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 #: How long a file that is no row stays in the spool: it may be one that is being written.
 REFUSED_AFTER_MS = 3_600_000
 #: Files that are named in the log.
@@ -97,7 +97,7 @@ class Registry:
         self.catalog.files.write(join(folder, f"{uuid.uuid4()}.json"), row.model_dump_json().encode())
 
     def spooled(self) -> Spooled:
-        """Read at most :data:`MOST_FILES` rows of the spool, the oldest ones. Files that are no rows do not count.
+        """Read at most :data:`MAX_FILES` rows of the spool, the oldest ones. Files that are no rows do not count.
 
         What has been no row for an hour is moved aside, with its name.
         """
@@ -106,7 +106,7 @@ class Registry:
             return found
         refused: list[_Refused] = []
         for file in sorted(self.catalog.files.list(folder), key=lambda item: item.modified_ms):
-            if len(found.rows) == MOST_FILES:
+            if len(found.rows) == MAX_FILES:
                 break
             self._read(file, found, refused)
         if refused:
@@ -117,7 +117,7 @@ class Registry:
         """Read one file of the spool."""
         what, data = f"registry, file {file.location}", b""
         try:
-            if file.size_bytes > MOST_BYTES:
+            if file.size_bytes > MAX_BYTES:
                 raise InvalidMetadataError(f"{what} has {file.size_bytes} bytes: it is no row")
             data = self.catalog.files.read(file.location, what=what)
             found.rows[file.location] = RefreshRow.parse(data, source=what)
@@ -125,7 +125,7 @@ class Registry:
             return  # another sync has brought it in
         except (InvalidMetadataError, ConfigurationError) as error:
             found.faults[file.location] = str(error)
-            if isinstance(error, InvalidMetadataError) and file.size_bytes <= MOST_BYTES:
+            if isinstance(error, InvalidMetadataError) and file.size_bytes <= MAX_BYTES:
                 refused.append(_Refused(file, data))
 
     def _move_aside(self, folder: str, refused: Iterable[_Refused]) -> None:

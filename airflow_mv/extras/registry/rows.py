@@ -14,7 +14,7 @@ from airflow_mv.extras.registry.model import RefreshRow, month_of
 from airflow_mv.redaction import shortened
 
 #: The most characters of a message.
-LONGEST = 2000
+MAX_LENGTH = 2000
 
 
 def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> RefreshRow:
@@ -40,7 +40,7 @@ def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> Refr
         sequence_number=record.sequence_number,
         mode=record.mode,
         reasons=tuple(item.get("code", "") for item in record.reasons),
-        messages=tuple(shortened(reason.message, LONGEST) for reason in why),
+        messages=tuple(shortened(reason.message, MAX_LENGTH) for reason in why),
         fallback=_cut(fallback(why)),
         base_snapshots={table.identifier: table.snapshot_reference for table in tables_read(record)},
         interval_column=interval.column if interval else None,
@@ -64,7 +64,7 @@ def _code(text: str) -> Code:
 
 
 def _cut(text: str | None) -> str | None:
-    return None if text is None else shortened(text, LONGEST)
+    return None if text is None else shortened(text, MAX_LENGTH)
 
 
 def _utc(moment: datetime) -> datetime:

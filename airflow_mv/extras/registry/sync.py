@@ -23,7 +23,7 @@ from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, Store
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow
 from airflow_mv.extras.registry.registry import Registry, bring_in, compact_finished_months, key_of, require_registry
-from airflow_mv.extras.registry.rows import LONGEST, refresh_row
+from airflow_mv.extras.registry.rows import MAX_LENGTH, refresh_row
 from airflow_mv.redaction import shortened
 
 log = logging.getLogger(__name__)
@@ -226,9 +226,9 @@ def _unreadable_row(view: Identifier, error: MaterializedViewError, now: datetim
         checked_at=now,
         state=str(State.UNKNOWN),
         reasons=(str(Code.VIEW_UNREADABLE),),
-        explanation=shortened(str(error), LONGEST),
+        explanation=shortened(str(error), MAX_LENGTH),
     )
 
 
 def _sentences(reasons: Sequence[Reason]) -> str | None:
-    return "; ".join(shortened(reason.message, LONGEST) for reason in reasons) or None
+    return "; ".join(shortened(reason.message, MAX_LENGTH) for reason in reasons) or None

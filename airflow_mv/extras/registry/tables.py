@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 #: How often a commit is tried while other writers come first.
 TRIES = 40
 #: The most partitions that one commit compacts.
-_MOST_COMPACTED = 24
+_MAX_COMPACTED = 24
 #: The most tries without an answer.
 _UNANSWERED = 10
 #: The number of the first partition field, as the Iceberg specification has it.
@@ -310,7 +310,7 @@ class Component(Generic[R]):
             files: dict[Partition, list[DataFile]] = defaultdict(list)
             for task in table.scan(row_filter=where).plan_files():
                 files[_partition(task.file)].append(task.file)
-            places = sorted(place for place, found in files.items() if len(found) > 1)[:_MOST_COMPACTED]
+            places = sorted(place for place, found in files.items() if len(found) > 1)[:_MAX_COMPACTED]
             count = len(places)
             rows = [self._partition_rows(table, place) for place in places]
             return _Edit(pa.concat_tables([_empty(table), *rows]), [file for place in places for file in files[place]])

@@ -23,7 +23,7 @@ from tests.engine.support import Lake, no_spark
 from tests.spark.changing import Table, delete_by_equality
 
 COUNTS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
-MOST = "SELECT k, max(n) AS m FROM r GROUP BY k"
+MAX_COUNT = "SELECT k, max(n) AS m FROM r GROUP BY k"
 
 
 def codes(reasons: Iterable[Reason]) -> list[str]:
@@ -216,7 +216,7 @@ def _with_few_keys(lake: Lake, script: Script) -> Outcome:
 
 def test_a_run_that_resumes_a_branch_records_the_mode_that_ran(counted: Lake) -> None:
     """The worker died after the job had recomputed: a full refresh is published, whatever was planned."""
-    view(counted, MOST, "most", layout="registered")
+    view(counted, MAX_COUNT, "most", layout="registered")
     counted.run("UPDATE {ns}.r SET n = n + 1")
     plan = plan_refresh(counted.catalog, counted("most"), RefreshOptions(on_fallback="full"))
     staged = stage(counted.catalog, plan, partial(_with_few_keys, counted))
@@ -239,7 +239,7 @@ def test_a_run_that_resumes_a_branch_records_the_mode_that_ran(counted: Lake) ->
 @pytest.mark.slow
 def test_more_affected_keys_than_the_driver_accepts_lead_to_a_full_refresh(counted: Lake) -> None:
     """The job detects it: the recorded mode is the one that ran, and the policy applies to the job, too."""
-    view(counted, MOST, "most")
+    view(counted, MAX_COUNT, "most")
     counted.run("UPDATE {ns}.r SET n = n + 1")
 
     with_few_keys = partial(_with_few_keys, counted)
@@ -247,7 +247,7 @@ def test_more_affected_keys_than_the_driver_accepts_lead_to_a_full_refresh(count
         counted.refresh("most", on_fallback="fail", stager=with_few_keys)
     assert counted.refresh("most", on_fallback="skip", stager=with_few_keys).outcome == "skipped"
     assert counted.rows("most") == [(1, 2), (2, 3)]
-    for name, sql in (("v", COUNTS), ("most", MOST)):
+    for name, sql in (("v", COUNTS), ("most", MAX_COUNT)):
         result = counted.refresh(name, on_fallback="full", stager=with_few_keys)
         assert (result.mode, codes(result.reasons)[-1]) == ("full", "INCREMENTAL_UNAVAILABLE")
         check(counted, name, sql, in_duckdb=True)

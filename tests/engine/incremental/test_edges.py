@@ -330,7 +330,7 @@ def test_a_data_file_twice_in_a_snapshot_counts_twice(
     """Other writers have added a file again. Without scan tasks, files are named, and each name reads both entries."""
     monkeypatch.setattr(JobContext, "lists_tasks", False)
     if most is not None:
-        monkeypatch.setattr("airflow_mv.core.job.changed_files._MOST_VALUES", most)  # as for many files
+        monkeypatch.setattr("airflow_mv.core.job.changed_files._MAX_VALUES", most)  # as for many files
     table(lake, "r", "k int, n int", "(1, 1)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     view(lake, sql)
