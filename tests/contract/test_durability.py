@@ -93,7 +93,7 @@ def test_a_manifest_that_cannot_be_read_does_not_stop_the_flush(
     every_home.view()
     called: list[str] = []
     monkeypatch.setattr(os, "sync", lambda: called.append("sync"))
-    monkeypatch.setattr("airflow_mv.core.catalog.files.read_manifests", lambda _: 1 / 0)
+    monkeypatch.setattr("airflow_mv.core.catalog.avro.read_manifests", lambda _: 1 / 0)
     assert every_home.refresh().outcome == "refreshed"
     assert called == ["sync"]
     assert "flushing all" in caplog.text

@@ -17,7 +17,7 @@ from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.read.time_travel import TimeTravel
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -249,7 +249,7 @@ def test_a_view_on_a_view_reads_the_rows_of_its_refresh(home: Lake) -> None:
     assert [result.outcome for result in done] == ["refreshed", "refreshed"]
     assert home.read("sales.top") == [{"total": 35}]
     home.append()
-    assert status(home.catalog, "sales.top").state == State.FRESH
+    assert [reason.code for reason in status(home.catalog, "sales.top").reasons] == [Code.INPUT_STALE]
     home.refresh()
     assert status(home.catalog, "sales.top").state == State.STALE
     home.refresh("sales.top")

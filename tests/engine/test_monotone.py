@@ -118,7 +118,7 @@ def test_values_lie_within_the_mapped_bounds(lake: Lake, seed: int) -> None:
     ]
     lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
     held = pa.Table.from_pylist(rows, SCHEMA)
-    lake.spark.createDataFrame(held).createOrReplaceTempView("t")
+    lake.spark.createDataFrame(held).createOrReplaceTempView("held")
     texts = [text.format(x=x, t=x if x != "day" else "ts") for text in EXPRESSIONS for x in ("ts", "ntz", "day")]
     texts += [text.format(t=t, z=zone) for text in ZONED for zone in ZONES for t in ("ts", "ntz")]
     texts += NUMBERS
@@ -127,12 +127,13 @@ def test_values_lie_within_the_mapped_bounds(lake: Lake, seed: int) -> None:
     exact = 0
     for chunk in chunks:
         columns = ", ".join(f"{text} AS c{at}" for at, text in enumerate(chunk))
-        table = lake.spark.sql(f"SELECT {columns} FROM t").toArrow()
+        table = lake.spark.sql(f"SELECT {columns} FROM held").toArrow()
         for text, column in zip(chunk, table.columns, strict=True):
             found = known[text]
             assert found is not None, text
             pairs = list(zip(numbers(held[found.column.name]), numbers(column), strict=True))
             exact += check(text, found, pairs, chance)
+    lake.spark.catalog.dropTempView("held")
     assert exact > 0.6 * len(known) * len(rows)  # the others are before 1970, or near a change of a clock
 
 

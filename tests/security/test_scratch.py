@@ -211,7 +211,10 @@ def test_a_refresh_that_is_stopped_during_a_statement_says_so_and_leaves_nothing
         time.sleep(seconds)
         running.send_signal(number)
         assert running.wait(120) == 128 + number
-        assert list(lines)[-1] == f"error: stopped from outside, by {number.name}. The same command may be run again\n"
+        said = list(lines)
+        assert running.stderr
+        running.stderr.close()
+        assert said[-1] == f"error: stopped from outside, by {number.name}. The same command may be run again\n"
         assert set(tmp_path.rglob("*.parquet")) == rows
     deadline = time.monotonic() + 30  # Java removes its folders, and ends, after Python
     while list((tmp_path / "tmp").iterdir()) or _is_group(running.pid):

@@ -99,7 +99,7 @@ class _DataFile:
     role: str
     size_bytes: int
     records: int
-    format: FileFormat
+    file_format: FileFormat
 
 
 @dataclass(slots=True)
@@ -317,9 +317,9 @@ class _CheckRun:
         return Damage(file.location, file.role, why) if why else None
 
     def _changed(self, file: _DataFile, size: int) -> str | None:
-        if file.format == FileFormat.PARQUET:
+        if file.file_format == FileFormat.PARQUET:
             return self._of_another(file, size) or self.store.changed_rows(file.location)
-        return self.store.changed_vectors(file.location, size) if file.format == FileFormat.PUFFIN else None
+        return self.store.changed_vectors(file.location, size) if file.file_format == FileFormat.PUFFIN else None
 
     def _of_another(self, file: _DataFile, size: int) -> str | None:
         footer = self.store.footer(file.location, size)

@@ -253,7 +253,8 @@ def _in_doubt(
         left.discard(snapshot.snapshot_id)
         if not left:
             break
-        is_first = snapshot.parent_snapshot_id is None
+        # A later snapshot without a parent has lost it by an expiry: what it added cannot be counted.
+        is_first = snapshot.parent_snapshot_id is None and (snapshot.sequence_number or 0) <= 1
         parent = None if snapshot.parent_snapshot_id is None else table.find(snapshot.parent_snapshot_id)
         if (is_first or parent is not None) and is_in_doubt(snapshot, parent):
             found.append((snapshot, parent))

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.core.catalog import files
-from airflow_mv.core.catalog import limits as untrusted_input
+from airflow_mv.core.catalog import places
 from airflow_mv.core.maintenance import compact, orphans
-from airflow_mv.core.maintenance import compact as small_files
 from airflow_mv.core.publish import protocol
 from airflow_mv.core.spec import definition, materialized_view, table, view
 from airflow_mv.core.sql import query
@@ -29,9 +27,9 @@ _PURE: tuple[Callable[..., Any], ...] = (
     materialized_view.parse_settings,
     materialized_view.parse_storage_state,
     query.parse_query,
-    files.check_location,
-    untrusted_input.allowed_folders,
-    untrusted_input.check_confined,
+    places.check_location,
+    places.allowed_folders,
+    places.check_confined,
 )
 
 
@@ -46,7 +44,7 @@ def simulating() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "TRIES", TRIES)
         patch.setattr(compact, "ROUNDS", 1)
-        patch.setattr(small_files, "MIN_FILES", 0)  # the content of manifests is not simulated
+        patch.setattr(compact, "MIN_FILES", 0)  # the content of manifests is not simulated
         patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
         patch.setattr(orphans, "past_files", checks.past_files)
         patch.setattr(orphans, "snapshot_files", checks.files_of)
