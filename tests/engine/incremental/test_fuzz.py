@@ -72,7 +72,7 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
 @pytest.mark.timeout(1200)
 def test_incremental_equals_recompute(lake_folder: Path) -> None:
     """A history with delete files and one with row ids, two views each; one is refreshed after each change."""
-    tally = _run(lake_folder, range(7, 16, 8), views=2, steps=2, often=5, everything=False)
+    tally = _run(lake_folder, range(7, 16, 8), views=2, steps=3, often=5, everything=False)
     assert set(tally.variants) == {"v2-merge-on-read", "v3-copy-on-write"}
     assert tally.sequences == 4
 
