@@ -15,9 +15,8 @@ import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import insert
 
-from airflow_mv.core.catalog import database_limits, store_deadlines
+from airflow_mv.core.catalog import database_limits, limits, store_deadlines
 from airflow_mv.core.catalog import files as file_stores
-from airflow_mv.core.catalog import limits as untrusted_input
 from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles, on_disk
 from airflow_mv.core.catalog.places import lies_elsewhere
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
@@ -294,7 +293,7 @@ def test_all_that_pyiceberg_reads_and_writes_by_itself_has_deadlines(
         return "s3://store"
 
     monkeypatch.setattr(store_deadlines, "store_name", noted)
-    for module in (file_stores, untrusted_input):
+    for module in (file_stores, limits):
         monkeypatch.setattr(module, "on_disk", lambda _: False)
     with lake(sqlite_uri, warehouse, layout="table") as home:
         assert isinstance(home.table().io, GuardedIO)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.freshness.status import history, status
-from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance import compact as compaction
 from airflow_mv.core.maintenance import run
 from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.orphans import maintain
@@ -35,7 +35,7 @@ from tests.protocol.maintenance import NOW, refreshed, snapshot_ids
 def home(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake in which one file is worth a compaction."""
     every_home.table()
-    monkeypatch.setattr(small_files, "MIN_FILES", 1)
+    monkeypatch.setattr(compaction, "MIN_FILES", 1)
     return every_home
 
 
@@ -92,7 +92,7 @@ def test_a_compaction_is_decided_from_metadata(home: Lake, monkeypatch: pytest.M
     before = home.storage()
     would = compact(home.catalog, VIEW, stager=no_job, dry_run=True).to_dict()
     assert (would["outcome"], would["before"]["data_files"], would["after"]) == ("would-compact", 1, None)
-    monkeypatch.setattr(small_files, "MIN_FILES", 2)
+    monkeypatch.setattr(compaction, "MIN_FILES", 2)
     few = compact(home.catalog, VIEW, stager=no_job)
     assert (few.outcome, few.why) == (
         "not-needed",

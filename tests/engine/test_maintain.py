@@ -11,7 +11,7 @@ import pytest
 from airflow_mv.core.catalog.places import exact_form, lies_in
 from airflow_mv.core.catalog.reachable_files import snapshot_files
 from airflow_mv.core.freshness.expiry import expires_ms
-from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance import compact as compaction
 from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.expire import keep_base_snapshots
@@ -142,7 +142,7 @@ def test_a_view_with_many_small_and_delete_files_is_compacted_and_stays_incremen
 ) -> None:
     """Rows, time travel and the next incremental refresh are as before. A second compaction starts no job."""
     monkeypatch.setattr(candidates, "SMALL_STORAGE", -1)  # else so few rows are written anew by each refresh
-    monkeypatch.setattr(small_files, "MIN_FILES", 3)
+    monkeypatch.setattr(compaction, "MIN_FILES", 3)
     lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2), ('east', 3), ('west', 4)")
     modes = {f"airflow-mv.storage.write.{item}.mode": "merge-on-read" for item in ("merge", "delete", "update")}
     properties = {"airflow-mv.incremental-up-to": "1000", **modes}

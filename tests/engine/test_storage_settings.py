@@ -8,7 +8,7 @@ import pytest
 
 from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance import compact as compaction
 from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.script import Outcome, Script
@@ -68,7 +68,7 @@ def test_the_files_of_a_view_are_sorted_as_its_owner_chooses(
     assert len(appended) > len(first)
     for file in appended:
         assert file == sorted(file, reverse=True)
-    monkeypatch.setattr(small_files, "MIN_FILES", 1)
+    monkeypatch.setattr(compaction, "MIN_FILES", 1)
     ran: list[Script] = []
 
     def noted(script: Script) -> Outcome:

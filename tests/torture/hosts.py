@@ -22,7 +22,7 @@ from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
 from airflow_mv.core.catalog.loaded import all_refreshes
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance import compact as compaction
 from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import collect_orphans, expire
@@ -174,7 +174,7 @@ COMMANDS: dict[str, Callable[[Lake, Order], object]] = {
 
 def serve(place: Place) -> None:
     """Execute the orders on the standard input until it ends; answer each on the standard output."""
-    small_files.MIN_FILES = 2
+    compaction.MIN_FILES = 2
     publish_refresh.DEFAULT_GRACE = timedelta(seconds=GRACE_SECONDS)
     with place.lake() as lake:
         lake.catalog.properties[PLACE] = f"{place.warehouse}/registry"

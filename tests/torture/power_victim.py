@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.maintenance import compact as small_files
+from airflow_mv.core.maintenance import compact as compaction
 from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.orphans import maintain
 from airflow_mv.core.maintenance.rollback import rollback
@@ -60,7 +60,7 @@ def main(folder: str, layout: Any) -> None:
         lake.refresh("daily")
     rollback(catalog, lake("daily"), first.refresh_id or "")
     lake.refresh("daily", full=True)
-    small_files.MIN_FILES = 0
+    compaction.MIN_FILES = 0
     compact(catalog, lake("daily"), stager=lake.stager)
     shutil.copytree(home / LAKE, home / "before")  # maintenance deletes files that earlier cuts leave
     maintain(catalog, lake("daily"), older_than=timedelta(0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read metadata files, and write them under new names. An existing file is never overwritten."""
+"""Read, write, flush and list the files of a store. An existing file is never overwritten."""
 
 from __future__ import annotations
 
@@ -532,6 +532,9 @@ def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTab
 
 
 # --------------------------------------------------------------------- Flush files to disk before a pointer names them
+# After a power failure a local file system may have lost a file that was written but not flushed, while the
+# database that names it has kept its commit. The file and its folders are therefore flushed first. An object store
+# keeps what it has confirmed and needs no flush.
 
 
 def first_folder(location: str) -> Path | None:

@@ -173,8 +173,7 @@ for _kind, _bounded in _BOUNDED_KINDS.items():
     AVAILABLE_CATALOGS[_kind] = partial(_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)
 
 
-# ----------------------------------------
-# Restrict the folders of a view's files. Metadata files are untrusted input, but are read with this process's rights
+# ---------------------------------------------------- Tables that open their files by the catalog's properties only
 
 
 Result = TypeVar("Result")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare locations: whether two spellings mean one file or folder.
+"""Locations: whether two spellings mean one file or folder, and which folders a view's files may be in.
 
 A store can be reached by several spellings: ``s3a://`` and ``s3://``, ``hdfs://nn:8020/`` and ``hdfs:///``,
 percent-encoding, doubled slashes, upper case where the store ignores it. There are two forms:
@@ -8,6 +8,11 @@ percent-encoding, doubled slashes, upper case where the store ignores it. There 
   through links, which :class:`Places` resolves.
 - :func:`exact` decides what is allowed or proven. Two locations with the same exact form are the same file. Only the
   aliases of a scheme and a default port are treated as equal. :func:`lies_in` resolves links, too.
+
+**Untrusted input.** Metadata files are read with this process's rights. A view names its storage table by a path. A
+user who can write a view could name any file of any store that this process can reach, and have it read, or have
+new files written beside it. The path must therefore be below a folder that the catalog's owner has chosen: the
+warehouse, the folder of the view's own pointer, or one in the catalog property ``airflow-mv.allowed-locations``.
 """
 
 from __future__ import annotations

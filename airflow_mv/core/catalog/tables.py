@@ -637,6 +637,12 @@ def _forget(snapshot_ids: tuple[int, ...]) -> RemoveSnapshotsUpdate:
 
 
 # ----------- Views that are tables: the definition is a property of the table under the view's name (layout ``table``)
+# A table is such a view if it has a definition that names it: by its name, in the property ``airflow-mv.storage-of``,
+# and by its uuid, in the definition. A table that was renamed, or copied with its properties, is an ordinary table.
+#
+# No requirement of a table commit can name a property. So each definition has an id, and a tag with this id in its
+# name: a change of the definition requires the tag of the earlier definition, and replaces it. Of all changes that
+# were made from one definition at most one is applied, in catalogs with and without a server.
 
 
 _READERS = 8

@@ -657,6 +657,10 @@ def _version(view: NestedView) -> NestedViewVersion:
 
 
 # ---------- Drift: columns of base tables that were dropped, renamed or retyped since the rows of a view were computed
+# Of a column with nested fields only the fields that a query reads matter, as far as its text shows.
+#
+# A change of a schema makes no snapshot, and earlier snapshots are still read with their own columns. So a view may
+# be up to date with all snapshots, although its query does not fit the tables any more.
 
 
 def drift(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freshness: compare the recorded base snapshots with the current ones. No data is read."""
+"""Freshness and lag: compare the recorded base snapshots with the current ones. No data is read."""
 
 from __future__ import annotations
 
@@ -506,6 +506,8 @@ def _counted(operations: Sequence[tuple[str, int]]) -> str:
 
 
 # ---------------------------------------------- Lag: the time since the first base commit that a view does not contain
+# It is not the time since the last refresh: a view that was refreshed a week ago has no lag if no base table
+# changed since. Times are commit times, by the clocks of the base tables' writers.
 
 
 #: View property: how far the view may be behind, like ``2 h``.

@@ -366,6 +366,9 @@ def _wider(left: str | None, right: str | None) -> str | None:
 
 
 # ------------ Determine the columns that Spark will give a query, without Spark, if everything in the query is certain
+# ``column_types`` knows the types of a query that is known to be valid. Here it is also known that Spark will
+# accept the query: each expression has operands that Spark takes, and aggregates, windows and subqueries are where
+# they may be. Whatever is not listed here is not certain, and is refused: then Spark has to be asked.
 
 
 #: Functions that only windows have.

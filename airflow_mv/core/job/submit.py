@@ -230,6 +230,8 @@ appender.console.layout.pattern = {pattern}
 
 
 # ---------------------------- Temporary folders for files with secrets, and the removal of folders of killed processes
+# The folder's name identifies the process that made it: the host's boot, the process namespace, the process id and
+# the start time of the process. A folder is removed only if this proves that its process has ended.
 
 
 _PREFIX = "airflow-mv-"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expire old snapshots of a storage table, and drop the branches of killed refreshes."""
+"""Expire old snapshots of a storage table, drop the branches of killed refreshes, and keep base snapshots by tags."""
 
 from __future__ import annotations
 
@@ -165,6 +165,12 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: i
 
 
 # -------------------------------- Keep the snapshots of base tables that a view was computed from, by tags with an age
+# An incremental refresh needs the snapshot that the stored rows were computed from. If the base table's own
+# maintenance has expired it, the refresh is a full one. A view that asks for it puts a tag on these snapshots after
+# each refresh, and removes its earlier ones, in one commit to each base table.
+#
+# The tags have an age, so that a view that is never refreshed again keeps no snapshot for ever. Iceberg counts the
+# age of a tag from the time of its snapshot, which may be long before the refresh.
 
 
 #: The most snapshots of one base table that a view keeps: one for each separately refreshed interval, the newest.

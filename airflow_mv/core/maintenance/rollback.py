@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an earlier refresh of a view current again."""
+"""Make an earlier refresh, or an earlier definition, of a view current again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the mode of a refresh, and give the reasons."""
+"""Choose the mode of a refresh, give the reasons, and compile the plan."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a refresh: what it does, and why."""
+"""The plan of a refresh: what it does, why, and the estimated costs of the modes."""
 
 from __future__ import annotations
 
@@ -274,6 +274,9 @@ class RefreshResult:
 
 
 # --------------- Estimate the cost of a refresh from metadata, well enough to separate cheap modes from expensive ones
+# The constants were measured on one class of machine; only their ratios matter. The measured durations of a view's
+# last refreshes correct its estimates. ``python -m benchmarks incremental`` prints estimates and durations side by
+# side, and ``benchmarks/README.md`` describes how to calibrate the constants with it.
 
 
 #: Bytes of Parquet that two cores scan and filter in a second, for a query that reads some of the columns.

@@ -612,6 +612,8 @@ def _time(record: Mapping[str, Any]) -> int:
 
 
 # ----------------------------------------------------- Find and correct times in table metadata that are in the future
+# Java Iceberg refuses to read or to change a table whose times go back by more than one minute. A table that holds
+# a time two hours in the future can therefore not be changed by anyone for two hours. All functions here are pure.
 
 
 _LAST = "last-updated-ms"

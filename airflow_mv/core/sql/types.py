@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert Iceberg's types to Spark SQL.
+"""The columns of a query: their types in Spark SQL, what ``*`` stands for, and the names that a query uses.
 
 Source: Iceberg ``format/spec.md``, "Schemas and Data Types", and Iceberg's Spark type conversion.
 """
@@ -159,6 +159,10 @@ def _type_names(kind: Any) -> Iterator[str]:
 
 
 # ---------- Star expansion: a view keeps the columns that it was created with, even if a table gets more columns later
+# The earlier columns of a table are not stored but found: they are those of its newest schema with which the query
+# returns the view's own columns. This also works for views that other programs created. Rows are written by
+# position, so a query is refused if one of these columns is not there any more: the values of another one would
+# take its place.
 
 
 @dataclass(frozen=True, slots=True)

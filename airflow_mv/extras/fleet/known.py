@@ -278,6 +278,8 @@ def look_up(
 
 
 # ----------------------- All pointers of a SQL catalog in one query, without opening the catalog and without pyiceberg
+# For looks at many views: opening a catalog takes longer than the query. What is listed here decides which views
+# have to be observed, and those are observed through the catalog.
 
 
 log = logging.getLogger(__name__)
