@@ -454,3 +454,28 @@ class RefusedError(Exception):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.reason = Reason(code, message)
+
+
+LiteralKind = Literal["number", "text", "date", "timestamp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a column with a literal.
+
+    Args:
+        column: The column.
+        operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
+        value: The literal's text.
+        kind: The literal's kind.
+        only_calendar: Whether it says nothing of dates and times outside of the years 1 to 9999.
+    """
+
+    column: str
+    operator: str
+    value: str
+    kind: LiteralKind
+    only_calendar: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.operator} {self.value}"

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from sqlglot import exp
 
+from airflow_mv.core.ivm.ir import Comparison
 from airflow_mv.core.spec.times import parse_timestamp
 
 Kind = Literal["date", "timestamp", "number", "text"]
@@ -63,26 +64,6 @@ _ENDS = (4, 7, 10, 13, 16, 19)
 _TOKEN = re.compile(r"yyyy|MM|dd|HH|mm|ss|[0-9]+|[-/:._ ]|'[^']*'")
 _ISO_DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?")
-
-
-class Bound(Protocol):
-    """A comparison of a column with a literal; see :class:`airflow_mv.core.ivm.pushdown.Comparison`."""
-
-    @property
-    def column(self) -> str:
-        """The column."""
-
-    @property
-    def operator(self) -> str:
-        """``=``, ``<``, ``<=``, ``>`` or ``>=``."""
-
-    @property
-    def value(self) -> str:
-        """The literal's text."""
-
-    @property
-    def kind(self) -> str:
-        """The literal's kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +124,7 @@ class Monotone:
             first = highest  # further values are beyond all that is computed with
         return None if first == lowest else first, after
 
-    def clipped(self, low: int, high: int, filters: Sequence[Sequence[Bound]]) -> tuple[int, int] | None:
+    def clipped(self, low: int, high: int, filters: Sequence[Sequence[Comparison]]) -> tuple[int, int] | None:
         """Return the bounds of the column in the rows within bounds that pass one of several filters.
 
         Args:

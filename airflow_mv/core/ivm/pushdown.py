@@ -10,8 +10,7 @@ added row, and one that makes it no longer match is a removed row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -19,13 +18,13 @@ from airflow_mv.core.ivm import functions, ir
 from airflow_mv.core.ivm.delta_terms import used_of
 from airflow_mv.core.ivm.determinism import is_floating
 from airflow_mv.core.ivm.dialect import write
+from airflow_mv.core.ivm.ir import Comparison, LiteralKind
 from airflow_mv.core.ivm.monotone import Monotone, as_timestamp, constant, monotone, text_of
 from airflow_mv.core.ivm.resolve import fold
 from airflow_mv.core.ivm.subqueries import aggregated, has_windows
 
 _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
 _TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
-LiteralKind = Literal["number", "text", "date", "timestamp"]
 #: A session's time zone is UTC, so that a timestamp with a zone is written as one without.
 _CAST_LITERALS: Mapping[object, LiteralKind] = {
     exp.DType.DATE: "date",
@@ -34,28 +33,6 @@ _CAST_LITERALS: Mapping[object, LiteralKind] = {
 }
 #: A task would need more time to read a longer condition than to read its rows.
 _MAX_LENGTH = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A comparison of a column with a literal.
-
-    Args:
-        column: The column.
-        operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
-        value: The literal's text.
-        kind: The literal's kind.
-        only_calendar: Whether it says nothing of dates and times outside of the years 1 to 9999.
-    """
-
-    column: str
-    operator: str
-    value: str
-    kind: LiteralKind
-    only_calendar: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.column} {self.operator} {self.value}"
 
 
 def filters(tree: ir.Tree) -> dict[str, list[tuple[Comparison, ...]]]:

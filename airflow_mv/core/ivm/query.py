@@ -14,10 +14,10 @@ from airflow_mv.core.ivm import dialect, ir
 from airflow_mv.core.ivm.append import appended, signed
 from airflow_mv.core.ivm.column_types import CertainColumn, certain_columns, check_left_out, column_types
 from airflow_mv.core.ivm.dialect import read
-from airflow_mv.core.ivm.ir import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
+from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced, Signed
 from airflow_mv.core.ivm.merge import merged, merged_rows
 from airflow_mv.core.ivm.monotone import Monotone
-from airflow_mv.core.ivm.pushdown import Comparison, conditions, filters, origins, pruned, within
+from airflow_mv.core.ivm.pushdown import conditions, filters, origins, pruned, within
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.ivm.replace_keys import replaced
 from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures, fold
