@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from airflow_mv.core.spec.identifiers import quote, string_literal
 from airflow_mv.documents import json_object, json_objects, read
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.quoting import quote, string_literal
 from airflow_mv.version import __version__
 
 #: The name of the staged rows in the statements of a check.

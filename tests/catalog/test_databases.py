@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits
+from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits, locations
 from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.errors import ConfigurationError
 from tests.builders import lake, open_catalog
@@ -34,7 +34,7 @@ MOUNTS = """\
     ],
 )
 def test_the_type_of_the_nearest_mount_is_used(path: str, kind: str) -> None:
-    assert database_limits.mounted_as(path, MOUNTS.format(kind="nfs4")) == kind
+    assert locations.mounted_as(path, MOUNTS.format(kind="nfs4")) == kind
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs", "fuse"])
@@ -44,7 +44,7 @@ def test_sqlite_on_a_network_file_system_is_refused(
     """The error says what to do; the owner of the catalog may allow it."""
     mounts = warehouse / "mountinfo"
     mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:50 / {warehouse.parent} rw - {kind} x rw\n")
-    monkeypatch.setattr(database_limits, "_MOUNTS", mounts)
+    monkeypatch.setattr(locations, "_MOUNTS", mounts)
     iceberg = open_catalog(sqlite_uri, warehouse)
     with pytest.raises(ConfigurationError, match=f"type {kind}.*{database_limits.NETWORK}"):
         MaterializedViewCatalog(iceberg)
@@ -58,8 +58,8 @@ def test_sqlite_on_a_network_file_system_is_refused(
 def test_sqlite_on_a_local_file_system_is_accepted(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
-    monkeypatch.setattr(database_limits, "_MOUNTS", mounts)
-    assert database_limits.remote_kind(str(tmp_path)) is None
+    monkeypatch.setattr(locations, "_MOUNTS", mounts)
+    assert locations.remote_kind(str(tmp_path)) is None
 
 
 def test_a_catalog_does_not_make_sqlalchemy_configure_mapped_classes(sqlite_uri: str, warehouse: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import insert
 
-from airflow_mv.core.catalog import database_limits, limits, store_deadlines
 from airflow_mv.core.catalog import files as file_stores
-from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles, on_disk
-from airflow_mv.core.catalog.places import lies_elsewhere
+from airflow_mv.core.catalog import limits, locations, store_deadlines
+from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles
+from airflow_mv.core.catalog.locations import lies_elsewhere, on_disk
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import collect_orphans
@@ -269,7 +269,7 @@ def test_a_store_that_answers_again_is_asked_again(monkeypatch: pytest.MonkeyPat
 
 def test_a_network_file_system_is_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a deadline, and each mount is a store of its own. Disks of this host are called directly."""
-    monkeypatch.setattr(database_limits, "_remote_mounts", lambda _: ("/mnt/share/inner", "/mnt/share"))
+    monkeypatch.setattr(locations, "_remote_mounts", lambda _: ("/mnt/share/inner", "/mnt/share"))
     assert not on_disk("file:///mnt/share/x")
     assert on_disk("file:///mnt/x")
     assert store_deadlines.store_name("file:///mnt/share/inner/x") == "file:///mnt/share/inner"

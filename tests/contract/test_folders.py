@@ -17,7 +17,7 @@ from pyiceberg.table.update import SetLocationUpdate
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.entries import CatalogEntry
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.maintenance import drop as drops

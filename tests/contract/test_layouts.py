@@ -17,6 +17,7 @@ from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.read.time_travel import TimeTravel
 from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
@@ -27,7 +28,6 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.quoting import quote
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.conftest import in_homes
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where

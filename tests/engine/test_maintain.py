@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_mv.core.catalog.places import exact_form, lies_in
+from airflow_mv.core.catalog.locations import exact_form, lies_in
 from airflow_mv.core.catalog.reachable_files import snapshot_files
 from airflow_mv.core.freshness.expiry import expires_ms
 from airflow_mv.core.maintenance import compact as compaction

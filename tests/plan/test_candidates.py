@@ -22,11 +22,10 @@ from airflow_mv.core.refresh.candidates import (
 from airflow_mv.core.refresh.incremental import _MANY_FILES, _merge_on_read_files
 from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.script import STAGING, DeltaStep, SqlStep
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.table import Snapshot, TableMetadata
 from airflow_mv.core.sql.query import parse_query
-from airflow_mv.quoting import quote
 
 TABLE = Identifier("lake", ("db",), "r")
 APPENDED = Range(Kind.APPENDED, (("append", 1),), Size(10, 0, 100), only_appends=True)

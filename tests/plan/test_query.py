@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, string_literal
 from airflow_mv.core.spec.storage_settings import partition_transform
 from airflow_mv.core.sql.query import (
     MAX_VIEW_DEPTH,
@@ -26,7 +26,6 @@ from airflow_mv.core.sql.query import (
 )
 from airflow_mv.core.sql.types import refuse_metadata_columns
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.quoting import string_literal
 
 VIEW = "lake.sales.daily"
 

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.utils.config import Config
 
-from airflow_mv.core.catalog.places import ALLOWED, allowed_folders, check_confined
+from airflow_mv.core.catalog.locations import ALLOWED, allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 from tests.builders import LAYOUTS
 from tests.cli.support import call

@@ -14,7 +14,8 @@ from sqlglot import exp
 
 from airflow_mv.core.refresh.statements import PinnedQuery, create_storage, renamed
 from airflow_mv.core.script import CreateStorageStep
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote, string_literal
+from airflow_mv.core.spec.identifiers import quote as script_quote
 from airflow_mv.core.sql.query import (
     NestedView,
     ParsedQuery,
@@ -24,8 +25,6 @@ from airflow_mv.core.sql.query import (
     parse_query,
     pin_query,
 )
-from airflow_mv.quoting import quote, string_literal
-from airflow_mv.quoting import quote as script_quote
 from tests.engine.fixtures import lake, lake_folder, spark
 from tests.security.mutations import ODD_TEXTS
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.core.job.session import open_session
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, string_literal
 from airflow_mv.core.spec.storage_settings import partition_transform
 from airflow_mv.core.sql.query import (
     NestedView,
@@ -25,7 +25,6 @@ from airflow_mv.core.sql.query import (
     parse_query,
     pin_query,
 )
-from airflow_mv.quoting import string_literal
 from tests.spark.changing import QUICK
 
 #: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from airflow_mv.core.spec.identifiers import Identifier, split
+from airflow_mv.core.spec.identifiers import Identifier, quote, split
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.quoting import quote
 
 legal_parts = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=255)
 identifiers = st.builds(Identifier, legal_parts, st.lists(legal_parts, min_size=1, max_size=4).map(tuple), legal_parts)

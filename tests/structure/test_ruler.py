@@ -22,16 +22,16 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 #: The most files that each walk enters, and the most moves from one file to another.
 LIMITS = {
     "core": {
-        "create": (46, 490),
-        "status": (26, 220),
-        "refresh": (38, 720),
-        "incremental plan": (49, 940),
+        "create": (43, 450),
+        "status": (24, 200),
+        "refresh": (35, 580),
+        "incremental plan": (46, 805),
     },
     "cli": {
-        "airflow-mv create": (74, 1800),
-        "airflow-mv status": (41, 310),
-        "airflow-mv refresh": (64, 1030),
-        "airflow-mv refresh, incremental": (85, 1700),
+        "airflow-mv create": (72, 1700),
+        "airflow-mv status": (40, 290),
+        "airflow-mv refresh": (63, 870),
+        "airflow-mv refresh, incremental": (84, 1500),
     },
     "operator": {"operator": (70, 1040)},
 }
@@ -39,7 +39,7 @@ LIMITS = {
 FOUNDATION = frozenset(
     f"airflow_mv/{name}.py"
     for name in (
-        *("documents", "lazy", "quoting", "redaction", "version"),
+        *("documents", "lazy", "redaction", "version"),
         *("core/spec/identifiers", "core/spec/stored", "core/spec/times", "core/spec/units", "core/spec/reasons"),
     )
 )

@@ -31,7 +31,7 @@ from pyiceberg.manifest import (
 from pyiceberg.typedef import StructProtocol
 
 from airflow_mv.core.catalog.files import _above, _fsync, local_path, parsed
-from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.pyiceberg_compat import WholeAvroFile, inherit_from_manifest
 
 log = logging.getLogger(__name__)

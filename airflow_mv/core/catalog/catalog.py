@@ -31,10 +31,7 @@ from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_t
 from airflow_mv.core.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout, unnamed
 from airflow_mv.core.catalog.limits import note_tables, opening, restrain
 from airflow_mv.core.catalog.loaded import LoadedStorage, LoadedView, Located
-from airflow_mv.core.catalog.lost_properties import LostProperties, lost_properties
-from airflow_mv.core.catalog.metastores import Metastore, metastore_of, require_name
-from airflow_mv.core.catalog.path_tables import locate_path, read_path
-from airflow_mv.core.catalog.places import (
+from airflow_mv.core.catalog.locations import (
     allowed_folders,
     check_confined,
     check_own_file,
@@ -44,6 +41,9 @@ from airflow_mv.core.catalog.places import (
     lies_in,
     path_segment,
 )
+from airflow_mv.core.catalog.lost_properties import LostProperties, lost_properties
+from airflow_mv.core.catalog.metastores import Metastore, metastore_of, require_name
+from airflow_mv.core.catalog.path_tables import locate_path, read_path
 from airflow_mv.core.catalog.pyiceberg_compat import session_of
 from airflow_mv.core.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.core.catalog.rest_session import CONCURRENT

@@ -27,13 +27,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.pool import NullPool, QueuePool
 
+from airflow_mv.core.catalog.locations import remote_kind
 from airflow_mv.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -375,14 +374,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 #: Catalog property: ``true`` allows a SQLite database on a network file system.
 NETWORK = "airflow-mv.sqlite-on-network"
-_MOUNTS = Path("/proc/self/mountinfo")
-_REMOTE = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "ncpfs"}
-)
-#: Seconds after which the mounts are read again.
-_MOUNT_SECONDS = 60.0
-#: File systems in user space that are on this machine's own disks.
-_LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs"})
 
 
 def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
@@ -409,59 +400,3 @@ def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
         f"machines, and two refreshes could both win. Use PostgreSQL, or a local disk; if only one machine ever opens "
         f"it, set the catalog property {NETWORK}=true"
     )
-
-
-def remote_kind(path: str) -> str | None:
-    """Return the type of a path's network file system; ``None`` if it is local or unknown."""
-    kind = mounted_as(os.path.realpath(path), _mounts())
-    return kind if _is_remote(kind) else None
-
-
-def remote_mount(path: str) -> str | None:
-    """Return the mount of the network file system that an absolute path is in; ``None`` for a disk. It opens nothing.
-
-    Mounts are looked up again after some seconds.
-    """
-    plain = os.path.normpath(path)
-    mounts = _remote_mounts(int(time.monotonic() // _MOUNT_SECONDS))
-    return next((mount for mount in mounts if plain == mount or plain.startswith(f"{mount}/")), None)
-
-
-@lru_cache(maxsize=1)
-def _remote_mounts(_period: int) -> tuple[str, ...]:
-    found = [place for place, kind in dict(_mounted(_mounts())).items() if place and _is_remote(kind)]
-    return tuple(sorted(found, key=len, reverse=True))
-
-
-def _mounts() -> str:
-    try:
-        return _MOUNTS.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""  # not Linux
-
-
-def _is_remote(kind: str) -> bool:
-    return kind in _REMOTE or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
-
-
-def mounted_as(path: str, mounts: str) -> str:
-    """Return the file system type of an absolute path.
-
-    Args:
-        path: The path, without symbolic links.
-        mounts: The text of ``/proc/self/mountinfo``. Of two mounts at one place the later one counts.
-    """
-    best, kind = "", ""
-    for place, mounted in _mounted(mounts):
-        if (path == place or path.startswith(f"{place}/")) and len(place) >= len(best):
-            best, kind = place, mounted
-    return kind
-
-
-def _mounted(mounts: str) -> Iterator[tuple[str, str]]:
-    """Yield place and type of each mount."""
-    for line in mounts.splitlines():
-        fields, _, rest = line.partition(" - ")
-        words = fields.split()
-        if len(words) >= 5 and rest:
-            yield words[4].encode().decode("unicode_escape").rstrip("/"), rest.split()[0]

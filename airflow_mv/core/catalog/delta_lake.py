@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog.files import MetadataFiles, is_refusal
 from airflow_mv.core.catalog.loaded import Located
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.spec.delta_log import Commit, history, parse_commit, read_schema
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import TableMetadata

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchV
 
 from airflow_mv.core.catalog.answers import answered
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.catalog.places import PLACES, lies_elsewhere
+from airflow_mv.core.catalog.locations import PLACES, lies_elsewhere
 from airflow_mv.core.catalog.rest import RestViews, TableProperties, namespaces_of
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.stored import unpacked

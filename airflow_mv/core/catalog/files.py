@@ -27,12 +27,12 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
-from airflow_mv.core.catalog.database_limits import remote_mount
-from airflow_mv.core.catalog.places import (
-    _is_location,
+from airflow_mv.core.catalog.locations import (
     check_location,
     is_local,
+    is_location,
     join,
+    on_disk,
 )
 from airflow_mv.core.catalog.pyiceberg_compat import (
     WriteMetadata,
@@ -200,7 +200,7 @@ class MetadataFiles:
             self._require_answer(base)
             listing = self._seconds * LISTING_FACTOR
             for file in self._with_io(base, "folder", lambda io: list(below(io, base)), seconds=listing):
-                if _is_location(file.location):
+                if is_location(file.location):
                     yield file
 
     def _require_answer(self, base: str) -> None:
@@ -659,11 +659,6 @@ def modified_ms(io: FileIO, location: str) -> int:
         system = _fsspec(io, location)
         return _fsspec_time(system, location, system.info(location))
     raise UnsupportedError(f"{type(io).__name__} cannot return when {location} was written")
-
-
-def on_disk(location: str) -> bool:
-    """Whether a location is on a disk of this host. All other stores have deadlines."""
-    return is_local(location) and remote_mount(urlsplit(location).path) is None
 
 
 def leads_out(location: str, base: str) -> bool:

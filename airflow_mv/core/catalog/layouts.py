@@ -29,10 +29,10 @@ from airflow_mv.core.catalog.loaded import (
     ReadsTables,
     state_of,
 )
-from airflow_mv.core.catalog.places import beside_first, check_own_file, check_places, lies_in, metadata_folders
+from airflow_mv.core.catalog.locations import beside_first, check_own_file, check_places, lies_in, metadata_folders
 from airflow_mv.core.catalog.tables import require_own
 from airflow_mv.core.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
-from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote
 from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     PROPERTY,
@@ -53,7 +53,6 @@ from airflow_mv.core.spec.table import (
     snapshots_between,
 )
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, NotFoundError
-from airflow_mv.quoting import quote
 
 #: A layout's name.
 Layout = str

@@ -28,8 +28,8 @@ from requests.exceptions import ReadTimeout
 from urllib3.exceptions import HTTPError
 
 from airflow_mv.core.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout
-from airflow_mv.core.catalog.files import GuardedIO, on_disk
-from airflow_mv.core.catalog.places import PLACES
+from airflow_mv.core.catalog.files import GuardedIO
+from airflow_mv.core.catalog.locations import PLACES, on_disk
 from airflow_mv.core.catalog.pyiceberg_compat import (
     LoadFileIO,
     PreparedRestCatalog,

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 from pyiceberg.table import Table
 
-from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.script import Target
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, split
 from airflow_mv.core.spec.materialized_view import (

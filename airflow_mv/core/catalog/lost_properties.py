@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import view_in_table
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (

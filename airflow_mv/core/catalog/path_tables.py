@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from airflow_mv.core.catalog.delta_lake import locate_delta, read_delta
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.loaded import Located
-from airflow_mv.core.catalog.places import allowed_folders, check_confined, check_regular, join
+from airflow_mv.core.catalog.locations import allowed_folders, check_confined, check_regular, join
 from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, ICEBERG_BY_PATH, Identifier
 from airflow_mv.core.spec.table import TableMetadata, parse_table
 from airflow_mv.errors import InvalidMetadataError

@@ -22,10 +22,9 @@ from typing import Any, TypeVar
 
 from airflow_mv.core.catalog.database_limits import (
     no_answer,
-    remote_mount,
     seconds_of,
 )
-from airflow_mv.core.catalog.places import split_location
+from airflow_mv.core.catalog.locations import remote_mount, split_location
 
 Result = TypeVar("Result")
 

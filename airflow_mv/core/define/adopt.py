@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout
-from airflow_mv.core.catalog.places import allowed_folders, check_places
+from airflow_mv.core.catalog.locations import allowed_folders, check_places
 from airflow_mv.core.define.create import query_columns
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.adoption import AdoptTable

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
-from airflow_mv.core.catalog.places import check_confined, join
+from airflow_mv.core.catalog.locations import check_confined, join
 from airflow_mv.core.define.definition import (
     Definition,
     NewDefinition,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.empty_table import EmptyTable, NewColumn
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.changes import UNCHANGED
 from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, require_readable
 from airflow_mv.core.freshness.state import ObservedTable

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.status import timestamp
 from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier

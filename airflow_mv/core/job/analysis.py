@@ -23,8 +23,8 @@ from pyspark.sql import types as T
 from airflow_mv.core.job.context import JobContext
 from airflow_mv.core.job.delta_lake import table_of
 from airflow_mv.core.script import METADATA_COLUMNS, Script
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.quoting import quote
 
 #: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}

@@ -21,8 +21,8 @@ from airflow_mv.core.job.gather import PLACE
 from airflow_mv.core.job.positions import Located, locate, position_deletes
 from airflow_mv.core.job.pruning import KeyFilters, key_filters, skipping_keys, skips
 from airflow_mv.core.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.quoting import quote
 
 _OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVERFLOW")
 #: Most row groups are skipped. Iceberg counts each as 4 MiB, and as much for each delete file: one task for each.

@@ -29,7 +29,7 @@ from airflow_mv.core.job.context import MAX_LOCAL_ROWS, JobContext, as_frame
 from airflow_mv.core.job.gather import DELETED, PLACE
 from airflow_mv.core.job.history import LoggedFile, history
 from airflow_mv.core.script import DeltaStep
-from airflow_mv.quoting import quote, string_literal
+from airflow_mv.core.spec.identifiers import quote, string_literal
 
 #: With more files than this, all rows are compared.
 MAX_FILES = 2_000

@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType
 from airflow_mv.core.job.context import JobContext, cause
 from airflow_mv.core.job.steps import OF_VALUES, fails_on_a_value
 from airflow_mv.core.script import MAX_ROWS, MAX_VALUE_LENGTH, CheckResult, StagedCheck, StagedChecks
-from airflow_mv.quoting import quote
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.redaction import shortened
 
 #: Errors that the SQL of a check itself causes: a retry does not help.

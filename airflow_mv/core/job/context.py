@@ -19,8 +19,8 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 
 from airflow_mv.core.job.session import present_settings, temporary_settings
 from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.version import minor
 

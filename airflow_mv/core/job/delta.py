@@ -42,8 +42,8 @@ from airflow_mv.core.job.history import begin, history
 from airflow_mv.core.job.pruning import aggregates_of, bounds_of, within
 from airflow_mv.core.job.row_lineage import CountedRows, RewrittenFiles
 from airflow_mv.core.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.quoting import quote
 
 #: Types whose equal values may still be distinguishable.
 _EQUAL_YET_OTHER = ("float", "double", "map")

@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, LongType
 from airflow_mv.core.job.context import MAX_LOCAL_ROWS, JobContext, columns_of, unlike
 from airflow_mv.core.job.row_lineage import CountedRows, RewrittenFiles
 from airflow_mv.core.script import DeltaStep
-from airflow_mv.quoting import quote
+from airflow_mv.core.spec.identifiers import quote
 
 #: Iceberg's metadata columns.
 PLACE = _FILE, _POSITION = "_file", "_pos"

@@ -17,7 +17,7 @@ from airflow_mv.core.job.context import JobContext, incomparable, list_of
 from airflow_mv.core.job.gather import PLACE
 from airflow_mv.core.job.session import settings_below
 from airflow_mv.core.script import SNAPSHOT_PROPERTY
-from airflow_mv.quoting import quote
+from airflow_mv.core.spec.identifiers import quote
 
 #: The driver holds the places of at most so many rows, in at most so many files.
 _MAX_ROWS, _MAX_FILES = 200_000, 200

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from airflow_mv.quoting import quote, string_literal
+from airflow_mv.core.spec.identifiers import quote, string_literal
 
 #: Iceberg compares a file's bounds with each value of a list up to this length.
 _MAX_LIST = 200

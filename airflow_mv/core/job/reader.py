@@ -14,7 +14,7 @@ from airflow_mv.core.job.files import HADOOP, file_access
 from airflow_mv.core.job.run import open_staging, staging_catalog
 from airflow_mv.core.job.session import temporary_settings
 from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE
-from airflow_mv.quoting import quote, string_literal
+from airflow_mv.core.spec.identifiers import quote, string_literal
 
 #: The staging catalogs that sessions keep, by the name of the catalog whose access to files they have.
 _kept: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()

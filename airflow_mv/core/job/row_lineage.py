@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, LongType
 
 from airflow_mv.core.job.context import JobContext, list_of, matching, unlike
 from airflow_mv.core.script import DeltaStep
-from airflow_mv.quoting import quote
+from airflow_mv.core.spec.identifiers import quote
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 _WITH_ROW_IDS = 3

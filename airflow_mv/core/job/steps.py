@@ -45,8 +45,8 @@ from airflow_mv.core.script import (
     rows_changed,
     with_row_groups,
 )
+from airflow_mv.core.spec.identifiers import quote, string_literal
 from airflow_mv.errors import IncrementalRefusedError, InvalidQueryError, JobError
-from airflow_mv.quoting import quote, string_literal
 
 #: Errors that a row's values can cause in an expression of the query.
 OF_VALUES = (

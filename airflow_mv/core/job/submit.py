@@ -31,10 +31,11 @@ _SHIPPED = (
     "documents.py",
     "errors.py",
     "lazy.py",
-    "quoting.py",
     "redaction.py",
     "core/__init__.py",
     "core/script.py",
+    "core/spec/__init__.py",
+    "core/spec/identifiers.py",
     "version.py",
 )
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.catalog.reachable_files import files_at
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.layouts import layout_of_view

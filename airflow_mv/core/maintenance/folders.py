@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.entries import CatalogEntry
 from airflow_mv.core.catalog.layouts import PointedStorage
-from airflow_mv.core.catalog.places import Places
+from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import FilesOf
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import NoCredentialsError, UnsupportedError
@@ -33,7 +33,7 @@ class Others:
         reached: The forms of the files that they reach.
     """
 
-    compare: Places
+    compare: LocationMatcher
     places: tuple[tuple[str, str], ...] = ()
     reached: frozenset[str] = frozenset()
 
@@ -54,7 +54,7 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
         UnsupportedError: One of them holds the warehouse, the folder of a namespace, or the view's own folder.
         NoCredentialsError: No credentials are known for the storage table's folder.
     """
-    base, compare = view.metadata.location, Places()
+    base, compare = view.metadata.location, LocationMatcher()
     shared = catalog.shared_folders(view.identifier)
     for folder in storage.folders(view):
         for place in (*shared, *((base,) if folder != base else ())):
@@ -91,7 +91,7 @@ def others_in(
     storage: LoadedStorage,
     bases: tuple[str, ...],
     *,
-    compare: Places,
+    compare: LocationMatcher,
     files_of: FilesOf,
     found: Iterable[CatalogEntry] = (),
     dropped: bool = False,
@@ -129,7 +129,7 @@ def others_in(
     return Others(compare, tuple(inside), frozenset(reached))
 
 
-def _wide(compare: Places, bases: tuple[str, ...], other: CatalogEntry) -> frozenset[str]:
+def _wide(compare: LocationMatcher, bases: tuple[str, ...], other: CatalogEntry) -> frozenset[str]:
     """Return the write paths of another table or view that are above the view's folders, such as a bucket's root.
 
     Such a path says where it may write, not that all files there are its own. The files that it reaches are known
@@ -143,7 +143,9 @@ def _wide(compare: Places, bases: tuple[str, ...], other: CatalogEntry) -> froze
     )
 
 
-def _touches(compare: Places, view: Identifier, bases: tuple[str, ...], other: CatalogEntry, place: str) -> bool:
+def _touches(
+    compare: LocationMatcher, view: Identifier, bases: tuple[str, ...], other: CatalogEntry, place: str
+) -> bool:
     """Whether another table's folder is inside one of the view's; refuse one that is the view's, or holds it."""
     for base in bases:
         if compare.may_lie_in(base, place):

@@ -23,7 +23,7 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.core.catalog.evidence import Evidence
 from airflow_mv.core.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredFile
-from airflow_mv.core.catalog.places import Places
+from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import PastFilesOf
 from airflow_mv.core.maintenance.ledger import ledger_location
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
@@ -104,7 +104,7 @@ class History:
         files: Iterable[StoredFile],
         bases: tuple[str, ...],
         *,
-        compare: Places,
+        compare: LocationMatcher,
         past_files_of: PastFilesOf,
         reached: frozenset[str] = frozenset(),
     ) -> None:

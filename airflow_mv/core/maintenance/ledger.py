@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, InvalidMetadataError
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile, leads_out, named
-from airflow_mv.core.catalog.places import Places
+from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 from airflow_mv.core.maintenance.expire import Expired as Expired
 from airflow_mv.core.maintenance.expire import expire as expire
@@ -119,7 +119,7 @@ class _Folder:
     view: LoadedView
     bases: tuple[str, ...]
     files: dict[str, StoredFile]
-    compare: Places
+    compare: LocationMatcher
     now_ms: int
 
     @property
@@ -281,7 +281,7 @@ def delete_all(
         ViewNotFoundError: The view was dropped meanwhile. Nothing was deleted.
     """
     storage = catalog.load_storage(view)
-    bases, compare = own_folders(catalog, view, storage), Places()
+    bases, compare = own_folders(catalog, view, storage), LocationMatcher()
     before = _listed(catalog, view, bases, compare)
     history = later = _history(catalog, storage, before, past_files)
     _others(catalog, view, storage, before, history, snapshot_files)  # refused before anything is dropped
@@ -316,7 +316,11 @@ def delete_all(
 
 
 def _listed(
-    catalog: MaterializedViewCatalog, view: LoadedView, bases: tuple[str, ...], compare: Places, now_ms: int = 0
+    catalog: MaterializedViewCatalog,
+    view: LoadedView,
+    bases: tuple[str, ...],
+    compare: LocationMatcher,
+    now_ms: int = 0,
 ) -> _Folder:
     found = {compare.exact(file.location): file for base in bases for file in catalog.files.list(base)}
     log.info("%s: %d files below %s", view.identifier, len(found), ", ".join(bases))
@@ -326,7 +330,7 @@ def _listed(
 def _look_into(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> _Folder:
     bases = own_folders(catalog, view, storage)
     now_ms = min(catalog.files.now_ms(base) for base in bases)
-    return _listed(catalog, view, bases, Places(), now_ms)
+    return _listed(catalog, view, bases, LocationMatcher(), now_ms)
 
 
 def _history(

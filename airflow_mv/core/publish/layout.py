@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from airflow_mv.core.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.sql import Entry
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import Attempt, PlannedRefresh, Staged

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, StoredLayout
 from airflow_mv.core.catalog.files import discard
-from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import NewTable
 from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit

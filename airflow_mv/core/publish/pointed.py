@@ -19,7 +19,7 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.files import discard
-from airflow_mv.core.catalog.places import check_confined, check_location, join, lies_in
+from airflow_mv.core.catalog.locations import check_confined, check_location, join, lies_in
 from airflow_mv.core.catalog.sql import VIEW
 from airflow_mv.core.publish.layout import (
     Converted,

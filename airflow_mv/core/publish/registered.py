@@ -19,7 +19,7 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.layouts import RegisteredLayout
-from airflow_mv.core.catalog.places import beside_first
+from airflow_mv.core.catalog.locations import beside_first
 from airflow_mv.core.catalog.sql import TABLE, VIEW
 from airflow_mv.core.publish.layout import (
     Converted,

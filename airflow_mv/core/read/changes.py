@@ -253,7 +253,7 @@ def _each_copy(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return a row for each copy, with the type of its change."""
     from pyspark.sql import functions as F
 
-    from airflow_mv.quoting import quote
+    from airflow_mv.core.spec.identifiers import quote
 
     weight = F.col(quote(WEIGHT))
     kind = F.when(weight > 0, F.lit(INSERT)).otherwise(F.lit(DELETE))

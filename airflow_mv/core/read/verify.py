@@ -16,7 +16,7 @@ from airflow_mv.core.refresh.inputs import load_tables, renamed_columns, tables_
 from airflow_mv.core.refresh.stagers import spark_errors, stored_rows
 from airflow_mv.core.refresh.statements import place_names, renamed
 from airflow_mv.core.script import SESSION_CONFS, STAGING
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
@@ -32,7 +32,6 @@ from airflow_mv.errors import (
     UnsupportedError,
     VerificationError,
 )
-from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:

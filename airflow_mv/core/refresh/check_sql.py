@@ -18,11 +18,10 @@ from sqlglot import exp
 from airflow_mv.checks import Check, Value
 from airflow_mv.core.ivm.functions import is_aggregate
 from airflow_mv.core.script import ROWS, StagedCheck, StagedChecks
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote, string_literal
 from airflow_mv.core.sql.query import NestedView, PinnedTable, parse_query, parse_tree, pin_query
 from airflow_mv.core.sql.types import refuse_metadata_columns
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
-from airflow_mv.quoting import quote, string_literal
 
 _SIGNS = {"geq_to": (">=",), "greater_than": (">",), "leq_to": ("<=",), "less_than": ("<",), "equal_to": (">=", "<=")}
 #: Limits that can be violated by a single row.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.chains import stale_inputs
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import (
@@ -655,18 +655,21 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
     """
     observation = inputs.observation
     loaded, storage = observation.view, observation.storage
-    partitioning = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
+    name, columns, properties = str(loaded.identifier), loaded.metadata.schema_, loaded.metadata.properties
+    replaces = None
+    if not inputs.same_schema:
+        replaces = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
     script = refresh_script(
-        view=str(loaded.identifier),
+        view=name,
         refresh_id=identity,
         pinned=pinned,
-        columns=columns_of({"fields": loaded.metadata.schema_.fields}),
+        columns=columns_of({"fields": columns.fields}),
         storage=storage.table,
         target=storage.target if inputs.same_schema else storage.replacing_target,
-        replaces=None if inputs.same_schema else partitioning,
-        properties=storage_properties(loaded.metadata.properties, view=str(loaded.identifier)),
-        order=sort_order(loaded.metadata.properties, loaded.metadata.schema_.names, view=str(loaded.identifier)),
+        replaces=replaces,
+        properties=storage_properties(properties, view=name),
+        order=sort_order(properties, columns.names, view=name),
         # Only engines that load the table by name read it.
         summary=_refresh_state(inputs) if storage.pointers else {},
         outcome_location=outcome_location,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -22,7 +23,7 @@ from airflow_mv.core.refresh.statements import (
     partition_transforms,
     pin,
     pinned_tables,
-    wanted_partitioning,
+    requested_partitioning,
 )
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Span
@@ -71,7 +72,7 @@ class RefreshOptions:
         return {name: value for name, value in given.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RefreshInputs:
     """All input from which a refresh is decided and compiled. Only statistics of data files are read later, on demand.
 
@@ -81,6 +82,7 @@ class RefreshInputs:
         tables: The metadata of each base table; empty if the view is fresh and nothing has to be computed.
         started_ms: When the inputs were read.
         statistics: Statistics of data files. Its methods read manifests; nothing is read before they are called.
+        same_schema: Whether the storage table has the view's columns, by name and type, and the requested partitioning.
         pinned: Whether the run pinned the base tables' snapshots earlier.
         current: The present metadata of base tables whose given metadata lacks a recorded snapshot.
         newest: The present metadata of base tables that changed after the run pinned them.
@@ -91,16 +93,12 @@ class RefreshInputs:
     tables: Mapping[Identifier, TableMetadata]
     started_ms: int
     statistics: Statistics
+    same_schema: bool
     pinned: bool = False
     current: Mapping[Identifier, TableMetadata] = field(default_factory=dict)
     newest: Mapping[Identifier, TableMetadata] = field(default_factory=dict)
 
-    @property
-    def same_schema(self) -> bool:
-        """Whether the storage table's columns are the view's, by name and type, and its partitioning as requested."""
-        return _is_as_defined(self.observation)
-
-    @property
+    @cached_property
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:
         """The columns that were renamed since the snapshot to read, by base table; see :func:`renamed_columns`."""
         return renamed_columns(self.observation.tables, self.tables, self.newest)
@@ -163,7 +161,8 @@ def load_inputs(
     observation = replace(observation, storage=observation.storage.restored(observation.view))
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}
-    if options.full or observation.freshness.state != State.FRESH or not _is_as_defined(observation):
+    same_schema = _is_as_defined(observation)
+    if options.full or observation.freshness.state != State.FRESH or not same_schema:
         tables = load_tables(catalog, observation.tables)
         observation = with_own_columns(observation, tables)
         newest = {} if pins is None else _newer_tables(catalog, observation.tables)
@@ -175,6 +174,7 @@ def load_inputs(
         tables=tables,
         started_ms=time.time_ns() // 1_000_000,
         statistics=FileStatistics(catalog),
+        same_schema=same_schema,
         pinned=pins is not None,
         current=current,
         newest=newest,
@@ -182,12 +182,13 @@ def load_inputs(
 
 
 def _is_as_defined(observation: Observation) -> bool:
-    """See :attr:`RefreshInputs.same_schema`."""
+    """Whether the storage table has the view's columns and the requested partitioning."""
     view, table = observation.view, observation.storage.table
-    fields = view.metadata.schema_
-    if not same_columns(fields.fields, table):
+    columns = view.metadata.schema_
+    if not same_columns(columns.fields, table):
         return False
-    return wanted_partitioning(view.identifier, view.metadata, table) == partition_transforms(table, fields.names)
+    requested = requested_partitioning(view.identifier, view.metadata, table)
+    return requested is None or requested == partition_transforms(table, columns.names)
 
 
 def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]) -> dict[Identifier, TableMetadata]:

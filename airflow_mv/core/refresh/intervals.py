@@ -20,12 +20,11 @@ from airflow_mv.core.refresh.inputs import RefreshInputs
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps, place_names
 from airflow_mv.core.script import Outcome, TableRead
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.intervals import condition, kind_of, literal_text
 from airflow_mv.core.sql.types import columns_of
-from airflow_mv.quoting import quote
 
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
 _KEYWORDS = {"date": "DATE", "timestamp": "TIMESTAMP_NTZ"}

@@ -21,7 +21,7 @@ from airflow_mv.core.script import (
     register,
     staged,
 )
-from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote, string_literal
 from airflow_mv.core.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.core.spec.storage_settings import (
     SortColumn,
@@ -36,7 +36,6 @@ from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
-from airflow_mv.quoting import quote, string_literal
 
 _DISTRIBUTION = "write.distribution-mode"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
@@ -318,7 +317,17 @@ def partitioning_text(transforms: Sequence[str], storage: TableMetadata) -> str:
 
 
 def wanted_partitioning(view: Identifier, metadata: ViewMetadata, storage: TableMetadata) -> list[str]:
-    """Return the partitioning that recomputed rows get: the storage table's, or another one that was requested since.
+    """Return the partitioning that recomputed rows get: the requested one, or else the storage table's.
+
+    Raises:
+        InvalidMetadataError: See :func:`requested_partitioning`.
+    """
+    requested = requested_partitioning(view, metadata, storage)
+    return partition_transforms(storage, metadata.schema_.names) if requested is None else requested
+
+
+def requested_partitioning(view: Identifier, metadata: ViewMetadata, storage: TableMetadata) -> list[str] | None:
+    """Return the partitioning that recomputed rows get, if another one than the storage table's was requested.
 
     Args:
         view: The view.
@@ -328,14 +337,14 @@ def wanted_partitioning(view: Identifier, metadata: ViewMetadata, storage: Table
     Raises:
         InvalidMetadataError: The property with the partitioning is broken.
     """
-    columns = metadata.schema_.names
     text = metadata.properties.get(PARTITIONING_PROPERTY)
     if text is None:
-        return partition_transforms(storage, columns)
+        return None
     source = f"view {view}, property {PARTITIONING_PROPERTY}"
     document = decode_text(text, source=source)
     if document.get("instead-of-spec") != storage.default_spec_id:
-        return partition_transforms(storage, columns)
+        return None
+    columns = metadata.schema_.names
     try:
         wanted = [partition_transform(str(item)) for item in document["by"]]
     except (KeyError, TypeError, InvalidQueryError) as error:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of views and tables: a catalog, a namespace of one or more parts, and a name.
+"""Names of views and tables: a catalog, a namespace of one or more parts, and a name; and how Spark SQL quotes them.
 
 The written form is Spark's: parts joined by dots, odd parts in backticks. Names keep their case. A base table in no
 catalog is named by its format and its directory: ``iceberg.`/path/to/table```. The kinds of base tables are those of
 the "Iceberg Materialized View Spec", Design 1, section "Base table". A kind that is named by path also has a reader in
 :mod:`airflow_mv.core.catalog.path_tables`, which finds its current state.
+
+Standard library only, because the driver uses it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,36 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
-from airflow_mv.quoting import quote
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidQueryError
+
+_ESCAPED = re.compile(r"['\\\x00-\x1f\x7f]|\$(?=\{)")
+
+
+def quote(name: str) -> str:
+    """Return a name as a quoted Spark SQL identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def string_literal(text: str) -> str:
+    """Return a Spark string literal that means exactly the text.
+
+    Raises:
+        InvalidQueryError: The text holds half a surrogate pair, which Spark cannot store.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidQueryError(f"{text!r} is not Unicode text") from error
+    return "'" + _ESCAPED.sub(_escaped, text) + "'"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    return f"\\{character}" if character in "'\\" else f"\\u{ord(character):04x}"
+
+
+# ------------------------------------------------------------------------------- kinds of base tables
+
 
 #: A name by path has the format and the path, and perhaps one more part, such as ``branch_x``.
 _PATH_PARTS = (2, 3)

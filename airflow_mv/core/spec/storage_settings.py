@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.stored import whole_number
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
-from airflow_mv.quoting import quote
 
 #: View properties ``airflow-mv.storage.<table property>``.
 STORAGE_PREFIX = "airflow-mv.storage."

@@ -180,7 +180,8 @@ def decode_text(
     """
     check_size(text, source, limit)
     try:
-        check_marks(text, marks)
+        if len(text) > marks:
+            check_marks(text, marks)
         plain = text if isinstance(text, str) else text.decode("utf-8")
         raw = json.loads(plain, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -349,7 +350,8 @@ class Budget:
         if generic:
             if len(text) > _MAX_BYTES:
                 raise ValueError(f"larger than {_MAX_BYTES} bytes")
-            check_marks(text, _MAX_MARKS)
+            if len(text) > _MAX_MARKS:
+                check_marks(text, _MAX_MARKS)
             values = _VALUE * sum(map(text.count, (b",", b":", b"{", b"[")))
         else:
             values = _OBJECT * text.count(b"{") + _KEY * text.count(b":")

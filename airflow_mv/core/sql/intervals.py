@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.times import is_start_of_day, next_unit
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
-from airflow_mv.quoting import quote
 
 #: View property: the default interval column.
 COLUMN_PROPERTY = "airflow-mv.interval-column"

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp
 
-from airflow_mv.core.spec.identifiers import BY_FORMAT, METASTORE, Identifier, Selector, kind_of
+from airflow_mv.core.spec.identifiers import BY_FORMAT, METASTORE, Identifier, Selector, kind_of, quote
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.dialect import (
     AsWritten,
@@ -25,7 +25,6 @@ from airflow_mv.core.sql.dialect import (
     with_names,
 )
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
-from airflow_mv.quoting import quote
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024

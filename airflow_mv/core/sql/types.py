@@ -14,7 +14,7 @@ from typing import Any
 from sqlglot import exp
 
 from airflow_mv.core.script import METADATA_COLUMNS
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.query import (
     NestedView,
@@ -28,7 +28,6 @@ from airflow_mv.core.sql.query import (
     start_of,
 )
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
-from airflow_mv.quoting import quote
 
 _NAMES = {
     "long": "bigint",

@@ -15,11 +15,11 @@ from typing import Any
 from sqlglot import Token, TokenType, exp
 
 from airflow_mv.core.ivm import IncrementalQuery
+from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, TextSpan, parse_query, splice
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.extras.explain.prospects import Prospect, Setting, output_types, prospects
-from airflow_mv.quoting import quote
 
 #: The type that replaces a floating-point argument of a sum; the sum is DECIMAL(37, 8).
 _EXACT = "DECIMAL(27, 8)"

@@ -27,7 +27,7 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.answers import answered
 from airflow_mv.core.catalog.files import flush, local_path
 from airflow_mv.core.catalog.limits import require_no_writer
-from airflow_mv.core.catalog.places import (
+from airflow_mv.core.catalog.locations import (
     allowed_folders,
     check_confined,
     check_places,

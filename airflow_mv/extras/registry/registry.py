@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile, discard
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.errors import (
     CommitConflictError,
     ConfigurationError,

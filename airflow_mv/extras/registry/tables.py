@@ -38,7 +38,7 @@ from pyiceberg.types import (
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered
 from airflow_mv.core.catalog.files import discard
-from airflow_mv.core.catalog.places import lies_in
+from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.pyiceberg_compat import delete_manifests, replace_files, send_once, write_data_files
 from airflow_mv.core.catalog.reachable_files import files_of_lists
 from airflow_mv.errors import (

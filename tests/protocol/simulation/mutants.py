@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.catalog.catalog import next_number
-from airflow_mv.core.catalog.places import join
+from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.maintenance import expire, orphans
 from airflow_mv.core.publish import pointed
 from airflow_mv.core.publish import refresh as publishing

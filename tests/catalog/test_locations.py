@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_mv.core.catalog.places import (
-    Places,
+from airflow_mv.core.catalog.locations import (
+    LocationMatcher,
     canonical,
     check_regular,
     exact,
@@ -38,7 +38,7 @@ SPELLINGS = [
 def test_i11_all_forms_of_one_location_have_one_canonical_form(spellings: tuple[str, ...]) -> None:
     """Otherwise a file could be deleted under one name while it is needed under another."""
     assert len({canonical(item) for item in spellings}) == 1
-    places = Places()
+    places = LocationMatcher()
     for one, other in itertools.product(spellings, repeat=2):
         assert places.forms(one) & places.forms(other)
         assert places.may_lie_in(f"{one.rstrip('/')}/below", other)
@@ -56,7 +56,7 @@ def test_i11_all_forms_of_one_local_file_share_a_canonical_form(tmp_path: Path) 
         f"file://{real}/x", f"file:{tmp_path}/link/x", f"{real}/deep/../x", f"{real}//x", f"{real}/./x",
         f"file://{quote(str(real))}/x", f"{real}/back/link/x", f"{tmp_path}/alias", f"file:///{real}/x",
     )  # fmt: skip
-    places = Places()
+    places = LocationMatcher()
     for one, other in itertools.product(spellings, repeat=2):
         assert places.forms(one) & places.forms(other), (one, other)
     for folder in (f"{tmp_path}/link", f"{real}/", f"{real}/back/real folder", f"file://{quote(str(real))}"):
@@ -87,7 +87,7 @@ def test_locations_are_proven_equal_only_if_they_cannot_differ() -> None:
 )
 def test_i11_a_file_below_a_folder_with_a_semicolon_may_lie_in_it(folder: str, file: str) -> None:
     """Readers differ in whether the semicolon, and what follows, belongs to the folder's name."""
-    assert Places().may_lie_in(file, folder)
+    assert LocationMatcher().may_lie_in(file, folder)
 
 
 @given(st.text(max_size=40))

@@ -5,7 +5,7 @@ A store can be reached by several spellings: ``s3a://`` and ``s3://``, ``hdfs://
 percent-encoding, doubled slashes, upper case where the store ignores it. There are two forms:
 
 - :func:`canonical` decides what must not be deleted. Two different files may share it. One file never has two, except
-  through links, which :class:`Places` resolves.
+  through links, which :class:`LocationMatcher` resolves.
 - :func:`exact` decides what is allowed or proven. Two locations with the same exact form are the same file. Only the
   aliases of a scheme and a default port are treated as equal. :func:`lies_in` resolves links, too.
 
@@ -21,11 +21,12 @@ import logging
 import os
 import posixpath
 import re
+import time
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote as percent
 from urllib.parse import unquote, urlsplit
 
@@ -36,9 +37,6 @@ from airflow_mv.errors import (
 )
 
 log = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    pass
 
 #: Schemes that mean the same store.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs", "": "file"}
@@ -172,7 +170,7 @@ def check_regular(location: str, *, what: str) -> None:
         )
 
 
-class Places:
+class LocationMatcher:
     """Compares locations so that two spellings of one file never look like two files.
 
     It caches results of the file system: use a new one for each listing of a store.
@@ -274,7 +272,8 @@ def check_location(location: str, *, what: str) -> None:
         raise InvalidMetadataError(f"{what}: {location!r} names a host: write file:///path")
 
 
-def _is_location(location: str) -> bool:
+def is_location(location: str) -> bool:
+    """Whether :func:`check_location` accepts a text."""
     try:
         check_location(location, what="file")
     except InvalidMetadataError:
@@ -296,6 +295,11 @@ def join(base: str, *segments: str) -> str:
 def is_local(location: str) -> bool:
     """Whether a location is in this host's own file system."""
     return urlsplit(location).scheme in ("", "file")
+
+
+def on_disk(location: str) -> bool:
+    """Whether a location is on a disk of this host. All other stores have deadlines."""
+    return is_local(location) and remote_mount(urlsplit(location).path) is None
 
 
 #: Catalog property: more folders, separated by commas.
@@ -407,3 +411,71 @@ def _is_folder(location: str) -> bool:
     parts = urlsplit(location)
     # The root of a machine's disk is not allowed: every file is below it.
     return bool(parts.path.strip("/")) or (bool(parts.netloc) and parts.scheme != "file")
+
+
+# ------------------------------------------------------------------------------------ network file systems
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_REMOTE = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "ncpfs"}
+)
+#: Seconds after which the mounts are read again.
+_MOUNT_SECONDS = 60.0
+#: File systems in user space that are on this machine's own disks.
+_LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs"})
+
+
+def remote_kind(path: str) -> str | None:
+    """Return the type of a path's network file system; ``None`` if it is local or unknown."""
+    kind = mounted_as(os.path.realpath(path), _mounts())
+    return kind if _is_remote(kind) else None
+
+
+def remote_mount(path: str) -> str | None:
+    """Return the mount of the network file system that an absolute path is in; ``None`` for a disk. It opens nothing.
+
+    Mounts are looked up again after some seconds.
+    """
+    plain = os.path.normpath(path)
+    mounts = _remote_mounts(int(time.monotonic() // _MOUNT_SECONDS))
+    return next((mount for mount in mounts if plain == mount or plain.startswith(f"{mount}/")), None)
+
+
+@lru_cache(maxsize=1)
+def _remote_mounts(_period: int) -> tuple[str, ...]:
+    found = [place for place, kind in dict(_mounted(_mounts())).items() if place and _is_remote(kind)]
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _mounts() -> str:
+    try:
+        return _MOUNTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # not Linux
+
+
+def _is_remote(kind: str) -> bool:
+    return kind in _REMOTE or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
+
+
+def mounted_as(path: str, mounts: str) -> str:
+    """Return the file system type of an absolute path.
+
+    Args:
+        path: The path, without symbolic links.
+        mounts: The text of ``/proc/self/mountinfo``. Of two mounts at one place the later one counts.
+    """
+    best, kind = "", ""
+    for place, mounted in _mounted(mounts):
+        if (path == place or path.startswith(f"{place}/")) and len(place) >= len(best):
+            best, kind = place, mounted
+    return kind
+
+
+def _mounted(mounts: str) -> Iterator[tuple[str, str]]:
+    """Yield place and type of each mount."""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        words = fields.split()
+        if len(words) >= 5 and rest:
+            yield words[4].encode().decode("unicode_escape").rstrip("/"), rest.split()[0]
