@@ -28,9 +28,9 @@ from sqlalchemy.pool import QueuePool
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog import database_limits as waits
 from airflow_mv.core.catalog.catalog import catalog_errors
-from airflow_mv.core.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, RESPONSE_TIMEOUT, SERVER_LIMITS
+from airflow_mv.core.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.catalog.store_deadlines import with_store_limits
+from airflow_mv.core.catalog.store_deadlines import RESPONSE_TIMEOUT, with_store_limits
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import status
@@ -414,19 +414,41 @@ def test_an_object_store_that_does_not_answer_ends_in_an_error(quiet: Callable[.
         files.read("s3://b/1.metadata.json", what="view v")
 
 
-def test_connections_are_few_and_idle_ones_are_closed(
-    uri: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waits, "IDLE_SECONDS", 0.3)
-    catalog = opened(uri)
+def test_connections_are_few_and_are_replaced(uri: str, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "MAX_CONNECTION_AGE", 1)
+    catalog = opened(uri, **{RESPONSE_TIMEOUT: "60"})
     with ThreadPoolExecutor(16) as pool:
         assert set(map(len, pool.map(lambda _: catalog.list(), range(64)))) == {1}
-    deadline = time.monotonic() + 120
     engine = cast("SqlCatalog", catalog._catalog).engine
     assert cast("QueuePool", engine.pool).checkedin() <= CONNECTIONS
-    while cast("QueuePool", engine.pool).checkedin() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert cast("QueuePool", engine.pool).checkedin() == 0
+
+    def backend() -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    before = backend()
+    time.sleep(1.1)
+    assert backend() != before
+
+
+@pytest.mark.parametrize("lost", ["closed", "silent"])
+def test_a_lost_connection_is_found_before_its_use(
+    uri: str, opened: Opener, quiet: Callable[..., Quiet], lost: str
+) -> None:
+    """With ``pool_pre_ping``. Its test has a timeout too."""
+    between, address = through(quiet, uri)
+    catalog = opened(address, pool_pre_ping="true")
+    assert catalog.list() == [_DAILY]
+    if lost == "closed":
+        other = create_engine(uri)
+        with other.connect() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            )
+        other.dispose()
+    else:
+        between.silent = True
+        threading.Timer(0.3, between.speak).start()
     assert catalog.list() == [_DAILY]
 
 

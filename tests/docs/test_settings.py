@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.core.catalog.database_limits import DEFAULT_TIMEOUT
+from airflow_mv.core.catalog.store_deadlines import DEFAULT_TIMEOUT
 from airflow_mv.core.publish.refresh import DEFAULT_MAX_COUNT
 from airflow_mv.core.refresh.choose import Policy
 from airflow_mv.core.spec.refresh_state import DEFAULT_DIALECT

@@ -2,10 +2,10 @@
 """Timeouts for every wait for a catalog's database. See :mod:`airflow_mv.core.catalog.limits` for servers and stores.
 
 A change without an answer may still be applied while the server works on it. Timeouts of the server bound how late
-that can happen, and how long the lock of a stopped process can block others. Timeouts of the client end a wait for a
-server that is connected but silent: libpq has no timeout for an answer, and no TCP timeout ends the wait for a server
-that acknowledges packets but does not respond. Settings in the database, in the catalog's ``uri`` or in its properties
-are kept.
+that can happen, and how long the lock of a stopped process can block others. libpq's parameters end a wait for packets
+that are not acknowledged. No parameter of libpq or TCP ends the wait for a server that acknowledges packets and does
+not respond, so a timer shuts down the socket of a connection that was not returned to its pool in time. Settings in the
+database, in the catalog's ``uri`` or in its properties are kept.
 
 A COMMIT that fails, as SQLite's does while another process reads, leaves the transaction open, and SQLAlchemy returns
 the connection to its pool in this state. The connection is not used again: it would show a change that no other
@@ -18,125 +18,25 @@ refused.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_mv.core.catalog.locations import remote_kind
+from airflow_mv.core.catalog.store_deadlines import DEFAULT_TIMEOUT, no_answer, response_timeout
 from airflow_mv.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """A running call.
-
-    Args:
-        until: Its deadline, by the monotonic clock.
-        socket: A duplicate of its socket, so that the descriptor is not reused for another file during the call.
-        over: Whether the socket was shut down.
-    """
-
-    until: float
-    socket: socket.socket
-    over: bool = False
-
-
-class _Watch:
-    """The running calls of this process, and the thread that ends them at their deadlines."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._calls: set[Call] = set()
-        self._thread: threading.Thread | None = None
-
-    def start(self, call: Call) -> None:
-        """Watch a call."""
-        with self._changed:
-            first = min((other.until for other in self._calls), default=None)
-            self._calls.add(call)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="airflow-mv-deadlines", daemon=True)
-                self._thread.start()
-            elif first is None or call.until < first:
-                self._changed.notify()
-
-    def stop(self, call: Call) -> None:
-        """Stop watching a call. Its socket is not used after this."""
-        with self._changed:
-            self._calls.discard(call)
-            call.socket.close()
-
-    def _run(self) -> None:
-        with self._changed:
-            while True:
-                now = time.monotonic()
-                for call in [call for call in self._calls if call.until <= now]:
-                    self._calls.discard(call)
-                    call.over = True
-                    with suppress(OSError):
-                        call.socket.shutdown(socket.SHUT_RDWR)
-                first = min((call.until for call in self._calls), default=None)
-                self._changed.wait(None if first is None else first - now)
-
-
-_watch = _Watch()
-
-
-def _forget() -> None:
-    """A forked process has neither the thread nor the calls of its parent."""
-    global _watch
-    _watch = _Watch()
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
-@contextmanager
-def bounded(descriptor: int | None, seconds: float) -> Iterator[None]:
-    """End a call on a socket after some seconds.
-
-    The driver's error is kept; a note with the timeout is added to it.
-
-    Args:
-        descriptor: The socket. Without one the call has no timeout.
-        seconds: The timeout.
-    """
-    if descriptor is None:
-        yield
-        return
-    call = Call(time.monotonic() + seconds, socket.socket(fileno=os.dup(descriptor)))
-    _watch.start(call)
-    try:
-        yield
-    except Exception as error:
-        if call.over:
-            error.add_note(no_answer(seconds))
-        raise
-    finally:
-        _watch.stop(call)
-
-
-def no_answer(seconds: float) -> str:
-    """Return the message for a timeout."""
-    return f"no response within {seconds:g} s"
-
-
-#: Catalog property: the timeout in seconds for one answer of a database or REST server.
-RESPONSE_TIMEOUT = "airflow-mv.response-timeout-seconds"
-#: Its default. It is longer than the database's own timeout for a statement, whose error is more specific.
-DEFAULT_TIMEOUT = 70.0
 #: PostgreSQL's own settings, for one transaction at a time: a pooler may give the connection to others.
 SERVER_LIMITS = {
     "lock_timeout": "10s",
@@ -153,103 +53,68 @@ CLIENT_LIMITS = {
 }
 #: Connections of one process to one catalog's database.
 CONNECTIONS = 4
-#: Seconds after which unused connections are closed.
-IDLE_SECONDS = 30.0
+#: Seconds after which a connection is replaced before its next use.
+MAX_CONNECTION_AGE = 30
+#: Catalog property: ``true`` allows a SQLite database on a network file system.
+NETWORK = "airflow-mv.sqlite-on-network"
 _LIBPQ = ("psycopg2", "psycopg")
-#: A dialect's calls on cursors, and on connections.
-_CALLS = {
-    **dict.fromkeys(("do_execute", "do_execute_no_params", "do_executemany"), True),
-    **dict.fromkeys(("do_commit", "do_rollback", "do_ping"), False),
-}
-_STARTING = "airflow_mv_starting"
+_DEADLINE = "airflow_mv_deadline"
 
 _guarded: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def response_timeout(properties: Mapping[str, Any]) -> float:
-    """Return the timeout for one answer of a catalog.
-
-    Raises:
-        ConfigurationError: The property is not a number of seconds.
-    """
-    return seconds_of(properties, RESPONSE_TIMEOUT, DEFAULT_TIMEOUT)
-
-
-def seconds_of(properties: Mapping[str, Any], key: str, default: float) -> float:
-    """Return the seconds that a catalog property sets.
-
-    Raises:
-        ConfigurationError: It is not a number of seconds.
-    """
-    text = properties.get(key)
-    if text is None:
-        return default
-    with suppress(ValueError):
-        seconds = float(text)
-        if 0 < seconds < math.inf:
-            return seconds
-    raise ConfigurationError(f"the catalog property {key} is {text!r}; it must be a number of seconds")
-
-
-def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
-    """Return an engine for the same database with few connections, which are closed when they are unused.
+def bounded_engine(engine: Engine) -> Engine:
+    """Return an engine for the same database with few connections, which are replaced after a time.
 
     Args:
         engine: The engine that pyiceberg has made. One with a database in memory is returned unchanged.
-        pre_ping: Whether a connection is tested before each use.
     """
     if in_memory(engine) or not isinstance(engine.pool, QueuePool):
         return engine
-    # Otherwise SQLAlchemy would look up the types of PostgreSQL's extension hstore in each new connection.
-    fewer_questions = {"use_native_hstore": False} if engine.dialect.driver in _LIBPQ else {}
-    bounded = create_engine(
+    engine.dispose()
+    return create_engine(
         engine.url,
         echo=engine.echo,
-        pool_pre_ping=pre_ping,
         pool_size=CONNECTIONS,
         max_overflow=0,
         pool_timeout=DEFAULT_TIMEOUT,
-        **fewer_questions,
+        pool_recycle=MAX_CONNECTION_AGE,
+        **_dialect_options(engine.url),
     )
-    engine.dispose()
-    _Idle(bounded)
-    return bounded
 
 
 def one_connection(uri: str, properties: Mapping[str, Any]) -> Engine:
-    """Return an engine for a few queries, with the timeouts of a catalog.
-
-    Args:
-        uri: The database.
-        properties: The catalog's properties.
-    """
-    engine = create_engine(uri, poolclass=NullPool)
-    if engine.dialect.driver in _LIBPQ:
-        engine = create_engine(uri, poolclass=NullPool, use_native_hstore=False)
+    """Return an engine for a few queries, with the timeouts of a catalog with these properties."""
+    engine = create_engine(uri, poolclass=NullPool, **_dialect_options(make_url(uri)))
     guard(engine, response_timeout(properties))
     return engine
 
 
-def guard(engine: Engine, seconds: float = DEFAULT_TIMEOUT) -> None:
+def _dialect_options(url: URL) -> dict[str, Any]:
+    """Keep SQLAlchemy from a query for the types of PostgreSQL's extension hstore in each new connection."""
+    return {"use_native_hstore": False} if url.get_driver_name() in _LIBPQ else {}
+
+
+def guard(engine: Engine, seconds: float = DEFAULT_TIMEOUT, *, pre_ping: bool = False) -> None:
     """Set timeouts for all waits of an engine. A second call has no effect.
 
     Args:
         engine: The engine of a SQL catalog; pyiceberg's own statements get the timeouts too. Databases other than
             PostgreSQL keep their own: SQLite waits 5 s for a lock, unless the URI's ``timeout`` is set.
-        seconds: The timeout for one answer.
+        seconds: The time after which a connection must be returned to its pool.
+        pre_ping: Whether a connection is tested before each use. SQLAlchemy's own test has no timeout.
     """
     if engine in _guarded:
         return
     _guarded.add(engine)
     if not in_memory(engine):
-        event.listen(engine, "handle_error", _leave_connection)
+        event.listen(engine, "handle_error", _explain)
     if engine.dialect.name == "sqlite":
         return
-    for name, on_cursor in _CALLS.items():
-        call = getattr(engine.dialect, name)
-        setattr(engine.dialect, name, _bounded_call(call, seconds, on_cursor=on_cursor))
-    event.listen(engine, "connect", _starting(seconds), insert=True)
-    event.listen(engine, "connect", _started)
+    deadlines = _Deadlines(engine, seconds, pre_ping=pre_ping)
+    event.listen(engine, "connect", deadlines.connecting, insert=True)  # before the dialect's first queries
+    event.listen(engine, "checkout", deadlines.begin)
+    event.listen(engine, "checkin", deadlines.end)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "begin", _limit_transaction)
     if engine.dialect.driver in _LIBPQ:
@@ -262,10 +127,16 @@ def in_memory(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
 
 
-def _leave_connection(context: ExceptionContext) -> None:
-    if context.statement is None and context.connection is not None:  # a COMMIT or a ROLLBACK failed
+def _explain(context: ExceptionContext) -> None:
+    """Name the timeout in an error after it, and do not use a connection again whose COMMIT or ROLLBACK failed."""
+    if context.connection is None:
+        return
+    if context.statement is None:
         context.is_disconnect = True
         context.invalidate_pool_on_disconnect = False
+    deadline: _Deadline | None = context.connection.info.get(_DEADLINE)
+    if deadline is not None and deadline.is_over():
+        context.original_exception.add_note(no_answer(deadline.seconds))
 
 
 def _limit_transaction(connection: Connection) -> None:
@@ -281,99 +152,70 @@ def _limit_connection(_dialect: Any, _record: Any, _arguments: Any, parameters: 
         parameters.setdefault(name, value)
 
 
-def _bounded_call(call: Callable[..., Any], seconds: float, *, on_cursor: bool) -> Callable[..., Any]:
-    """Return a dialect's call on a cursor or connection, with a timeout."""
+class _Deadline:
+    """A timer that shuts down a socket.
 
-    def run(on: Any, *arguments: Any, **more: Any) -> Any:
-        with bounded(_descriptor(getattr(on, "connection", None) if on_cursor else on), seconds):
-            return call(on, *arguments, **more)
+    Args:
+        descriptor: The socket. It is duplicated, so that the descriptor is not reused for another file meanwhile.
+        seconds: The time until then.
+    """
 
-    return run
-
-
-def _starting(seconds: float) -> Callable[[Any, Any], None]:
-    """Set a timeout for a dialect's first queries on a new connection, such as PostgreSQL's types."""
-
-    def start(connection: Any, record: Any) -> None:
-        stack = ExitStack()
-        stack.enter_context(bounded(_descriptor(connection), seconds))
-        record.info[_STARTING] = stack
-
-    return start
-
-
-def _started(_connection: Any, record: Any) -> None:
-    record.info.pop(_STARTING).close()
-
-
-def _descriptor(connection: Any) -> int | None:
-    """Return the socket of a driver's connection; ``None`` if it is closed or not known."""
-    try:
-        found = connection.fileno()
-    except Exception:  # noqa: BLE001 (each driver has its own error for a connection that is closed)
-        return None
-    return found if isinstance(found, int) and found >= 0 else None
-
-
-class _Idle:
-    """Closes an engine's connections after a time without use."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = weakref.ref(engine)
-        self._lock = threading.Lock()
-        self._used = 0.0
-        self._timer: threading.Timer | None = None
-        event.listen(engine, "checkin", self._returned)
-        _idle.add(self)
-        # The listener keeps this object alive as long as the engine.
-
-    def _returned(self, _connection: Any, _record: Any) -> None:
-        self._used = time.monotonic()
-        with self._lock:
-            if self._timer is None:
-                self._wait(IDLE_SECONDS)
-
-    def _wait(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._look)
-        self._timer.name, self._timer.daemon = "airflow-mv-idle", True
+    def __init__(self, descriptor: int, seconds: float) -> None:
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._timer = threading.Timer(seconds, self._shut_down)
+        self._timer.name, self._timer.daemon = "airflow-mv-deadline", True
         self._timer.start()
 
-    def _look(self) -> None:
-        engine = self._engine()
-        with self._lock:
-            self._timer = None
-            left = self._used + IDLE_SECONDS - time.monotonic()
-            if engine is None:
-                return
-            if left > 0 or (isinstance(engine.pool, QueuePool) and engine.pool.checkedout()):
-                self._wait(max(left, 1.0))
-                return
-        engine.dispose()
+    def is_over(self) -> bool:
+        """Whether the time has passed."""
+        return time.monotonic() >= self._until
 
-    def forked(self) -> None:
-        """A forked process has no timer."""
-        self._lock, self._timer = threading.Lock(), None
+    def stop(self) -> None:
+        """Stop the timer."""
+        self._timer.cancel()
+        self._socket.close()
+
+    def _shut_down(self) -> None:
+        with suppress(OSError), self._socket:  # it may be closed
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
-_idle: weakref.WeakSet[_Idle] = weakref.WeakSet()
+class _Deadlines:
+    """A deadline for each use of a connection of an engine."""
+
+    def __init__(self, engine: Engine, seconds: float, *, pre_ping: bool) -> None:
+        self._dialect, self._seconds, self._pre_ping = engine.dialect, seconds, pre_ping
+
+    def connecting(self, connection: Any, record: Any) -> None:
+        """Begin with a new connection, of which a driver may not show the socket."""
+        self.end(connection, record)
+        with suppress(Exception):  # each driver has its own error for a connection that is closed
+            record.info[_DEADLINE] = _Deadline(connection.fileno(), self._seconds)
+
+    def begin(self, connection: Any, record: Any, _proxy: Any) -> None:
+        """Begin with a connection that is taken from the pool."""
+        self.connecting(connection, record)
+        if self._pre_ping:
+            try:
+                self._dialect.do_ping(connection)
+            except self._dialect.loaded_dbapi.Error as error:
+                raise DisconnectionError from error  # the pool opens another connection
+
+    def end(self, _connection: Any, record: Any) -> None:
+        """End with a connection that is returned."""
+        if (deadline := record.info.pop(_DEADLINE, None)) is not None:
+            deadline.stop()
 
 
 def _after_fork() -> None:
     """Do not use the parent's connections: two processes on one connection would read each other's answers."""
     for engine in list(_guarded):
         engine.dispose(close=False)
-    for idle in list(_idle):
-        idle.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-# ---------------------------------------------------------------- databases whose locks do not hold
-
-
-#: Catalog property: ``true`` allows a SQLite database on a network file system.
-NETWORK = "airflow-mv.sqlite-on-network"
 
 
 def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:

@@ -40,7 +40,12 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
     path_in,
     wrap_metadata_writer,
 )
-from airflow_mv.core.catalog.store_deadlines import LISTING_FACTOR, store_timeout, with_store_limits, within
+from airflow_mv.core.catalog.store_deadlines import (
+    LISTING_FACTOR,
+    store_timeout,
+    with_store_limits,
+    within,
+)
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials
 from airflow_mv.core.spec.stored import MAX_BYTES
 from airflow_mv.core.spec.times import parse_timestamp, to_ms

@@ -27,7 +27,7 @@ from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
 from urllib3.exceptions import HTTPError
 
-from airflow_mv.core.catalog.database_limits import bounded_engine, guard, no_answer, response_timeout
+from airflow_mv.core.catalog.database_limits import bounded_engine, guard
 from airflow_mv.core.catalog.files import GuardedIO
 from airflow_mv.core.catalog.locations import PLACES, on_disk
 from airflow_mv.core.catalog.pyiceberg_compat import (
@@ -38,7 +38,14 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
     wrap_file_io,
 )
 from airflow_mv.core.catalog.rest_session import RestSession
-from airflow_mv.core.catalog.store_deadlines import CONNECT_SECONDS, STORE_LIMITS, store_timeout, within
+from airflow_mv.core.catalog.store_deadlines import (
+    CONNECT_SECONDS,
+    STORE_LIMITS,
+    no_answer,
+    response_timeout,
+    store_timeout,
+    within,
+)
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials, without_classes
 from airflow_mv.core.spec.stored import MAX_BYTES
 from airflow_mv.errors import InvalidMetadataError
@@ -62,8 +69,8 @@ class BoundedSqlCatalog(PreparedSqlCatalog):
     def prepare(self) -> None:
         """Limit connections and waits."""
         ping = strtobool(self.properties.get("pool_pre_ping", DEFAULT_POOL_PRE_PING_VALUE))
-        self.engine = bounded_engine(self.engine, pre_ping=ping)
-        guard(self.engine, response_timeout(self.properties))
+        self.engine = bounded_engine(self.engine)
+        guard(self.engine, response_timeout(self.properties), pre_ping=ping)
         # The following code takes a lost connection for missing tables, and would try to create them.
         self.engine.connect().close()
 

@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.core.catalog.answers import brief, forbidden_by_database
-from airflow_mv.core.catalog.database_limits import guard, require_locks, response_timeout
+from airflow_mv.core.catalog.database_limits import guard, require_locks
+from airflow_mv.core.catalog.store_deadlines import response_timeout
 from airflow_mv.core.spec.identifiers import MAX_PART_LENGTH, Identifier
 from airflow_mv.errors import (
     AlreadyExistsError,
