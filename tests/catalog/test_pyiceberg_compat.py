@@ -21,7 +21,7 @@ from pyiceberg.types import LongType, NestedField
 from requests import Session
 
 from airflow_mv.core.catalog import pyiceberg_compat as compat
-from airflow_mv.core.catalog.limits import bound_session
+from airflow_mv.core.catalog.rest_session import bound_session
 from tests.services import http_server
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=True))

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timeouts for every wait for a catalog's server or store, and pyiceberg's catalogs with all of them.
+"""pyiceberg's catalogs with a timeout for every wait for a server, a database or a store.
 
 Those for a database are in :mod:`airflow_mv.core.catalog.database_limits`, which imports nothing of pyiceberg.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from io import BytesIO
 from typing import Any, TypeVar
 
 from pyiceberg.catalog import AVAILABLE_CATALOGS, BOTOCORE_SESSION, Catalog, CatalogType
@@ -22,10 +20,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata as PyIcebergTable
 from pyiceberg.types import strtobool
-from requests import PreparedRequest, Request, RequestException, Response, Session
-from requests.exceptions import ConnectionError as RequestsConnectionError
-from requests.exceptions import ReadTimeout
-from urllib3.exceptions import HTTPError
+from requests import Session
 
 from airflow_mv.core.catalog.database_limits import bounded_engine, guard
 from airflow_mv.core.catalog.files import GuardedIO
@@ -37,17 +32,15 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
     on_loaded_tables,
     wrap_file_io,
 )
-from airflow_mv.core.catalog.rest_session import RestSession
+from airflow_mv.core.catalog.rest_session import bound_session
 from airflow_mv.core.catalog.store_deadlines import (
     CONNECT_SECONDS,
     STORE_LIMITS,
-    no_answer,
     response_timeout,
     store_timeout,
     within,
 )
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials, without_classes
-from airflow_mv.core.spec.stored import MAX_BYTES
 from airflow_mv.errors import InvalidMetadataError
 
 #: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change
@@ -59,8 +52,6 @@ HIVE_SECONDS = 60.0
 
 
 _opening: ContextVar[bool] = ContextVar("airflow_mv_opening", default=False)
-_PIECE = 1024 * 1024
-_BOUNDED = "airflow_mv_bounded"
 
 
 class BoundedSqlCatalog(PreparedSqlCatalog):
@@ -108,58 +99,6 @@ def opening() -> Iterator[None]:
         yield
     finally:
         _opening.reset(token)
-
-
-def bound_session(session: Session, seconds: float) -> None:
-    """Limit the time and the size of the answers of a session, and its requests. A second call has no effect.
-
-    Args:
-        session: The session of a REST catalog.
-        seconds: The timeout for a complete answer, and for the wait between two parts of it.
-    """
-    if not hasattr(session, _BOUNDED):
-        setattr(session, _BOUNDED, True)
-        session.send = RestSession(partial(_send, session.send, seconds), seconds).send  # type: ignore[method-assign]
-
-
-def _send(send: Any, seconds: float, request: PreparedRequest | Request, **options: Any) -> Response:
-    until = time.monotonic() + seconds
-    options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
-    streamed = options.pop("stream", False)
-    try:
-        response: Response = send(request, stream=True, **options)
-        if not streamed:
-            response.raw = BytesIO(_read(response, until))
-    except RequestException as error:
-        # An interruption while an answer is read is not raised as a Timeout.
-        if time.monotonic() >= until or isinstance(error, ReadTimeout):
-            error.add_note(no_answer(seconds))
-        raise
-    return response
-
-
-def _read(response: Response, until: float) -> bytes:
-    """Read an answer. One that does not end in time or is too large counts as lost."""
-    data = bytearray()
-    try:
-        while piece := response.raw.read1(_PIECE, decode_content=True):
-            data += piece
-            if len(data) > MAX_BYTES:
-                raise _given_up(response, f"an answer of more than {MAX_BYTES} bytes")
-            if time.monotonic() > until:
-                raise _given_up(response)
-    except HTTPError as error:
-        raise RequestsConnectionError(error) from None
-    response.raw.release_conn()
-    return bytes(data)
-
-
-def _given_up(response: Response, *why: str) -> RequestException:
-    response.close()
-    error = RequestException()
-    for note in why:
-        error.add_note(note)
-    return error
 
 
 def _bounded_sql(name: str, properties: Any) -> Catalog:

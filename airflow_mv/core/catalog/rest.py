@@ -20,9 +20,9 @@ from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
 from airflow_mv.core.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief, one_line
-from airflow_mv.core.catalog.limits import bound_session
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
+from airflow_mv.core.catalog.rest_session import bound_session
 from airflow_mv.core.catalog.store_deadlines import response_timeout
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials
 from airflow_mv.core.spec.identifiers import Identifier
