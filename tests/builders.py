@@ -32,14 +32,13 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import delete, select, update
 
-from airflow_mv.actions import refresh_views
 from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.limits import opening
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.choose import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.refresh.run import refresh, stage
 from airflow_mv.core.script import (
     COMPLETE_KEY,
     REFRESH_ID_KEY,
@@ -104,6 +103,8 @@ class Lake:
     catalog: MaterializedViewCatalog
     stager: DuckStager
     layout: Layout = "pointed"
+    #: How views are refreshed: as the core does. Tests of extras take `airflow_mv.actions.refresh_views`.
+    action: Callable[..., list[RefreshResult]] = refresh
 
     def table(self, name: str = "orders", *, rows: Sequence[tuple[int, str, int]] | None = FIRST) -> Table:
         """Create a base table ``sales.<name>``; with ``rows=None`` it has no snapshot."""
@@ -209,7 +210,7 @@ class Lake:
 
     def refresh(self, view: str | Identifier = "sales.daily", **arguments: Any) -> RefreshResult:
         """Refresh one view, from plan to publication."""
-        return refresh_views(self.catalog, [view], stager=self.stager, **arguments)[0]
+        return self.action(self.catalog, [view], stager=self.stager, **arguments)[0]
 
     def stage(
         self, view: str | Identifier = "sales.daily", options: RefreshOptions | None = None

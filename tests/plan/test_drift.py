@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DoubleType, FloatType
 
+from airflow_mv.actions import refresh_views
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
@@ -221,6 +222,7 @@ def test_with_the_policy_rebuild_a_retyped_column_gives_the_view_a_new_version(h
     with pytest.raises(RefreshRefusedError, match="the type of the column f changed from float to double"):
         home.refresh()  # the snapshot has the old type, so there is nothing to rebuild
     write(home, f=0.1)
+    home.action = refresh_views
     assert home.refresh().mode == Mode.FULL
     metadata = home.catalog.load(VIEW).metadata
     assert (metadata.current_version_id, metadata.schema_.fields[1]["type"]) == (2, "double")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.actions import refresh_views
 from airflow_mv.extras.registry.registry import Registry, require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from tests.builders import Lake, lake
@@ -18,6 +19,7 @@ def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
     """A lake with a base table, and a registry without a row."""
     place = "airflow_mv" if request.param == "namespace" else f"{warehouse}/registry"
     with lake(sqlite_uri, warehouse, layout="pointed", **{PLACE: place}) as found:
+        found.action = refresh_views
         found.table()
         yield found
 

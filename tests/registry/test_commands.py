@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.actions import refresh_views
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.registry.history import COSTS
 from airflow_mv.extras.registry.model import KINDS
@@ -30,6 +31,7 @@ def configured(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     reload_configuration()
     place = {"airflow-mv.registry": request.param}
     with lake(f"sqlite:///{tmp_path}/lake.db", tmp_path / "lake", layout="pointed", **place) as found:
+        found.action = refresh_views
         found.table()
         found.view()
         found.refresh()

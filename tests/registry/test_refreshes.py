@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_mv.actions import add_to_registry
+from airflow_mv.actions import add_to_registry, refresh_views
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.status import history
 from airflow_mv.errors import CatalogUnavailableError
@@ -151,6 +151,7 @@ def test_the_row_of_an_interval_has_the_snapshots_that_its_refresh_read(
     A rebuild knows the snapshots of the current record; the log of past refreshes does not.
     """
     days = add_days(home.iceberg, home.catalog, "pointed")
+    days.action = refresh_views
     heads = [days.sell((1, 10), (2, 20))]
     days.refresh()
     others = [2]
@@ -248,6 +249,7 @@ def test_files_that_are_no_rows_do_not_stop_the_registry(
 
 def test_after_enough_refreshes_one_of_them_brings_all_in(sqlite_uri: str, warehouse: Path) -> None:
     with lake(sqlite_uri, warehouse, layout="pointed", **{PLACE: "airflow_mv", SYNC_AFTER: "2"}) as home:
+        home.action = refresh_views
         home.table()
         home.view()
         home.refresh()
@@ -264,6 +266,7 @@ def test_a_refresh_succeeds_and_warns_if_the_registry_cannot_be_written(
 ) -> None:
     """A table of someone else with the name of a component is not touched."""
     with lake(sqlite_uri, warehouse, layout="pointed", **{PLACE: "sales"}) as home:
+        home.action = refresh_views
         home.table()
         home.iceberg.create_table("sales.refreshes", schema=ORDERS)
         home.view()
@@ -279,6 +282,7 @@ def test_a_refresh_succeeds_and_warns_if_the_registry_cannot_be_written(
 
 def test_a_catalog_without_the_setting_has_no_registry(sqlite_uri: str, warehouse: Path) -> None:
     with lake(sqlite_uri, warehouse, layout="pointed") as home:
+        home.action = refresh_views
         home.table()
         home.view()
         home.refresh()
