@@ -6,9 +6,10 @@ SHELL := /bin/bash
 	pins clean distclean
 
 BIN := .venv/bin
-FAST := tests/spec tests/plan tests/catalog tests/incremental \
+FAST := tests/core/{catalog,freshness,ivm,refresh,spec,sql} \
 	-m "not slow and not airflow and not postgres and not rest and not cluster and not browser" \
-	--ignore tests/incremental/test_fuzz.py --ignore tests/incremental/test_mutants.py
+	--ignore tests/core/refresh/intervals --ignore tests/core/refresh/checks \
+	--ignore tests/core/ivm/test_fuzz.py --ignore tests/core/ivm/test_mutants.py
 # Tests of real schedulers, servers and browsers depend on time. What failed runs once more, in one process; both results
 # are shown. A test that passes only then has a fault of its own, to be found.
 AGAIN := { echo "Failed tests run once more, in one process:"; \

@@ -13,7 +13,7 @@ readonly CELLS=("3.2.2 3.11" "$PINNED 3.11" "$PINNED 3.12" "$PINNED 3.13")
 declare -rA RELEASED=([3.2.2]=2026-06-01 [3.3.0]=2026-07-15)
 # All of the pure core; of Airflow the provider, whole DAGs with Spark, retries, waiting, backfills, and the page's answers.
 readonly PART=(
-    tests/spec tests/plan tests/catalog tests/incremental/test_rules.py tests/plugin
+    tests/core/{spec,sql,catalog,freshness} tests/core/refresh/test_*.py tests/core/ivm/test_rules.py tests/plugin
     tests/airflow/test_{airflow_compat,backfill,checks,hooks,operators,provider,retries,sensors,sharing,spark_provider,triggers}.py
 )
 readonly UV=$PWD/.venv/bin/uv

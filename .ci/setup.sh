@@ -251,13 +251,13 @@ setup_rest() {
 # Each of the tests' Sparks starts in half the time; without it they are slower and nothing else.
 setup_archive() {
     if compgen -G "$VENV/spark-*.jsa" >/dev/null && [[ -e $VENV/local-files.jar ]]; then return; fi
-    step "Spark's classes in one file, for the tests" "$VENV/bin/python" -m tests.spark.archive
+    step "Spark's classes in one file, for the tests" "$VENV/bin/python" -m tests.core.job.archive
 }
 
 # The tests generate its data and its queries. The extension is made for another DuckDB than the project's.
 setup_tpcds() {
     if compgen -G ".bench/tpcds-*/installed" >/dev/null; then return; fi
-    step "DuckDB's TPC-DS extension, for the tests" retry "$VENV/bin/python" -m tests.incremental.tpcds
+    step "DuckDB's TPC-DS extension, for the tests" retry "$VENV/bin/python" -m tests.core.ivm.tpcds
 }
 
 # Only the browser: Playwright comes from PyPI with its driver, and downloads nothing.

@@ -17,8 +17,8 @@ from airflow_mv.core.refresh.candidates import BaseTableInput, Candidate, Questi
 from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.sql.query import parse_query
-from tests.incremental import tpcds
-from tests.incremental.lab import spark_type, to_duckdb
+from tests.core.ivm import tpcds
+from tests.core.ivm.lab import spark_type, to_duckdb
 
 _SHORT = ("ss", "sr", "cs", "cr", "ws", "wr", "inv")
 #: Which tables change, and whether rows only come.

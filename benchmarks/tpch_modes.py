@@ -20,7 +20,7 @@ from airflow_mv.core.refresh.stagers import InProcessStager
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Code, Reason
 from benchmarks.tpch import CATALOG, Warehouse
-from tests.incremental.tpch import QUERIES
+from tests.core.ivm.tpch import QUERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

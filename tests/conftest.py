@@ -19,8 +19,9 @@ from hypothesis import settings
 from sqlalchemy import URL, Engine, event
 from xdist.remote import Producer
 
+from tests.core.job.archive import class_path, java_options
 from tests.rest.java import java_process
-from tests.scheduling import FromBothEnds, place
+from tests.scheduling import FromBothEnds, place, room_of
 from tests.services import (
     RestServers,
     ServiceUnavailableError,
@@ -31,7 +32,6 @@ from tests.services import (
     postgres_server,
     rest_servers,
 )
-from tests.spark.archive import class_path, java_options
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -102,7 +102,6 @@ settings.load_profile("tests")
 logging.getLogger("py4j").setLevel(logging.ERROR)
 
 Service = TypeVar("Service")
-_TESTS = Path(__file__).parent
 
 _missing_services: list[str] = []
 
@@ -120,8 +119,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FromBot
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server, give slow tests an hour, and order folders by the services that they start."""
+    from tests.homes import take_turns as take_turns_of_homes  # it imports the package
+
     items.sort(key=place)
     _take_turns(items)
+    take_turns_of_homes(items)
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "_postgres" in fixtures:
@@ -133,7 +135,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 #: Folders whose subject is above the layouts, and a file whose subject they are. Other tests run in each layout always.
-_ABOVE_LAYOUTS = ("airflow", "catalog", "checks", "cli", "engine", "intervals")
+_ABOVE_LAYOUTS = ("airflow", "cli", "engine", "core/catalog", "core/refresh/checks", "core/refresh/intervals")
 _OF_LAYOUTS = "test_interoperability.py"
 
 
@@ -144,7 +146,7 @@ def _take_turns(items: list[pytest.Item]) -> None:
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         words = item.name.rstrip("]").replace("[", "-").split("-")
-        above = item.path.relative_to(_TESTS).parts[0] in _ABOVE_LAYOUTS and item.path.name != _OF_LAYOUTS
+        above = room_of(item, _ABOVE_LAYOUTS) is not None and item.path.name != _OF_LAYOUTS
         if above and STORED_LAYOUTS.keys() & set(words):
             same = "-".join(word for word in words if word not in STORED_LAYOUTS)
             groups.setdefault(f"{item.path.name}::{same}", []).append(item)
@@ -246,7 +248,7 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
 @pytest.fixture(scope="session")
 def tpcds_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """TPC-DS's tables without rows, and its queries."""
-    from tests.incremental import tpcds
+    from tests.core.ivm import tpcds
 
     folder = tmp_path_factory.mktemp("tpcds")
     tpcds.generate(folder, scale=0)
@@ -319,7 +321,7 @@ def nessie(_nessie: dict[str, str]) -> Iterator[dict[str, str]]:
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
     from airflow_mv.core.catalog.spark import spark_settings
-    from tests.spark.processes import connect_server
+    from tests.core.job.processes import connect_server
 
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db"})
     with connect_server(tmp_path_factory.mktemp("connect"), settings.session_confs()) as remote:

@@ -7,6 +7,7 @@ often wait for processes of their own; the files in the middle need neither, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,19 +17,25 @@ from xdist.workermanage import WorkerController
 
 #: The order of folders; those that are not named are cheap and in the middle.
 _FIRST = ("plugin", "airflow", "security", "torture", "rest", "contract")
-_LAST = ("incremental", "cli", "intervals", "checks", "spark", "engine")
+_LAST = ("core/ivm", "cli", "core/refresh/intervals", "core/refresh/checks", "core/job", "engine")
 #: The first files of their folder: files that share an Airflow, and one whose last tests do not.
 _NEIGHBOURS = ("test_scheduler.py", "test_backfill.py")
 _ROOT = Path(__file__).parent
 
 
+def room_of(item: pytest.Item, rooms: Sequence[str]) -> int | None:
+    """Return the position of the folder that a test is in, at any depth."""
+    path = item.path.relative_to(_ROOT)
+    return next((number for number, room in enumerate(rooms) if path.is_relative_to(room)), None)
+
+
 def place(item: pytest.Item) -> tuple[int, int]:
     """Return the position of a test's folder in the suite, and of its file in the folder."""
-    folder, name = item.path.relative_to(_ROOT).parts[0], item.path.name
+    first, last, name = room_of(item, _FIRST), room_of(item, _LAST), item.path.name
     within = _NEIGHBOURS.index(name) if name in _NEIGHBOURS else len(_NEIGHBOURS)
-    if folder in _FIRST:
-        return _FIRST.index(folder) - len(_FIRST), within
-    return 1 + _LAST.index(folder) if folder in _LAST else 0, within
+    if first is not None:
+        return first - len(_FIRST), within
+    return 0 if last is None else last + 1, within
 
 
 class FromBothEnds(LoadFileScheduling):

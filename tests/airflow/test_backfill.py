@@ -31,7 +31,7 @@ from examples.demo.home import CATALOG
 from tests.airflow.conftest import Airflow
 from tests.airflow.deployment import Deployment, Shared, until
 from tests.builders import Lake
-from tests.intervals.support import BY_DAY, SALES, Days, IntervalStager, days_lake, sold
+from tests.core.refresh.intervals.support import BY_DAY, SALES, Days, IntervalStager, days_lake, sold
 
 EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "interval_backfill.py"
 FIRST = date(2024, 6, 1)

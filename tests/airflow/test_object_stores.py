@@ -17,10 +17,10 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.core.read.read import read_arrow, readable
 from tests.airflow.conftest import SMALL, VIEW, Airflow
+from tests.core.job.processes import command_line, connect_server
 from tests.protocol.foreign import BucketStore
 from tests.rest.vending import vending
 from tests.services import RestServers
-from tests.spark.processes import command_line, connect_server
 
 
 @pytest.fixture(params=["spark-submit", "connect"])

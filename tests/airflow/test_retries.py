@@ -22,7 +22,7 @@ from airflow_mv.operators import PlanRefreshOperator, RefreshMaterializedViewOpe
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy, RetryAction
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
-from tests.spark.processes import connect_server
+from tests.core.job.processes import connect_server
 
 POLICY = MaterializedViewRetryPolicy()
 #: A catalog whose database does not respond.

@@ -34,7 +34,7 @@ from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSen
 from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger
 from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake
-from tests.intervals.support import days_lake
+from tests.core.refresh.intervals.support import days_lake
 from tests.services import http_server
 
 

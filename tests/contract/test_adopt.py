@@ -33,9 +33,9 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake, rewritten
-from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once
 from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
+from tests.homes import HOMES, home_parameter
 
 OLD = [{"region": "old", "orders": 1, "amount": 1}]
 COLUMNS = pa.schema([("region", pa.string()), ("orders", pa.int64()), ("amount", pa.int64())])

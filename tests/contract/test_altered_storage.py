@@ -23,8 +23,8 @@ from airflow_mv.core.spec.reasons import Code
 from airflow_mv.extras.repair.repair import repair
 from tests.branches import replace_files
 from tests.builders import QUERY, Lake
-from tests.contract.conftest import in_homes
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW
+from tests.homes import in_homes
 
 ROWS = [NORTH, SOUTH]
 WITH_ROW_IN_CATALOG = in_homes(lambda name: not name.endswith("-pointed"))

@@ -18,8 +18,8 @@ from airflow_mv.core.freshness.versions import versions
 from airflow_mv.core.spec.storage_settings import SORT_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
 from tests.builders import ORDERS, QUERY, Lake, lake, orders
-from tests.contract.conftest import in_homes
 from tests.contract.support import VIEW, defined_at_once
+from tests.homes import in_homes
 
 CHECKS = read_checks(["orders > 0"], source="test")
 #: Changes of metadata, one after the other, each with what is said.

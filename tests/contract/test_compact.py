@@ -24,11 +24,10 @@ from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
 from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
 from airflow_mv.core.spec.table import ancestors
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.extras.repair.repair import repair
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
+from tests.core.maintenance.support import NOW, refreshed, snapshot_ids
 from tests.faults import Clock, Fault, FaultyCatalog, arrive_late, lose_answer_after, lose_answer_before
-from tests.protocol.maintenance import NOW, refreshed, snapshot_ids
 
 
 @pytest.fixture
@@ -46,6 +45,8 @@ def rows_of(home: Lake, **which: Any) -> list[dict[str, Any]]:
 
 def test_i06_a_compaction_changes_files_and_nothing_that_a_reader_sees(home: Lake) -> None:
     """Rows, history, freshness, time travel and the next refresh are as before; what was compacted can expire."""
+    from airflow_mv.extras.repair.repair import repair
+
     first, second = refreshed(home, 2, time_travel=True)
     rows, before, told = home.read(), home.storage(), history(home.catalog, VIEW)
     done = compact(home.catalog, VIEW, stager=home.stager)

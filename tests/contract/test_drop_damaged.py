@@ -18,7 +18,7 @@ from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, ViewNotFoundError
 from tests.builders import Lake, lake
 from tests.contract.support import VIEW
-from tests.protocol.maintenance import local
+from tests.core.maintenance.support import local
 
 pytestmark = pytest.mark.rest
 

@@ -29,8 +29,8 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from tests.builders import QUERY, Lake, without_properties
-from tests.contract.conftest import in_homes
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
+from tests.homes import in_homes
 
 
 @pytest.fixture

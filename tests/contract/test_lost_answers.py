@@ -28,10 +28,10 @@ from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, Confi
 from airflow_mv.extras.repair.repair import repair
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
-from tests.contract.conftest import HOMES, home_parameter, in_homes
 from tests.contract.support import VIEW
+from tests.core.maintenance.support import NOW, files, local, refreshed, snapshot_ids
 from tests.faults import FAULTS, Clock, FaultyCatalog, after, lose_answer_after, lose_answer_before
-from tests.protocol.maintenance import NOW, files, local, refreshed, snapshot_ids
+from tests.homes import HOMES, home_parameter, in_homes
 
 OTHER_QUERY = QUERY.replace("sum", "max")
 

@@ -32,8 +32,8 @@ from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotMater
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, without_properties
-from tests.contract.conftest import in_homes
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW
+from tests.homes import in_homes
 
 ROWS = [NORTH, SOUTH]
 IN_TABLE = in_homes(lambda name: name.endswith("-table"))

@@ -19,6 +19,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
+from tests.core.maintenance.support import NOW, refreshed, snapshot_ids
 from tests.faults import (
     Clock,
     Fault,
@@ -30,7 +31,6 @@ from tests.faults import (
     refuse,
     refuse_what_landed,
 )
-from tests.protocol.maintenance import NOW, refreshed, snapshot_ids
 
 FAULTS = [lose_answer_after(), lose_answer_before(), arrive_late]
 

@@ -18,8 +18,8 @@ from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh.choose import plan_refresh
 from airflow_mv.core.refresh.run import stage
 from tests.builders import Lake, lake
-from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW, staged, where
+from tests.homes import HOMES, home_parameter
 
 WIDER = "SELECT id, upper(region) AS amount, amount AS region FROM lake.sales.orders"
 

@@ -40,10 +40,10 @@ from airflow_mv.errors import (
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake
-from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
+from tests.core.maintenance.support import files, local
 from tests.faults import Clock, FaultyCatalog, after, arrive_late, lose_answer_before
-from tests.protocol.maintenance import files, local
+from tests.homes import HOMES, home_parameter
 from tests.rest.proxy import changed
 
 DAILY = ("sales", "daily")

@@ -27,9 +27,9 @@ from airflow_mv.core.read.changes import changes
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
+from tests.core.job.changing import QUICK
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.support import LAKE, OTHER, QUICK_JAVA, Lake, configure, multiset
-from tests.spark.changing import QUICK
 
 SCHEMA = pa.schema(
     [

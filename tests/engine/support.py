@@ -36,7 +36,7 @@ from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from tests.builders import duck
-from tests.spark.changing import QUICK
+from tests.core.job.changing import QUICK
 
 #: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

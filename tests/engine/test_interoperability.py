@@ -26,7 +26,7 @@ from airflow_mv.extras.registry.settings import PLACE, registry_settings
 from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, multiset, texts
-from tests.registry.support import refresh_row
+from tests.extras.registry.support import refresh_row
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 

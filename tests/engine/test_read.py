@@ -22,9 +22,9 @@ from airflow_mv.core.read.verify import verify
 from airflow_mv.core.refresh.stagers import stored_rows
 from airflow_mv.errors import JobError, RefreshNotFoundError, SnapshotNotFoundError, StaleViewError, UnsupportedError
 from tests.builders import LAYOUTS
+from tests.core.job.changing import random_history
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, multiset, no_spark
-from tests.spark.changing import random_history
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 OLD, NEW, REDEFINED = [(1, 30), (2, 30)], [(1, 30), (2, 30), (3, 1)], [(1, 2), (2, 1)]

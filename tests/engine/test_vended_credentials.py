@@ -36,10 +36,10 @@ from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from tests.builders import DuckStager, Lake
+from tests.core.job.processes import SPARK_HOME
 from tests.protocol.foreign import BucketStore
 from tests.rest.vending import Vending, vending
 from tests.services import RestServers
-from tests.spark.processes import SPARK_HOME
 
 VIEW = "sales.daily"
 WIDER = "SELECT id, upper(region) AS amount, amount AS region FROM sales.orders"

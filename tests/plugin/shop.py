@@ -20,7 +20,7 @@ from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from tests.builders import Lake, lake
-from tests.intervals.support import add_days
+from tests.core.refresh.intervals.support import add_days
 
 #: Markup that a browser must show as text and never run.
 HOSTILE = "<img src=x onerror=alert(1)>"

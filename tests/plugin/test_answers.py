@@ -34,10 +34,10 @@ from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.rows import row_of
 from airflow_mv.plugin.sources import MAX_WAITING, THREADS, CatalogSource, Sources
 from tests.builders import Lake, lake
-from tests.catalog.test_sick_stores import GCS, add_row
-from tests.intervals.support import VIEW, days_lake
+from tests.core.catalog.test_sick_stores import GCS, add_row
+from tests.core.refresh.intervals.support import VIEW, days_lake
+from tests.extras.registry.support import refresh_row
 from tests.plugin.conftest import Server
-from tests.registry.support import refresh_row
 from tests.services import Quiet
 
 pytestmark = pytest.mark.airflow

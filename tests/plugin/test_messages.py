@@ -21,7 +21,7 @@ from airflow_mv.operators.task import event_extra, log_result
 from airflow_mv.plugin.messages import said
 from airflow_mv.plugin.page import with_expiry, with_history
 from airflow_mv.plugin.rows import ViewRow, row_of
-from tests.intervals.support import VIEW, Days, days_lake
+from tests.core.refresh.intervals.support import VIEW, Days, days_lake
 
 FIRST = {"column": "day", "start": "2024-06-01T00:00:00+00:00", "end": "2024-06-02T00:00:00+00:00"}
 NOTHING = {"reasons": [], "fallback": None, "interval": None, "checks": None}

@@ -38,7 +38,7 @@ from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import LAYOUTS
-from tests.intervals.support import BY_DAY, VIEW, Days, days, days_lake
+from tests.core.refresh.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 from tests.protocol.pairs import Tried
 
 _DAY_MS = 86_400_000

@@ -25,8 +25,8 @@ from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.operators.submission_files import ship
 from tests.builders import LAYOUTS, QUERY, Lake, exists, lake
+from tests.core.maintenance.support import NOW, VIEW, files, folder_of, local, make_older
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
-from tests.protocol.maintenance import NOW, VIEW, files, folder_of, local, make_older
 
 
 @pytest.fixture(params=LAYOUTS)

@@ -28,8 +28,8 @@ from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import RefreshNotFoundError
 from tests.builders import QUERY, Lake, lake
+from tests.core.maintenance.support import LONG, VIEW, folder_of, make_older, orphans, read_all, staged
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
-from tests.protocol.maintenance import LONG, VIEW, folder_of, make_older, orphans, read_all, staged
 
 
 class Histories(RuleBasedStateMachine):

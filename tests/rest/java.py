@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.spark.archive import local_files
+from tests.core.job.archive import local_files
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"

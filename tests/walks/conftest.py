@@ -17,7 +17,7 @@ import pytest
 from examples.demo.home import CATALOG
 from tests.airflow.conftest import shared_airflow as shared_airflow
 from tests.airflow.deployment import Deployment, Shared
-from tests.intervals.support import Days, days_lake
+from tests.core.refresh.intervals.support import Days, days_lake
 
 DAGS = """
 import os

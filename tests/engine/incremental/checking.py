@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame
 from airflow_mv.core.catalog.layouts import PointedStorage
 from airflow_mv.core.refresh.stagers import stored_rows
 from airflow_mv.core.spec.identifiers import Identifier
+from tests.core.ivm.lab import to_duckdb
 from tests.engine.incremental.schemas import Schema, written
 from tests.engine.incremental.views import naming
 from tests.engine.support import Lake
-from tests.incremental.lab import to_duckdb
 
 #: Sums of floating numbers that cancel may be as small as this, or zero.
 _NOTHING = 1e-9

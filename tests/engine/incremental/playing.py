@@ -15,12 +15,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from airflow_mv.core.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
+from tests.core.job.changing import Table, delete_by_equality
 from tests.engine.incremental.checking import Mismatch, accepting, check
 from tests.engine.incremental.histories import VARIANTS, Change, Changing, make
 from tests.engine.incremental.schemas import TABLES, Schema
 from tests.engine.incremental.views import has_star, naming, query
 from tests.engine.support import Lake
-from tests.spark.changing import Table, delete_by_equality
 
 #: The cost never decides: an incremental mode is used whenever one is possible.
 ALWAYS = {"airflow-mv.incremental-up-to": "1000000"}

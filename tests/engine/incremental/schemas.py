@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random schemas of the three base tables, and random values of any type in Spark's syntax.
 
-The columns that the queries of :mod:`tests.incremental.queries` name always exist, with random types; in addition
+The columns that the queries of :mod:`tests.core.ivm.queries` name always exist, with random types; in addition
 there are columns of any type, which the queries of :mod:`tests.engine.incremental.typed` read.
 """
 

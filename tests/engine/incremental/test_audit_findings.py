@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.job.changing import Table, delete_by_equality
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
-from tests.spark.changing import Table, delete_by_equality
 
 
 def test_exists_counts_the_rows_of_a_generator(lake: Lake) -> None:

@@ -18,12 +18,12 @@ from pyspark.sql.types import StructField, StructType
 
 from airflow_mv.core.ivm import certain_output
 from airflow_mv.core.spec.reasons import Reason
+from tests.core.ivm import tpcds
+from tests.core.ivm.lab import Lab, parsed
+from tests.core.ivm.tpch import QUERIES
+from tests.core.ivm.versions import spark_type
 from tests.engine.incremental import schemas, views
 from tests.engine.incremental.test_column_types import AGGREGATES, COLUMNS, SCALARS, TPCH, relations
-from tests.incremental import tpcds
-from tests.incremental.lab import Lab, parsed
-from tests.incremental.tpch import QUERIES
-from tests.incremental.versions import spark_type
 
 _NAME = re.compile(r"\b[a-z]\w*\b")
 #: Name, Spark type, and comment of a column.

@@ -12,8 +12,8 @@ from airflow_mv.core.ivm import BaseRelation
 from airflow_mv.core.ivm.query import output_of
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Reason
-from tests.incremental.lab import parsed
-from tests.incremental.tpch import QUERIES
+from tests.core.ivm.lab import parsed
+from tests.core.ivm.tpch import QUERIES
 
 COLUMNS = {
     "i1": "tinyint", "i2": "smallint", "i4": "int", "i8": "bigint", "f4": "float", "f8": "double", "d9": "decimal(9,2)",

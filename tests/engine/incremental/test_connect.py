@@ -13,8 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from tests.spark.conftest import Lake, make_lake
-from tests.spark.processes import command_line
+from tests.core.job.conftest import Lake, make_lake
+from tests.core.job.processes import command_line
 
 
 def _rows(lake: Lake, view: str) -> list[tuple[Any, ...]]:

@@ -16,11 +16,11 @@ from airflow_mv.core.script import FALLBACK_KEY, MergeAdditiveStep, Outcome, Rep
 from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.errors import RefreshRefusedError
 from tests.builders import LAYOUTS
+from tests.core.job.changing import Table, delete_by_equality
 from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import MERGE_ON_READ, mode_after, table, view
 from tests.engine.support import Lake, no_spark
-from tests.spark.changing import Table, delete_by_equality
 
 COUNTS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 MAX_COUNT = "SELECT k, max(n) AS m FROM r GROUP BY k"

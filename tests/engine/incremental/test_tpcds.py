@@ -10,9 +10,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.core.ivm import tpcds
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental.tpcds import HEAVY, RECOMPUTED, ROUNDS, Play, Played, lessen, tables
-from tests.incremental import tpcds
 
 VARIANTS = ("v3-merge-on-read", "v2-copy-on-write", "v2-merge-on-read")
 #: The queries of one test: each third of those that are quick to refresh, and the others.

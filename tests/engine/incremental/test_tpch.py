@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tpch_modes import CHANGES, Refreshed, generate, make_tables, play
+from tests.core.ivm.tpch import QUERIES
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental.checking import differences, stored
 from tests.engine.incremental.histories import VARIANTS
 from tests.engine.support import Lake, multiset
-from tests.incremental.tpch import QUERIES
 
 _PAGE = Path(__file__).parents[3] / "docs" / "incremental-tpch.md"
 #: One of each kind: additive, semi-join, global, outer join below two aggregations, subquery over the changed table.

@@ -14,12 +14,12 @@ from typing import Any
 import duckdb
 import pyarrow
 
+from tests.core.ivm import tpcds
+from tests.core.ivm.lab import to_duckdb
 from tests.engine.incremental.checking import stored
 from tests.engine.incremental.histories import VARIANTS
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.support import Lake
-from tests.incremental import tpcds
-from tests.incremental.lab import to_duckdb
 
 PARTITIONING = {
     "store_sales": "truncate(500, ss_sold_date_sk)",

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from random import Random
 
+from tests.core.ivm.queries import Grammar
 from tests.engine.incremental.schemas import Schema
 from tests.engine.incremental.typed import Typed
-from tests.incremental.queries import Grammar
 
 _TABLE = re.compile(r"\b(FROM|JOIN) (r|s|u)\b")
 _KEYS = {"r": ("name", "place.x", "date_trunc('day', at)", "c"), "s": ("name", "day", "d", "f"), "u": ("e", "at", "xs")}

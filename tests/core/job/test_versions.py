@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which versions of Spark the job accepts, and what it says about others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
+
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.spark import SparkSettings
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.job.submit import build_package, main_file, spark_version, write_properties
+from airflow_mv.core.job.versions import require_supported
+from airflow_mv.core.publish.layout import read_outcome
+from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.stagers import settings_of
+from airflow_mv.core.script import Outcome, Script
+from airflow_mv.errors import UnsupportedError
+from airflow_mv.operators.submission_files import handed_over, write_script
+from airflow_mv.version import unsupported
+from tests.core.job.processes import command_line
+from tests.engine.support import configure
+
+SUPPORTED = (
+    "supported are Spark 4.1 with Iceberg 1.12 or newer and Spark 4.0 with Iceberg 1.11 or newer, for Scala 2.13"
+)
+
+
+@pytest.mark.parametrize(
+    ("spark", "scala", "iceberg"),
+    [
+        ("4.1.3", "2.13.17", "1.12.0"),
+        ("4.1.3", "2.13.17", "1.13.1"),
+        ("4.0.2-amzn-0", "2.13.16", "1.11.0-amzn-0"),
+        ("4.0.2", None, None),  # a Connect server
+    ],
+)
+def test_supported_versions_are_accepted(spark: str, scala: str | None, iceberg: str | None) -> None:
+    assert unsupported(spark, scala, iceberg) is None
+
+
+@pytest.mark.parametrize(
+    ("spark", "scala", "iceberg", "found"),
+    [
+        ("3.5.8", "2.13.8", "1.10.2", "Spark 3.5.8 with Iceberg 1.10.2"),
+        ("3.5.6-amzn-1", "2.12.18", "1.12.0", "Spark 3.5.6-amzn-1 (Scala 2.12.18) with Iceberg 1.12.0"),
+        ("4.0.2", "2.13.16", "1.10.1", "Spark 4.0.2 with Iceberg 1.10.1"),
+        ("4.1.3", "2.13.17", "1.11.0", "Spark 4.1.3 with Iceberg 1.11.0"),
+        ("4.2.0", None, None, "Spark 4.2.0"),
+    ],
+)
+def test_others_are_refused_with_what_is_supported(
+    spark: str, scala: str | None, iceberg: str | None, found: str
+) -> None:
+    assert unsupported(spark, scala, iceberg) == f"{found} is not supported; {SUPPORTED}"
+
+
+def test_spark_connect_on_4_0_is_refused_in_one_line() -> None:
+    """Before anything is read or written; the server's version is the only one that a client knows."""
+    server = SimpleNamespace(version="4.0.2")
+    with pytest.raises(
+        UnsupportedError, match=r"^Spark Connect on Spark 4\.0\.2 is not supported, only on Spark 4\.1$"
+    ):
+        require_supported(server)
+    server.version = "4.1.3"
+    require_supported(server)
+
+
+# ------------------------------------------------------------------------------------ other versions
+
+OLDER = "4.0.2"
+VIEWS = {
+    "lake.sales.daily": "SELECT day, sum(amount) AS amount, count(*) AS orders FROM lake.sales.orders GROUP BY day",
+    "lake.sales.large": "SELECT day, amount FROM lake.sales.orders WHERE amount > 7",
+}
+_RUN_STATEMENTS = "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()"
+LAYOUT = {"lake.sales.daily": "registered", "lake.sales.large": "pointed"}
+ALWAYS = {"airflow-mv.incremental-up-to": "1000000"}  # a full refresh of a few rows is cheaper
+
+
+class OtherSpark:
+    """A Spark of another version, whose drivers have PySpark and the job's zip, and nothing else."""
+
+    def __init__(self, folder: Path, pyspark: str) -> None:
+        self.folder = folder
+        self.packages = folder / "packages"
+        install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(self.packages), f"pyspark=={pyspark}"]
+        subprocess.run(install, check=True)
+        self.python = folder / "python"
+        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without this environment's packages
+        self.python.chmod(0o755)
+
+    def submit(
+        self, settings: SparkSettings, *arguments: str, main: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Submit the job, or another program."""
+        home = self.packages / "pyspark"
+        confs = {**settings.confs, "spark.jars.packages": ",".join(settings.packages), "spark.ui.enabled": "false"}
+        properties = write_properties(self.folder, confs, settings.secrets)
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--properties-file", str(properties)]
+        command += ["--py-files", str(build_package(self.folder)), str(main or main_file()), *arguments]
+        own = {"SPARK_HOME": str(home), "PYTHONPATH": str(self.packages), "SPARK_LOCAL_IP": "127.0.0.1"}
+        own |= {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python)}
+        return subprocess.run(command, cwd=self.folder, env={**os.environ, **own}, capture_output=True, text=True)
+
+
+@pytest.fixture
+def lake_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty lake, configured for this process and its children."""
+    for name, value in configure(tmp_path, "lake").items():
+        monkeypatch.setenv(name, value)
+    catalog = load_catalog("lake")
+    catalog.create_namespace("sales")
+    yield tmp_path
+    catalog.engine.dispose()  # type: ignore[attr-defined]
+
+
+class Orders:
+    """The base table, written by the other Spark, and the same statements in DuckDB.
+
+    Args:
+        spark: The other Spark.
+        settings: The lake's settings for it.
+        kind: The table's format version, and how it deletes rows.
+    """
+
+    def __init__(self, spark: OtherSpark, settings: SparkSettings, kind: str) -> None:
+        self._spark, self._settings = spark, settings
+        version, _, mode = kind.removeprefix("v").partition("-")
+        self._duckdb = duckdb.connect()
+        self._duckdb.execute("ATTACH ':memory:' AS lake; CREATE SCHEMA lake.sales")
+        self._duckdb.execute("CREATE TABLE lake.sales.orders (day varchar, amount int)")
+        modes = ", ".join(f"'write.{verb}.mode' = '{mode}'" for verb in ("delete", "update", "merge"))
+        self.run(
+            f"CREATE TABLE lake.sales.orders (day string, amount int) TBLPROPERTIES ('format-version' = '{version}', "
+            f"'write.distribution-mode' = 'none', {modes})",
+            in_duckdb=False,
+        )
+
+    def run(self, *statements: str, in_duckdb: bool = True) -> None:
+        """Run statements in both."""
+        main = self._spark.folder / "statements.py"
+        main.write_text(f"{_RUN_STATEMENTS}\nfor statement in {statements!r}:\n    spark.sql(statement)\n")
+        done = self._spark.submit(self._settings, main=main)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        for statement in statements if in_duckdb else ():
+            self._duckdb.execute(statement)
+
+    def recomputed(self, view: str) -> Counter[str]:
+        found = self._duckdb.sql(VIEWS[view]).to_arrow_table()
+        ints = [field.with_type(pa.int64()) if pa.types.is_decimal(field.type) else field for field in found.schema]
+        return Counter(map(repr, found.cast(pa.schema(ints)).to_pylist()))
+
+
+def stored(catalog: MaterializedViewCatalog, view: str) -> Counter[str]:
+    location = catalog.load_storage(catalog.load(view)).location
+    return Counter(map(repr, StaticTable.from_metadata(location).scan().to_arrow().to_pylist()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("kind", ["v2-merge-on-read", "v3-merge-on-read"])
+def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path, kind: str) -> None:
+    """The zip runs in a bare driver: creation, full, and incremental refreshes. Verify runs in process.
+
+    Deletes by position and deletion vectors are read, and rows that were rewritten with other row ids.
+    """
+    spark = OtherSpark(lake_folder, OLDER)
+    assert spark_version(spark.packages / "pyspark") == OLDER
+    catalog, outcomes = MaterializedViewCatalog("lake"), []
+    settings = settings_of(catalog).on(OLDER)
+    orders = Orders(spark, settings, kind)
+    orders.run("INSERT INTO lake.sales.orders VALUES ('a', 10), ('b', 20), ('b', 5)")
+
+    def stager(script: Script) -> Outcome:
+        with handed_over(catalog, script) as answered:
+            location = write_script(catalog, answered)
+            done = spark.submit(settings, location, "lake")
+            outcome = read_outcome(catalog, answered)
+        assert outcome is not None, done.stdout[-2000:] + done.stderr[-2000:]
+        outcomes.append(outcome)
+        return outcome
+
+    def refreshed() -> list[str]:
+        results = refresh(catalog, list(VIEWS), stager=stager)
+        for view in VIEWS:
+            assert stored(catalog, view) == orders.recomputed(view)
+        return [str(result.mode) for result in results]
+
+    for view, sql in VIEWS.items():
+        definition = Definition(sql=sql, layout=LAYOUT[view], refresh_strategy="incremental", properties=ALWAYS)
+        create(catalog, view, definition, stager=stager)
+    modes = [refreshed()]
+    orders.run("INSERT INTO lake.sales.orders VALUES ('b', 7), ('c', 8)")
+    modes.append(refreshed())
+    orders.run(
+        "DELETE FROM lake.sales.orders WHERE amount = 20",
+        "UPDATE lake.sales.orders SET amount = amount + 1 WHERE day = 'b'",
+        "INSERT INTO lake.sales.orders VALUES ('a', 9)",
+    )
+    modes.append(refreshed())
+
+    assert modes == [["full", "full"], ["merge", "append"], ["merge", "merge"]]
+    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+    with command_line(PYTHONPATH=str(spark.packages), SPARK_HOME=str(spark.packages / "pyspark")) as call:
+        for view in VIEWS:
+            verified = call("verify", view)
+            assert verified.code == 0, verified
+
+
+@pytest.mark.slow
+def test_spark_3_5_is_refused_in_one_line(lake_folder: Path) -> None:
+    """It ignores the setting for a snapshot's summary, and lacks classes that the job imports."""
+    spark = OtherSpark(lake_folder, "3.5.8")
+    settings = settings_of(MaterializedViewCatalog("lake"))
+    runtime = "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.1"
+    done = spark.submit(replace(settings, packages=(runtime,)), str(lake_folder / "nothing.json"))
+    assert done.returncode == 1
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last == f"Spark 3.5.8 (Scala 2.12.18) with Iceberg 1.10.1 is not supported; {SUPPORTED}"

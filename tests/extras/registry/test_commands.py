@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry at the command line, and its settings in their layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.actions import refresh_views
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.registry.history import COSTS
+from airflow_mv.extras.registry.model import KINDS
+from airflow_mv.extras.registry.questions import QUESTIONS
+from airflow_mv.extras.registry.settings import DEFAULTS, registry_settings
+from tests.builders import Lake, lake
+from tests.cli.support import call
+from tests.engine.support import configure, reload_configuration
+
+
+@pytest.fixture(params=["airflow_mv"])
+def configured(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The only configured catalog, which has its settings from the environment, with two refreshes."""
+    given = {"AIRFLOW_MV__REGISTRY": request.param, "AIRFLOW_MV__REGISTRY__MAX_FILES": "4"}
+    variables = {f"PYICEBERG_CATALOG__LAKE__{key}": value for key, value in given.items()}
+    for name, value in {**configure(tmp_path, "lake"), **variables}.items():
+        monkeypatch.setenv(name, value)
+    reload_configuration()
+    place = {"airflow-mv.registry": request.param}
+    with lake(f"sqlite:///{tmp_path}/lake.db", tmp_path / "lake", layout="pointed", **place) as found:
+        found.action = refresh_views
+        found.table()
+        found.view()
+        found.refresh()
+        found.append()
+        found.refresh()
+        yield found
+    monkeypatch.undo()
+    reload_configuration()
+
+
+def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
+    """The view records its refreshes without their costs. Before the sync these are in the spool."""
+    whole = call("history", "lake.sales.daily", "--json").json
+    assert [item["rows_written"] for item in whole] == [2, 3]
+    assert [item["current"] for item in whole] == [False, True]
+    assert whole[0].keys() == whole[1].keys()
+    assert [item["executor_seconds"] for item in whole] == [0.5, 0.5]
+    assert whole[0]["refresh_id"] in call("history", "lake.sales.daily").stdout
+    assert "2 refreshes written, 1 views" in call("registry", "sync", "--catalog", "lake").stdout
+    assert call("history", "lake.sales.daily", "--json").json == whole
+    (cost,) = call("registry", "costs", "--json", "--catalog", "lake").json
+    assert (cost["view"], cost["refreshes"], cost["cost_seconds"]) == ("lake.sales.daily", 2, 1.0)
+    assert "lake.sales.daily" in call("registry", "costs", "--days", "1", "--catalog", "lake").stdout
+    text = "SELECT mode, count(*) AS n FROM refreshes GROUP BY mode"
+    assert call("registry", "query", text, "--catalog", "lake", "--json").json == [{"mode": "full", "n": 2}]
+    refused = call("registry", "query", "DROP TABLE views", "--catalog", "lake")
+    assert (refused.code, refused.error) == (1, "a query of the registry is one SELECT: nothing is changed by SQL")
+    assert call("registry", "rebuild", "--purge", "--json", "--catalog", "lake").json["refreshes"] == 2
+    assert call("history", "lake.sales.daily", "--json").json == [{**item, **dict.fromkeys(COSTS)} for item in whole]
+
+
+def test_the_doctor_shows_each_setting_and_its_layer(configured: Lake) -> None:
+    (found,) = [item for item in call("doctor", "lake", "--json").json if item["check"] == "registry of lake"]
+    assert found["ok"]
+    assert found["found"].startswith(
+        "lake.airflow_mv, 2 refreshes wait for a sync. airflow-mv.registry = 'airflow_mv' "
+    )
+    assert "airflow-mv.registry.max-files = '4' (environment)" in found["found"]
+    assert "airflow-mv.registry.sync-after = '0' (default)" in found["found"]
+
+
+def test_a_component_overrides_what_is_common_and_that_overrides_the_default() -> None:
+    given = {
+        "airflow-mv.registry.expire-after": "1 d",
+        "airflow-mv.registry.views.expire-after": "0",
+        "airflow-mv.registry.views.location": "s3://bucket/views",
+        "airflow-mv.registry.table.write.parquet.compression-codec": "gzip",
+        "airflow-mv.registry.refreshes.table.write.parquet.compression-codec": "snappy",
+    }
+    found = registry_settings(given).components
+    assert (found["views"].expire_after, found["refreshes"].expire_after) == (None, timedelta(days=1))
+    assert (found["views"].location, found["refreshes"].location) == ("s3://bucket/views", None)
+    codecs = [item.properties["write.parquet.compression-codec"] for item in found.values()]
+    assert codecs == ["gzip", "snappy"]
+    for never in ("", "0", "-1 d"):
+        assert registry_settings({"airflow-mv.registry.expire-after": never}).components["views"].expire_after is None
+    assert {item.max_files for item in found.values()} == {int(DEFAULTS["airflow-mv.registry.max-files"])}
+    with pytest.raises(ConfigurationError, match=r"airflow-mv\.registry\.max-files: '0' is not"):
+        registry_settings({"airflow-mv.registry.max-files": "0"})
+
+
+def test_a_relative_path_is_below_the_base_path() -> None:
+    """A full path is not, and without a base path a name is a namespace."""
+    base = {"airflow-mv.registry.base-path": "/data/"}
+    for given, place in (("team/mv", "/data/team/mv"), ("mv", "/data/mv"), ("/own", "/own"), ("", "")):
+        found = registry_settings({"airflow-mv.registry": given, **base})
+        assert (found.place, found.is_folder) == (place, bool(place))
+    assert not registry_settings({"airflow-mv.registry": "mv"}).is_folder
+
+
+@pytest.mark.parametrize("configured", [""], indirect=True)
+def test_a_catalog_without_a_registry_says_how_to_get_one(configured: Lake) -> None:
+    assert (
+        "Set its property airflow-mv.registry to a namespace" in call("registry", "lagging", "--catalog", "lake").error
+    )
+    assert "none: airflow-mv.registry is not set" in call("doctor", "lake").stdout
+
+
+def test_the_page_lists_every_column_and_every_question() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "registry.md").read_text(encoding="utf-8")
+    for kind in KINDS:
+        rows = page.partition(f"### `{kind.name}`\n")[2].partition("\n#")[0].splitlines()
+        listed = [line for line in rows if line.startswith("| `")]
+        assert listed == [f"| `{name}` | {field.description} |" for name, field in kind.model.model_fields.items()]
+    words = re.findall(r"`(?:registry )?([a-z-]+)`", page.partition("| command | answers |")[2].partition("\n\n")[0])
+    assert set(QUESTIONS) <= set(words)
