@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core works without any extra: tests of its commands pass on a copy of the package from which one was deleted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Packages and modules.
+EXTRAS = sorted(path.name for path in (ROOT / "airflow_mv/extras").iterdir() if not path.name.startswith("_"))
+#: Create, replace, plan, refresh, status, history, read, expire, roll back, compact, collect, verify and drop.
+TESTS = {
+    "core/refresh/test_refresh.py": (
+        "test_a_stale_view_is_recomputed_and_the_reason_is_reported",
+        "test_a_replaced_definition_is_recomputed_into_the_same_table",
+        "test_an_incremental_view_follows_the_fallback_policy",
+        "test_appended_rows_that_no_filter_matches_need_no_spark_job",
+        "test_views_of_one_run_are_computed_from_one_set_of_snapshots",
+        "test_the_history_lists_every_refresh_oldest_first",
+    ),
+    "core/read/test_time_travel.py": ("test_a_past_refresh_is_read_until_its_rows_expire_also_without_time_travel",),
+    "core/maintenance/test_orphans.py": ("test_after_a_collection_the_view_can_be_refreshed",),
+    "contract/test_changed_definitions.py": ("test_metadata_is_changed_without_spark_unless_the_policy_refuses_it",),
+    "contract/test_compact.py": ("test_a_refresh_that_was_staged_before_a_compaction_is_planned_again",),
+    "contract/test_folders.py": ("test_a_view_that_was_dropped_and_recreated_is_cleaned_up",),
+    "contract/test_maintenance.py": ("test_without_time_travel_a_rollback_works_until_the_rows_expire",),
+    "contract/test_publication.py": ("test_the_staged_files_of_a_dropped_view_are_deleted",),
+}
+#: Runs the tests, and requires that the package came from this folder.
+CODE = """\
+import sys
+from pathlib import Path
+import pytest
+ended = pytest.main(sys.argv[1:])
+loaded = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "airflow_mv"]
+others = [file for file in loaded if not Path(file).is_relative_to(Path.cwd())]
+assert loaded and not others, others
+assert not [name for name in sys.modules if name.startswith("airflow_mv.extras.")]
+sys.exit(ended)
+"""
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_without_an_extra_the_tests_of_the_core_pass(extra: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "airflow_mv", tmp_path / "airflow_mv", ignore=shutil.ignore_patterns("__pycache__", extra))
+    assert not (tmp_path / "airflow_mv/extras" / extra).exists()
+    for name in ("tests", "examples", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    tests = [f"tests/{file}::{test}" for file, names in TESTS.items() for test in names]
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", _ONLY_SQLITE, *tests],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+_ONLY_SQLITE = "not postgres and not rest and not glue and not hive"
