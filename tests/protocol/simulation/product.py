@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.core.catalog import places
+from airflow_mv.core.catalog import locations
 from airflow_mv.core.maintenance import compact, orphans
 from airflow_mv.core.publish import protocol
 from airflow_mv.core.spec import definition, materialized_view, table, view
@@ -27,9 +27,9 @@ _PURE: tuple[Callable[..., Any], ...] = (
     materialized_view.parse_settings,
     materialized_view.parse_storage_state,
     query.parse_query,
-    places.check_location,
-    places.allowed_folders,
-    places.check_confined,
+    locations.check_location,
+    locations.allowed_folders,
+    locations.check_confined,
 )
 
 
