@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test ruler test-fast test-matrix walks check format docs docs-images job-wheel torture bench \
+.PHONY: help setup demo airflow test ruler test-fast test-matrix cells walks check format docs docs-images dist job-wheel torture bench \
 	pins clean distclean
 
 BIN := .venv/bin
@@ -42,8 +42,11 @@ ruler: setup ## how many files each command enters, and the moves from one to an
 test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
-test-matrix: setup ## a part of the tests with each supported Airflow and Python, in fresh environments (CELLS='"3.3.2 3.13"': one)
-	@bash .ci/matrix.sh $(CELLS)
+test-matrix: setup ## a part of the tests with each supported Airflow and Python, in fresh environments (CELLS="3.3.2 3.13": one)
+	@bash .ci/matrix.sh
+
+cells: ## the combinations of test-matrix, as a line for a workflow's output
+	@bash .ci/matrix.sh --list
 
 check: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check $(wildcard $(CHECKED))
@@ -68,6 +71,9 @@ pins: setup ## the pinned packages and their digests anew, from pyproject.toml (
 	sed -nE 's/^([^ ]+==[^ ]+).*/\1/p' requirements.txt >constraints.txt
 	printf '%s\n' hatchling hatch-fancy-pypi-readme | $(COMPILE) --extra spark --extra postgres -c constraints.txt \
 		--output-file docker/requirements.txt pyproject.toml -
+
+dist: setup ## wheel and source archive in dist, each installed and tried in a fresh environment (TAG=v1.2.3: the expected version)
+	@bash .ci/dist.sh
 
 job-wheel: setup ## the Spark job as a wheel of its own (airflow-mv-job), in dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist job-wheel

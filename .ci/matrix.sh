@@ -2,13 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # A part of the tests in a fresh environment for each supported version of Airflow and of Python:
 #   matrix.sh                        all cells
-#   matrix.sh "3.3.2 3.13" …         these: Airflow and Python
+#   CELLS="3.3.2 3.13" matrix.sh     this one: Airflow and Python
+#   matrix.sh --list                 print all cells, as the list that a workflow's matrix takes
 # Java and Spark's jars must be there (make setup). uv finds the interpreters, or downloads them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PINNED=$(sed -n 's/^apache-airflow==//p' constraints.txt)
-readonly CELLS=("3.2.2 3.11" "$PINNED 3.11" "$PINNED 3.12" "$PINNED 3.13")
+readonly ONE=${CELLS:-}
+readonly ALL=("3.2.2 3.11" "$PINNED 3.11" "$PINNED 3.12" "$PINNED 3.13")
+if [[ ${1:-} == --list ]]; then
+    printf 'cells=['
+    printf '"%s"\n' "${ALL[@]}" | paste -sd, | tr -d '\n'
+    printf ']\n'
+    exit
+fi
 # A day soon after the release. Until then there was what Airflow's own constraints file names, more or less.
 declare -rA RELEASED=([3.2.2]=2026-06-01 [3.3.0]=2026-07-15)
 # All of the pure core; of Airflow the provider, whole DAGs with Spark, retries, waiting, backfills, and the page's answers.
@@ -48,7 +56,7 @@ cell() {
             -m "not slow and not browser and not postgres and not rest and not cluster" "${PART[@]}"
 }
 
-if (($#)); then cells=("$@"); else cells=("${CELLS[@]}"); fi
+if [[ -n $ONE ]]; then cells=("$ONE"); else cells=("${ALL[@]}"); fi
 failed=()
 for each in "${cells[@]}"; do
     read -r airflow python <<<"$each"

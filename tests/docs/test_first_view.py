@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "first-view.md").read_text(encoding="utf-8")
+#: The programs of another environment, into which a build was installed.
+BIN_VARIABLE = "AIRFLOW_MV_TEST_BIN"
 #: Ids and times, which differ from run to run.
 _VARYING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{15,19}|\d{4}-\d{2}-\d{2}T[\d:]+Z")
 
@@ -24,9 +26,10 @@ def blocks(kind: str) -> list[str]:
 @pytest.mark.slow
 def test_the_commands_of_the_first_view_print_what_the_page_shows(tmp_path: Path) -> None:
     commands = "\n".join(["set -euo pipefail", *blocks("run"), 'test ! -e "$HOME/first-view"'])
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{os.environ.get(BIN_VARIABLE, Path(sys.executable).parent)}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", commands],
+        cwd=tmp_path,
         env={**os.environ, "HOME": str(tmp_path), "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
