@@ -26,10 +26,12 @@ help: ## this list
 setup: ## .venv with pinned packages, Java, Spark's jars (quick when they are there)
 	@bash .ci/setup.sh
 
-demo: setup ## four materialized views on real data: create, refresh from Airflow, go stale, refresh again
+demo: ## four materialized views on real data: create, refresh from Airflow, go stale, refresh again
+	@bash .ci/setup.sh demo
 	@$(BIN)/airflow-mv demo
 
-airflow: setup ## a local Airflow with the demo's DAGs and connections; prints the address and the login
+airflow: ## a local Airflow with the demo's DAGs and connections; prints the address and the login
+	@bash .ci/setup.sh demo
 	@$(BIN)/python -m examples.demo.standalone
 
 test: setup check ## the checks, then all tests but the slow ones, in three processes (PYTEST_ARGS="-k name" narrows)
@@ -71,6 +73,10 @@ pins: setup ## the pinned packages and their digests anew, from pyproject.toml (
 	sed -nE 's/^([^ ]+==[^ ]+).*/\1/p' requirements.txt >constraints.txt
 	printf '%s\n' hatchling hatch-fancy-pypi-readme | $(COMPILE) --extra spark --extra postgres -c constraints.txt \
 		--output-file docker/requirements.txt pyproject.toml -
+	@mkdir -p build
+	printf '%s\n' uv editables hatchling hatch-fancy-pypi-readme | $(COMPILE) --extra spark --extra postgres --extra demo \
+		-c constraints.txt --output-file build/demo.txt pyproject.toml -
+	sed -nE 's/^([^ ]+==[^ ]+).*/\1/p' build/demo.txt >.ci/demo.txt
 
 dist: setup ## wheel and source archive in dist, each installed and tried in a fresh environment (TAG=v1.2.3: the expected version)
 	@bash .ci/dist.sh

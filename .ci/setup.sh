@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that must be there before the first command, each step a no-op when it is there already:
-#   setup.sh            Python environment .venv, Java, Spark's jars
+#   setup.sh            Python environment .venv with all packages, Java, Spark's jars
+#   setup.sh demo       the same with the packages of the demo alone (.ci/demo.txt)
 #   setup.sh services   what the tests start or call: PostgreSQL's programs, a REST catalog's jars (by Maven),
 #                       DuckDB's TPC-DS extension, Chromium, strace, faketime, and `docker-compose config` where CI is set
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VENV=.venv
-readonly STAMP=$VENV/.setup-stamp
+readonly STAMP=$VENV/.setup-stamp DEMO_STAMP=$VENV/.demo-stamp
 LOG=$(mktemp)
 readonly LOG
 trap 'rm -f "$LOG"' EXIT
@@ -90,21 +91,32 @@ make_venv() {
 # Bytecode is compiled here, on all cores: else the first demo compiles what it imports, for seven seconds.
 # requirements.txt has the digests of all that the package, its extras and its build need. Only setuptools, with which pip or uv
 # builds PySpark's source archive in a temporary environment, has none.
+# install_packages LIST: a part of requirements.txt, or all of it.
 install_packages() {
     local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-input)
     local uv=("$VENV/bin/uv" pip install --compile-bytecode --python "$VENV/bin/python")
-    local pinned=(--require-hashes -r requirements.txt)
+    local pinned=(--require-hashes -r "$1")
     { "${pip[@]}" --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements.txt) &&
         { "${uv[@]}" "${pinned[@]}" || "${uv[@]}" --system-certs "${pinned[@]}"; }; } || retry "${pip[@]}" "${pinned[@]}"
     "${pip[@]}" --no-deps --no-build-isolation -e .
 }
 
+# has STAMP TEXT: whether the environment works, and was made for this.
+has() { [[ -x $VENV/bin/python && -f $1 && $(<"$1") == "$2" ]] && "$VENV/bin/python" -c ''; }
+
+# was_moved: the folder has another path than when the environment was made.
+was_moved() { cat "$STAMP" "$DEMO_STAMP" 2>/dev/null | grep -q . && ! cat "$STAMP" "$DEMO_STAMP" 2>/dev/null | grep -qF "$PWD "; }
+
+# demo_list: those packages of requirements.txt, with their digests, that .ci/demo.txt names.
+demo_list() { awk 'NR == FNR { wanted[$1]; next } /^[^ ]/ { shown = $1 in wanted } shown' .ci/demo.txt requirements.txt; }
+
+# setup_python all|demo
 setup_python() {
-    local python stamp
+    local python stamp list=requirements.txt own=$STAMP
     # The folder's own path is in it because scripts in bin/ break when the folder moves.
-    stamp="$PWD $(cat pyproject.toml requirements.txt | sha256sum | cut -d' ' -f1)"
-    if [[ -x $VENV/bin/python && -f $STAMP && $(<"$STAMP") == "$stamp" ]] && "$VENV/bin/python" -c ''; then return; fi
-    if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || [[ -f $STAMP && $(<"$STAMP") != "$PWD "* ]]; then
+    stamp="$PWD $(cat pyproject.toml requirements.txt .ci/demo.txt | sha256sum | cut -d' ' -f1)"
+    if has "$STAMP" "$stamp" || { [[ $1 == demo ]] && has "$DEMO_STAMP" "$stamp"; }; then return; fi
+    if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || was_moved; then
         if ! python=$(find_python); then
             can_apt && step "Python 3 with venv (apt-get)" apt_install python3-venv
             python=$(find_python) ||
@@ -113,9 +125,13 @@ setup_python() {
         fi
         step "virtual environment $VENV ($("$python" --version))" make_venv "$python"
     fi
-    rm -f "$STAMP"
-    step "$(grep -c == requirements.txt) pinned packages (about a minute the first time)" install_packages
-    printf '%s' "$stamp" >"$STAMP"
+    rm -f "$STAMP" "$DEMO_STAMP"
+    if [[ $1 == demo ]]; then
+        own=$DEMO_STAMP list=$VENV/demo-requirements.txt
+        demo_list >"$list"
+    fi
+    step "$(grep -c == "$list") pinned packages (about a minute the first time)" install_packages "$list"
+    printf '%s' "$stamp" >"$own"
 }
 
 # -------------------------------------------------------------------------------------------- Java
@@ -152,7 +168,7 @@ ivy_home() {
 # The coordinates stand in the package alone. They are asked for again when it changes.
 jar_list() {
     local list=$VENV/.spark-packages
-    if [[ ! -s $list || $STAMP -nt $list || airflow_mv/core/catalog/spark.py -nt $list ]]; then
+    if [[ ! -s $list || $STAMP -nt $list || $DEMO_STAMP -nt $list || airflow_mv/core/catalog/spark.py -nt $list ]]; then
         "$VENV/bin/python" - >"$list.new" <<'PYTHON'
 from airflow_mv.core.catalog.spark import spark_settings
 
@@ -287,9 +303,9 @@ setup_faults() {
 }
 
 case ${1:-all} in
-    all)
+    all | demo)
         setup_java
-        setup_python
+        setup_python "${1:-all}"
         setup_jars
         ;;
     services)
@@ -302,5 +318,5 @@ case ${1:-all} in
         setup_compose
         setup_faults
         ;;
-    *) die "unknown part: $1 (one of: all, services)" ;;
+    *) die "unknown part: $1 (one of: all, demo, services)" ;;
 esac

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.core.job.submit import build_package
@@ -268,3 +269,28 @@ def _resolved(wheel: zipfile.ZipFile, airflow: str) -> subprocess.CompletedProce
     command = [Path(sys.executable).parent / "uv", "pip", "compile", "-q", "--no-header", "--no-annotate", "-"]
     wanted = f"airflow-mv[spark] @ {Path(str(wheel.filename)).as_uri()}\napache-airflow=={airflow}\n"
     return subprocess.run(command, input=wanted, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_installs_what_its_extras_need_in_the_pinned_versions() -> None:
+    """`make demo` takes these packages from requirements.txt, and none that only a test needs."""
+    pinned = (ROOT / "constraints.txt").read_text().split()
+    chosen = (ROOT / ".ci" / "demo.txt").read_text().split()
+    assert set(chosen) <= set(pinned)
+    names = {item.partition("==")[0] for item in chosen}
+    assert needed("airflow-mv", ("spark", "postgres", "demo")) - {"airflow-mv"} <= names
+    assert not names & {"pytest", "mypy", "moto", "playwright", "hypothesis"}
+
+
+def needed(name: str, extras: tuple[str, ...]) -> set[str]:
+    """Return an installed package and what it requires with these extras, directly or not."""
+    found: dict[str, set[str]] = {}
+    waiting = [(name, extras)]
+    while waiting:
+        package, wanted = waiting.pop()
+        fresh = {"", *wanted} - found.setdefault(package, set())
+        found[package] |= fresh
+        for text in distribution(package).requires or () if fresh else ():
+            requirement = Requirement(text)
+            if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in fresh):
+                waiting.append((canonicalize_name(requirement.name), tuple(requirement.extras)))
+    return set(found)
