@@ -120,7 +120,7 @@ class _Application:
 @contextmanager
 def _application(lake: _Lake) -> Iterator[_Application]:
     """Run a shared application, and do what its task does."""
-    folder = ApplicationFolder(lake.catalog, str(lake.catalog.application_folder(("bench",))))
+    folder = ApplicationFolder(lake.catalog, str(lake.catalog.folders.of_application(("bench",))))
     folder.beat()
     ended = threading.Event()
 

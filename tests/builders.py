@@ -204,7 +204,7 @@ class Lake:
             loaded = self.catalog.load(view)
             assert self.catalog.replace(loaded, replace_version(loaded.metadata, **definition))
             return self.catalog.load(view)
-        location = self.catalog.new_location(view)
+        location = self.catalog.folders.new(view)
         metadata = new_view(view_uuid=str(uuid.uuid4()), location=location, properties={}, **definition)
         return self.catalog.create(view, metadata)
 

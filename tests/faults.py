@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.sql import RowSwap
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.sql import VIEW, RowSwap
 from airflow_mv.core.catalog.tables import NewTable
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.spec.identifiers import Identifier
@@ -53,9 +54,19 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.late: list[Send] = []
         #: Whether the removal of a branch overtakes late changes.
         self.removals_overtake = False
+        self._sent_commit, self._sent_creation = self.tables.commit, self.tables.create
+        # Views that are tables are created and changed by the object that has no faults.
+        self.tables = copy(self.tables)
+        self.tables.commit = self._commit  # type: ignore[method-assign]
+        self.tables.create = self._create_storage  # type: ignore[method-assign]
+        if self._pointers is not None:
+            self._sent_rows = self._pointers.swap_rows
+            self._pointers.swap_rows = self._swap_rows  # type: ignore[method-assign]
 
-    def load(self, view: str | Identifier) -> LoadedView:
+    def load(self, view: str | Identifier, located: Located | None = None) -> LoadedView:
         """Load a view in its current or its remembered state, or get no answer."""
+        if located is not None:
+            return super().load(view, located)
         if self.lost_loads > 0:
             self.lost_loads -= 1
             raise CatalogUnavailableError("the database is unavailable (injected fault)")
@@ -75,31 +86,25 @@ class FaultyCatalog(MaterializedViewCatalog):
         loaded = super().load(view)
         self._older = loaded, super().load_storage(loaded)
 
-    def swap(self, view: Identifier, base: str, new: str) -> bool:
+    def swap(self, name: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
         """Swap, after late changes have arrived and with the next fault of the schedule."""
         self.arrive()
-        self.sent.append((base, new))
-        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap(view, base, new)))
+        if kind == VIEW:
+            self.sent.append((base, new))
+        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap(name, base, new, kind=kind)))
 
-    def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
+    def _commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Commit to a storage table, with the next fault."""
         if change.properties or not self.removals_overtake:
             self.arrive()
         self.commits.append(change)
-        location: str | None = self._with_next_fault(
-            lambda: super(FaultyCatalog, self).commit_table(name, uuid, change)
-        )
+        location: str | None = self._with_next_fault(lambda: self._sent_commit(name, uuid, change))
         return location
 
-    def swap_table(self, table: Identifier, base: str, new: str) -> bool:
-        """Swap a table's row, with the next fault."""
-        self.arrive()
-        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_table(table, base, new)))
-
-    def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
+    def _swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
         """Swap several rows, with the next fault."""
         self.arrive()
-        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_rows(swaps)))
+        return bool(self._with_next_fault(lambda: self._sent_rows(swaps)))
 
     def create(
         self,
@@ -125,12 +130,12 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).replace(view, metadata)))
 
-    def create_storage(self, name: Identifier, new: NewTable) -> None:
+    def _create_storage(self, name: Identifier, new: NewTable) -> None:
         """Create a storage table; with the next fault of those for it."""
         self.arrive()
 
         def send() -> bool:
-            super(FaultyCatalog, self).create_storage(name, new)
+            self._sent_creation(name, new)
             return True
 
         fault = self.storage_schedule.pop(0) if self.storage_schedule else None

@@ -216,7 +216,7 @@ def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
         return Inspection(
             f"catalog {name}", ok=False, found=f"{views}. {found}", fix="make the store reachable from here"
         )
-    if not catalog.chooses_locations:
+    if catalog.is_rest:
         return Inspection(f"catalog {name}", ok=True, found=f"{views}, its server chooses the locations")
     warehouse = catalog.properties.get("warehouse")
     if warehouse:

@@ -7,7 +7,14 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog import (
+    STORED_LAYOUTS,
+    Layout,
+    LoadedView,
+    MaterializedViewCatalog,
+    stored_layout,
+    stored_table,
+)
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.sql import RowSwap
 from airflow_mv.core.publish.layout import Converted, Entries, Unconverted
@@ -118,7 +125,7 @@ class _ConvertView(Change[Current]):
             UnsupportedError: With the reason.
         """
         who = f"view {self._view} cannot get the layout {self._layout!r}"
-        if not self._catalog.has_rows:
+        if not self._catalog.is_sql:
             raise UnsupportedError(
                 f"{who}: the server of catalog {self._catalog.name!r} cannot swap a view and a table of one name in "
                 "one step, and readers would find neither in between. Drop the view and create it with this layout, "
@@ -153,13 +160,13 @@ class _ConvertView(Change[Current]):
         after = self._converted.entries
         names = sorted({*base, *after})
         try:
-            return self._catalog.swap_rows([RowSwap(name, base.get(name), after.get(name)) for name in names])
+            return self._catalog.pointers.swap_rows([RowSwap(name, base.get(name), after.get(name)) for name in names])
         except AlreadyExistsError as error:
             self._taken = error  # perhaps by an earlier copy: the next loaded state shows it
             return False
 
     def _written(self, state: Current) -> Converted:
-        document = self._catalog.stored_table(state.view, state.storage)
+        document = stored_table(self._catalog, state.view, state.storage)
         plain = layout_of_view(state.view).released(state.storage, document)
         source = Unconverted(state.view, state.storage, plain, self.effects.now_ms())
         return LAYOUTS[self._layout].converted(self._catalog, source)

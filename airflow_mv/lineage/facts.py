@@ -85,7 +85,7 @@ def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Loca
 
     home = catalog.home_of(identifier)
     if place.kind == "view":
-        loaded = home.open_view(identifier, place)
+        loaded = home.load(identifier, place)
         state = home.load_storage(loaded).state
         version = state.current_refresh_id if state else None
         metadata = loaded.metadata

@@ -157,7 +157,7 @@ class SharedSparkApplicationOperator(SparkJobOperator):
 
         name, namespace = split_namespace(self.namespace)
         catalog = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id).catalog_named(name)
-        location = catalog.application_folder(namespace)
+        location = catalog.folders.of_application(namespace)
         return catalog, None if location is None else ApplicationFolder(catalog, location)
 
     def serve(

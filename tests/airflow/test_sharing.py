@@ -79,7 +79,7 @@ class Alone(Exception):
 def folder(sales: Lake) -> ApplicationFolder:
     """The folder of an application that runs."""
     sales.view()
-    found = ApplicationFolder(sales.catalog, str(sales.catalog.application_folder(("sales",))))
+    found = ApplicationFolder(sales.catalog, str(sales.catalog.folders.of_application(("sales",))))
     found.beat()
     return found
 

@@ -123,9 +123,9 @@ def test_a_failure_is_a_warning(home: Lake, monkeypatch: pytest.MonkeyPatch, cap
         raise CommitStateUnknownError("no answer to a commit")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(home.catalog), "commit_table", unanswered)
+        patched.setattr(type(home.catalog.tables), "commit", unanswered)
         keep_base_snapshots(home.catalog, VIEW)
-        patched.setattr(type(home.catalog), "commit_table", lambda *_: None)
+        patched.setattr(type(home.catalog.tables), "commit", lambda *_: None)
         keep_base_snapshots(home.catalog, VIEW)
     home.view("wrong", properties={KEEP_PROPERTY: "long"})
     keep_base_snapshots(home.catalog, "sales.wrong")

@@ -234,9 +234,9 @@ def test_i19_a_warehouse_that_stores_read_differently_is_refused_and_named(sqlit
     with lake(sqlite_uri, Path("/")) as home:
         home.catalog.properties["warehouse"] = f"file://{warehouse}//inner"
         with pytest.raises(ConfigurationError, match=r"catalog 'lake', property 'warehouse'.*path segment"):
-            home.catalog.new_location(home.catalog.identify(VIEW))
+            home.catalog.folders.new(home.catalog.identify(VIEW))
         home.catalog.properties["warehouse"] = f"file://{warehouse}/inner/"
-        assert home.catalog.new_location(home.catalog.identify(VIEW)).startswith(
+        assert home.catalog.folders.new(home.catalog.identify(VIEW)).startswith(
             f"file://{warehouse}/inner/sales/daily-"
         )
 

@@ -152,7 +152,7 @@ def test_a_name_that_not_all_clients_of_glue_can_use_is_refused(home: Lake) -> N
         with pytest.raises(InvalidIdentifierError, match=r"AWS Glue stores names in lower case.*a-z, 0-9 and _"):
             home.view(name)
     with pytest.raises(NotFoundError, match=r"sales\.eu.*does not exist"):
-        home.catalog.new_location(home.catalog.identify("lake.sales.eu.daily"))
+        home.catalog.folders.new(home.catalog.identify("lake.sales.eu.daily"))
 
 
 def test_a_listing_asks_glue_once_for_a_database(home: Lake, answers: Callable[..., list[str]]) -> None:

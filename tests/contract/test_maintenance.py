@@ -92,7 +92,7 @@ def test_i05_an_expiry_that_is_refused_without_a_cause_has_an_unknown_outcome(ho
         expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
     late = FaultyCatalog(home.iceberg)
     assert all(exists(new) and late.swap(late.identify(VIEW), base, new) for base, new in catalog.sent[-1:])
-    assert all(late.commit_table(*storage_of(home), change) for change in catalog.commits[-1:])
+    assert all(late.tables.commit(*storage_of(home), change) for change in catalog.commits[-1:])
     assert len(snapshot_ids(home)) == 1
     assert len(home.read()) == 3
 

@@ -434,7 +434,7 @@ def test_i09_a_refresh_into_a_storage_table_that_the_view_does_not_name_any_more
 ) -> None:
     """The view gets another storage table between a read and the commit; the old table still exists at that moment."""
     wider = Definition(WIDER, layout="registered", storage_name="rows")
-    commit, old, away = home.catalog.commit_table, name_of(home), ("sales", "away")
+    commit, old, away = home.catalog.tables.commit, name_of(home), ("sales", "away")
     landed: list[str | None] = []
 
     def at_last(*arguments: Any) -> str | None:
@@ -451,7 +451,7 @@ def test_i09_a_refresh_into_a_storage_table_that_the_view_does_not_name_any_more
             return landed[0]
         return commit(*arguments)
 
-    monkeypatch.setattr(home.catalog, "commit_table", at_last)
+    monkeypatch.setattr(home.catalog.tables, "commit", at_last)
     if way == "given another one":
         assert home.refresh().outcome == "refreshed"
     else:
@@ -469,7 +469,7 @@ def test_i09_a_refresh_that_lands_after_a_change_of_the_columns_is_not_returned(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No commit to a table can require the view's version. The record has it, so readers see the difference."""
-    commit = home.catalog.commit_table
+    commit = home.catalog.tables.commit
 
     def at_last(*arguments: Any) -> str | None:
         if home.catalog.load(VIEW).metadata.current_version_id == 1:
@@ -481,7 +481,7 @@ def test_i09_a_refresh_that_lands_after_a_change_of_the_columns_is_not_returned(
             return landed
         return commit(*arguments)
 
-    monkeypatch.setattr(home.catalog, "commit_table", at_last)
+    monkeypatch.setattr(home.catalog.tables, "commit", at_last)
     home.refresh()
     home.refresh()
     assert set(home.read()[0]) == {"region", "id", "amount"}
@@ -498,7 +498,7 @@ def test_each_version_names_the_storage_table_as_the_draft_does_unless_the_serve
         return [version.document().get("storage-table") for version in home.catalog.load(view).metadata.versions]
 
     def named(name: str) -> object:
-        return {"namespace": ["sales"], "name": name} if home.catalog.has_rows else None
+        return {"namespace": ["sales"], "name": name} if home.catalog.is_sql else None
 
     create(home.catalog, VIEW, Definition(QUERY, time_travel=True), stager=home.stager, replace=True)
     assert fields() == [named("daily__storage")]
@@ -507,7 +507,7 @@ def test_each_version_names_the_storage_table_as_the_draft_does_unless_the_serve
     assert fields() == [named("daily__storage")] * 2
     home.iceberg.drop_table(name_of(home))
     create(home.catalog, VIEW, Definition(WIDER, storage_name="rows"), stager=home.stager, replace=True)
-    assert fields() == [named("daily__storage")] * 2 + ([named("rows")] if home.catalog.has_rows else [])
+    assert fields() == [named("daily__storage")] * 2 + ([named("rows")] if home.catalog.is_sql else [])
     home.plain_view("plain", "SELECT * FROM lake.sales.orders")
     create(home.catalog, "sales.plain", Definition(None, layout="registered"), stager=home.stager)
     assert fields("sales.plain") == [None, named("plain__storage")]

@@ -188,7 +188,7 @@ def test_a_table_for_which_the_server_fails_does_not_hide_the_others(server: Ser
     }
     catalog = server.open()
     assert [view.name for view in catalog.list()] == ["broken", "odd"]
-    assert [name.name for name in catalog.unread_tables] == ["secret"]
+    assert [name.name for name in catalog.table_views.unread] == ["secret"]
     assert [entry.name for entry in catalog.other_entries(frozenset(), ())] == ["lake.sales.ordinary"]
     found = statuses_of_catalogs({"lake": lambda: catalog})
     assert [(document["view"], document["state"]) for document in found.documents] == [

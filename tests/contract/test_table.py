@@ -17,6 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.core.catalog.pyiceberg_compat import endpoints_of
+from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -91,7 +92,7 @@ def test_the_name_of_the_view_is_the_table_with_the_stored_rows(home: Lake) -> N
 
 def test_a_catalog_without_views_holds_materialized_views_as_tables(home: Lake) -> None:
     """Each command works there, also where no layout is given."""
-    if home.catalog.has_rows:
+    if home.catalog.is_sql:
         pytest.skip("a SQL catalog has views")
     assert (home.catalog.holds_views, home.catalog.layouts) == (True, ("table",))
     other = create(home.catalog, "sales.other", Definition(QUERY), stager=home.stager)
@@ -163,7 +164,7 @@ def test_a_view_whose_metadata_file_is_lost_is_listed_and_unknown(home: Lake) ->
     assert len(home.catalog.list()) == 2
     for lost in (home.catalog.load(VIEW).metadata_location, home.load().metadata_location):
         local(lost).unlink()
-    catalog = MaterializedViewCatalog(home.iceberg) if home.catalog.tells_locations else home.catalog
+    catalog = MaterializedViewCatalog(home.iceberg) if not home.catalog.is_rest else home.catalog
     documents = statuses_of_catalogs({"lake": lambda: catalog}, ("sales",)).documents
     assert [(document["view"], document["state"]) for document in documents] == [
         (f"lake.{VIEW}", "unknown"),
@@ -186,16 +187,16 @@ def test_a_table_that_was_created_under_the_name_since_is_not_dropped(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the name between the look and the removal."""
-    if not home.catalog.has_rows:
+    if not home.catalog.is_sql:
         pytest.skip("a server takes no condition for a drop")
-    original = MaterializedViewCatalog.drop_table_row
+    original = SqlPointers.delete
 
-    def late(catalog: MaterializedViewCatalog, *arguments: Any) -> bool:
+    def late(pointers: SqlPointers, *arguments: Any, **options: Any) -> bool:
         home.iceberg.drop_table(DAILY)
         home.table("daily")
-        return original(catalog, *arguments)
+        return original(pointers, *arguments, **options)
 
-    monkeypatch.setattr(MaterializedViewCatalog, "drop_table_row", late)
+    monkeypatch.setattr(SqlPointers, "delete", late)
     drop(home.catalog, VIEW)
     assert home.load("daily").scan().to_arrow().num_rows == 3
 

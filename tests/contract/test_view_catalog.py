@@ -49,7 +49,7 @@ def metadata(home: Lake, name: str = "v", namespace: tuple[str, ...] = ("sales",
     view = Identifier("lake", namespace, name)
     return new_view(
         view_uuid=f"uuid-of-{name}",
-        location=home.catalog.new_location(view),
+        location=home.catalog.folders.new(view),
         schema={"type": "struct", "fields": [{"id": 1, "name": "n", "required": False, "type": "long"}]},
         sql="SELECT 1 AS n",
         default_catalog="lake",

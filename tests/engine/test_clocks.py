@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_mv.core.catalog import stored_layout
+from airflow_mv.core.catalog import stored_layout, stored_table
 from airflow_mv.core.job.run import run
 from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.core.spec.materialized_view import latest_ms
@@ -45,7 +45,7 @@ def shift(home: Lake, milliseconds: int) -> None:
 
 def document(home: Lake) -> dict[str, Any]:
     view = home.view("daily")
-    return home.catalog.stored_table(view, home.catalog.load_storage(view))
+    return stored_table(home.catalog, view, home.catalog.load_storage(view))
 
 
 def test_i15_spark_refuses_future_times_and_the_error_names_the_repair_command(home: Lake) -> None:

@@ -235,6 +235,6 @@ def _pause(lake: Days, patch: pytest.MonkeyPatch) -> None:
         return wrapper
 
     catalog: Any = lake.catalog
-    for target, names in ((catalog.files, _FILES), (catalog._pointers, _POINTERS), (catalog, ("commit_table",))):
+    for target, names in ((catalog.files, _FILES), (catalog._pointers, _POINTERS), (catalog.tables, ("commit",))):
         for name in names:
             patch.setattr(target, name, paused(getattr(target, name)))

@@ -142,7 +142,7 @@ class ViewRoutes:
         view = self.identifier(namespace, request["name"])
         metadata = new_view(
             view_uuid=str(uuid.uuid4()),
-            location=request.get("location") or self._catalog.new_location(view),
+            location=request.get("location") or self._catalog.folders.new(view),
             schema=request["schema"],
             properties=request.get("properties") or {},
             now_ms=now_ms(),

@@ -106,13 +106,13 @@ def test_i21_class_keys_of_a_storage_table_in_the_catalog_import_nothing(
     for command in ("status", "plan", "history", "show", "read"):
         assert call(command, VIEW, "--json").code == 0
     catalog = MaterializedViewCatalog(shop.lake.iceberg)
-    assert catalog.load_storage(catalog.load(VIEW)).open(catalog).scan().to_arrow().num_rows == 2
+    assert catalog.load_storage(catalog.load(VIEW)).open(catalog.tables).scan().to_arrow().num_rows == 2
     assert MODULE not in sys.modules
     shop.lake.append()
     plan = plan_refresh(catalog, catalog.identify(VIEW))
     assert plan.storage_table is not None
     with pytest.raises(InvalidMetadataError, match=r"'write\.py-location-provider\.impl' names a class"):
-        catalog.commit_table(plan.storage_table, "", TableChange(properties={"a": "b"}))
+        catalog.tables.commit(plan.storage_table, "", TableChange(properties={"a": "b"}))
     assert MODULE not in sys.modules
 
 

@@ -115,7 +115,7 @@ def _pointed_state(lake: Lake, name: str, location: str) -> State:
 def _table_state(lake: Lake, name: str, location: str) -> State:
     table = parse_table(lake.catalog.files.read(location, what="storage table file"), source=location)
     view = _holder(lake, name, location, table)
-    folders = lake.catalog.folders_of(view)
+    folders = lake.catalog.folders.of(view)
     return State(view, stored_layout(view).opened(view, location, table, folders, what=location))
 
 

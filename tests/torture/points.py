@@ -145,18 +145,18 @@ class Points:
                 return read(location, what=what)
 
         catalog.files.read = named_read  # type: ignore[method-assign]
-        catalog.commit_table = self._committer(catalog.commit_table)  # type: ignore[method-assign]
+        catalog.tables.commit = self._committer(catalog.tables.commit)  # type: ignore[method-assign]
         return catalog
 
     def _committer(self, commit: Callable[[Identifier, str, TableChange], str | None]) -> Callable[..., str | None]:
-        def commit_table(name: Identifier, uuid: str, change: TableChange) -> str | None:
+        def commit_change(name: Identifier, uuid: str, change: TableChange) -> str | None:
             self._dropping = not change.properties  # a refresh writes its record; dropping its branch does not
             try:
                 return commit(name, uuid, change)
             finally:
                 self._dropping = False
 
-        return commit_table
+        return commit_change
 
     def files(self) -> None:
         """Wrap the file store of this process, permanently."""

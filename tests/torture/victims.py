@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.sql import VIEW
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
@@ -115,19 +117,24 @@ class CountingCatalog(MaterializedViewCatalog):
     sent = 0
     matched = 0
 
-    def swap(self, view: Identifier, base: str, new: str) -> bool:
+    def swap(self, view: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
         """Swap, and count."""
         self.sent += 1
-        matched = super().swap(view, base, new)
+        matched = super().swap(view, base, new, kind=kind)
         self.matched += matched
         return matched
 
-    def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
-        """Commit, and count."""
-        self.sent += 1
-        location = super().commit_table(name, uuid, change)
-        self.matched += location is not None
-        return location
+    def __init__(self, catalog: Catalog | str) -> None:
+        super().__init__(catalog)
+        commit = self.tables.commit
+
+        def counted(name: Identifier, uuid: str, change: TableChange) -> str | None:
+            self.sent += 1
+            location = commit(name, uuid, change)
+            self.matched += location is not None
+            return location
+
+        self.tables.commit = counted  # type: ignore[method-assign]
 
 
 def contend(place: Place, number: int, together: Barrier, orders: Connection) -> None:

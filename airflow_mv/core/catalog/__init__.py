@@ -10,6 +10,8 @@ from airflow_mv.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
+    from airflow_mv.core.catalog.catalog import stored_table as stored_table
+    from airflow_mv.core.catalog.catalog import stored_view as stored_view
     from airflow_mv.core.catalog.layouts import STORED_LAYOUTS as STORED_LAYOUTS
     from airflow_mv.core.catalog.layouts import Layout as Layout
     from airflow_mv.core.catalog.layouts import StoredLayout as StoredLayout
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "MaterializedViewCatalog": "airflow_mv.core.catalog.catalog",
+    "stored_table": "airflow_mv.core.catalog.catalog",
+    "stored_view": "airflow_mv.core.catalog.catalog",
     "Layout": "airflow_mv.core.catalog.layouts",
     "StoredLayout": "airflow_mv.core.catalog.layouts",
     "STORED_LAYOUTS": "airflow_mv.core.catalog.layouts",

@@ -19,7 +19,6 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, NotInstalledError
-from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
@@ -27,7 +26,7 @@ from airflow_mv.core.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
 from airflow_mv.core.catalog.avro import flush_snapshots
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
 from airflow_mv.core.catalog.entries import CatalogEntry, from_files, from_server
-from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path, static_table
+from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path
 from airflow_mv.core.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout, unnamed
 from airflow_mv.core.catalog.limits import note_tables, opening, restrain
 from airflow_mv.core.catalog.loaded import LoadedStorage, LoadedView, Located
@@ -47,11 +46,9 @@ from airflow_mv.core.catalog.path_tables import locate_path, read_path
 from airflow_mv.core.catalog.pyiceberg_compat import session_of
 from airflow_mv.core.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.core.catalog.rest_session import CONCURRENT
-from airflow_mv.core.catalog.sql import TABLE, VIEW, Row, RowSwap, SqlPointers
+from airflow_mv.core.catalog.sql import TABLE, VIEW, Row, SqlPointers
 from airflow_mv.core.catalog.tables import (
-    NewTable,
     StorageTables,
-    TableChange,
     TableViews,
     definition_change,
     names_other,
@@ -98,6 +95,123 @@ _REFUSED_BY_DATABASE = re.compile(
 _TWO_AT = re.compile(r"(?!https?:)[\w+]+://[^/?]*@[^/?]*@")
 
 
+class CatalogFolders:
+    """Where the files of a catalog's views may be, and are written.
+
+    Args:
+        catalog: pyiceberg's catalog.
+        properties: Its properties.
+        files: The store behind it.
+        by_server: Whether a REST server chooses the locations of views and tables.
+        service: The metastore's name, if the catalog is one.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        properties: Mapping[str, str],
+        files: MetadataFiles,
+        *,
+        by_server: bool,
+        service: str | None,
+    ) -> None:
+        self._catalog = catalog
+        self._properties = properties
+        self._files = files
+        self._by_server = by_server
+        self._service = service
+
+    def new(self, view: Identifier) -> str:
+        """Return a new directory for a view: its names as safe path segments, and a uuid.
+
+        Raises:
+            NotFoundError: The namespace does not exist.
+            InvalidIdentifierError: The catalog does not accept the name.
+            ConfigurationError: The catalog has no warehouse, or stores may read the warehouse's or the namespace's
+                location in different ways.
+        """
+        if self._service is not None:
+            require_name(self._service, view)
+        if self._by_server:
+            self._folder_of(view.namespace)
+            return CHOSEN_BY_THE_CATALOG
+        base = self._checked_folder(view.namespace, f"put {view} under")
+        return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
+
+    def of_application(self, namespace: tuple[str, ...]) -> str | None:
+        """Return a new folder for a shared Spark application; ``None`` where a server chooses the folders.
+
+        Raises:
+            NotFoundError, ConfigurationError: As for :meth:`new`.
+        """
+        if self._by_server:
+            return None
+        # Iceberg's removal of orphan files skips folders whose names begin with an underscore.
+        return join(self._checked_folder(namespace, "keep files in"), "_airflow_mv_applications", uuid.uuid4().hex)
+
+    def shared(self, view: Identifier) -> tuple[str, ...]:
+        """Return the folders that several views share: the warehouse, and that of the view's namespace."""
+        return tuple(filter(None, (self._properties.get("warehouse"), self._folder_of(view.namespace))))
+
+    def of(self, view: LoadedView) -> tuple[str, ...]:
+        """Return the folders that may contain a view's files.
+
+        Raises:
+            InvalidMetadataError: Its own metadata files would be written elsewhere.
+        """
+        folders = allowed_folders(self._properties, view.metadata_location)
+        what = f"view {view.identifier}, place of its metadata"
+        for place in (view.metadata.location, view.metadata.metadata_folder):
+            check_confined(place, folders, what=what)
+            check_regular(place, what=what)
+        return folders
+
+    def flush_new(self, location: str) -> None:
+        """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
+        warehouse = self._properties.get("warehouse", "")
+        flush(location, local_path(warehouse) if is_local(warehouse) else None)
+
+    def flush(self, view: LoadedView, snapshots: Sequence[Snapshot]) -> None:
+        """Flush the local files that new snapshots of a view's storage table have added, before they are published."""
+        lists = {item.snapshot_id: item.manifest_list for item in snapshots if item.manifest_list is not None}
+        local = {snapshot: location for snapshot, location in lists.items() if is_local(location)}
+        if local:
+            io = self._files.io(next(iter(local.values())), what=f"view {view.identifier}, manifest list")
+            flush_snapshots(io, local, self.of(view))
+
+    def _checked_folder(self, namespace: tuple[str, ...], purpose: str) -> str:
+        base = self._folder_of(namespace)
+        if base is None:
+            raise ConfigurationError(f"catalog {self._catalog.name!r} has no property 'warehouse' to {purpose}")
+        given = "property 'warehouse'"
+        if self.namespace(namespace).get("location"):
+            given = f"property 'location' of the namespace {'.'.join(namespace)!r}"
+        try:
+            check_regular(base, what=f"catalog {self._catalog.name!r}, {given}")
+        except InvalidMetadataError as error:
+            raise ConfigurationError(str(error)) from None
+        return base
+
+    def _folder_of(self, namespace: tuple[str, ...]) -> str | None:
+        location, warehouse = self.namespace(namespace).get("location"), self._properties.get("warehouse")
+        by_name = join(warehouse, *(path_segment(part) for part in namespace)) if warehouse else None
+        return location or by_name
+
+    def namespace(self, namespace: tuple[str, ...]) -> Mapping[str, str]:
+        """Return a namespace's properties.
+
+        Raises:
+            NotFoundError: It does not exist.
+        """
+        try:
+            with answered(self._catalog.name, f"loading namespace {'.'.join(namespace)}"):
+                return self._catalog.load_namespace_properties(namespace)
+        except NoSuchNamespaceError:
+            raise NotFoundError(
+                f"namespace {'.'.join(namespace)!r} does not exist in catalog {self._catalog.name!r}; create it first"
+            ) from None
+
+
 class MaterializedViewCatalog:
     """Materialized views in a pyiceberg catalog.
 
@@ -115,9 +229,15 @@ class MaterializedViewCatalog:
 
     def __init__(self, catalog: Catalog | str) -> None:
         self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
+        #: The pyiceberg catalog, for tables that belong to no view.
+        self.iceberg: Catalog = self._catalog
         self.name: str = self._catalog.name
         self.properties: dict[str, str] = dict(self._catalog.properties)
         rest = self._catalog if isinstance(self._catalog, RestCatalog) else None
+        #: Whether a REST server chooses locations, and returns metadata with each answer.
+        self.is_rest: bool = rest is not None
+        #: Whether views are rows of a database, which are found in one query, and swapped.
+        self.is_sql: bool = isinstance(self._catalog, SqlCatalog)
         self._vended = VendedCredentials(self.name, self.properties) if rest else None
         self.files = MetadataFiles(self.properties, self._vended)
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
@@ -125,7 +245,14 @@ class MaterializedViewCatalog:
         self.tables = StorageTables(self._catalog, self.files)
         self._metastore = metastore_of(self._catalog)
         entries = self._pointers or self._metastore
-        self._table_views = TableViews(
+        self.folders = CatalogFolders(
+            self._catalog,
+            self.properties,
+            self.files,
+            by_server=self.is_rest,
+            service=self._metastore.service if self._metastore else None,
+        )
+        self.table_views = TableViews(
             self._catalog,
             self.files,
             self.tables,
@@ -182,40 +309,35 @@ class MaterializedViewCatalog:
         found = [
             layout
             for layout in STORED_LAYOUTS.values()
-            if (self.has_rows or not layout.swaps_pointers) and (self._has_view_entries or not layout.needs_views)
+            if (self.is_sql or not layout.swaps_pointers) and (self._has_view_entries or not layout.needs_views)
         ]
         chosen = self.properties.get(LAYOUT_PROPERTY)
         found.sort(key=lambda item: (item.name != chosen, not item.swaps_pointers, item.needs_views))
         return tuple(item.name for item in found)
 
     @property
-    def chooses_locations(self) -> bool:
-        """Whether the client chooses the location of a new view or table; a REST server chooses it itself."""
-        return self._rest is None
+    def pointers(self) -> SqlPointers:
+        """The rows of a SQL catalog.
 
-    @property
-    def stores(self) -> frozenset[str]:
-        """The schemes of the stores of a REST catalog's tables and views that were loaded so far."""
-        return frozenset(self._vended.schemes if self._vended else ())
-
-    @property
-    def locates_at_once(self) -> bool:
-        """Whether many names can be located in one query, consistently. Otherwise each name needs a request."""
-        return self._pointers is not None
-
-    @property
-    def tells_locations(self) -> bool:
-        """Whether the catalog tells a table's metadata file without its content. A REST server returns both."""
-        return self._rest is None
+        Raises:
+            UnsupportedError: The catalog is of another kind.
+        """
+        if self._metastore is not None:
+            raise UnsupportedError(
+                f"catalog {self.name!r} ({self._metastore.service}) has materialized views that are tables (layout "
+                "'table'), and no other views"
+            )
+        if self._pointers is None:
+            raise UnsupportedError(
+                f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no materialized views; they need a SQL "
+                "catalog (type=sql), a REST catalog (type=rest), AWS Glue (type=glue) or a Hive Metastore (type=hive), "
+                "base tables may be anywhere"
+            )
+        return self._pointers
 
     def home_of(self, identifier: Identifier) -> MaterializedViewCatalog:
         """Return the catalog of a name. A table that is named by path is read with this catalog's access to stores."""
         return self if identifier.path is not None else self.other(identifier.catalog)
-
-    @property
-    def iceberg(self) -> Catalog:
-        """The pyiceberg catalog, for tables that belong to no view."""
-        return self._catalog
 
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that have been opened so far, by name."""
@@ -237,8 +359,12 @@ class MaterializedViewCatalog:
 
     # -- views ---------------------------------------------------------------------------------
 
-    def load(self, view: str | Identifier) -> LoadedView:
+    def load(self, view: str | Identifier, located: Located | None = None) -> LoadedView:
         """Load a view, materialized or plain.
+
+        Args:
+            view: Its name.
+            located: The view, if it was located.
 
         Raises:
             ViewNotFoundError: The catalog has no such view.
@@ -246,15 +372,20 @@ class MaterializedViewCatalog:
             MetadataFileNotFoundError: Its metadata file does not exist.
         """
         identifier = self.identify(view)
-        found, located = None, None
+        if located is not None and located.view is not None:
+            return located.view
+        if located is not None:
+            with repairable(identifier):
+                return self._require_own(self.load_at(identifier, located.metadata_location))
+        found = None
         if self._rest is not None:
             found = self._rest.load(identifier) if self._has_view_entries else None
             located = None if found else self._load_table(identifier)
         elif self._has_view_entries:
-            location, kind = self._views.get(identifier)
+            location, kind = self.pointers.get(identifier)
             if kind == VIEW:
                 with repairable(identifier):
-                    return self.require_own(self.load_at(identifier, location or ""))
+                    return self._require_own(self.load_at(identifier, location or ""))
             located = Located("table", location) if location else None
         else:
             located = self._locate_own([identifier]).get(identifier)
@@ -317,21 +448,21 @@ class MaterializedViewCatalog:
         location, table = self._named_table(name)
         return None if table is None else self._lost_from(owner, location, table)
 
+    def _lost_from(self, owner: Identifier, location: str, table: TableMetadata) -> LostProperties | None:
+        def read(earlier: str) -> TableMetadata | None:
+            try:
+                return self.files.read_table(earlier, what=f"view {owner}, earlier metadata file")
+            except (InvalidMetadataError, NotFoundError):
+                return None
+
+        return lost_properties(owner, location, table, read)
+
     def _was_view(self, name: Identifier) -> bool:
         """Whether a table has lost the properties of a view, for a listing: one that cannot be read may have."""
         try:
             return self.lost_properties(name, name) is not None
         except MaterializedViewError:
             return True
-
-    def _lost_from(self, owner: Identifier, location: str, table: TableMetadata) -> LostProperties | None:
-        def read(earlier: str) -> TableMetadata | None:
-            try:
-                return self.load_file(earlier, what=f"view {owner}, earlier metadata file")
-            except (InvalidMetadataError, NotFoundError):
-                return None
-
-        return lost_properties(owner, location, table, read)
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
@@ -341,7 +472,7 @@ class MaterializedViewCatalog:
         settings = parse_settings(metadata.properties, view=str(identifier), location=location)
         return LoadedView(identifier, location, metadata, settings)
 
-    def require_own(self, view: LoadedView) -> LoadedView:
+    def _require_own(self, view: LoadedView) -> LoadedView:
         """Return a view of a SQL catalog after a check that its metadata file is not a copy of another view's.
 
         Raises:
@@ -350,30 +481,10 @@ class MaterializedViewCatalog:
         location, folder = view.metadata_location, view.metadata.metadata_folder
         if view.settings is None or lies_in(location, (folder,)):
             return view
-        before = self._views.previous(view.identifier) or location
+        before = self.pointers.previous(view.identifier) or location
         what = f"view {view.identifier}, metadata file"
         check_own_file(location, before.rpartition("/")[0], (folder,), what=what)
         return view
-
-    def open_view(self, identifier: Identifier, located: Located) -> LoadedView:
-        """Load a located view."""
-        if located.view is not None:
-            return located.view
-        with repairable(identifier):
-            return self.require_own(self.load_at(identifier, located.metadata_location))
-
-    def folders_of(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the folders that may contain a view's files.
-
-        Raises:
-            InvalidMetadataError: Its own metadata files would be written elsewhere.
-        """
-        folders = allowed_folders(self.properties, view.metadata_location)
-        what = f"view {view.identifier}, place of its metadata"
-        for place in (view.metadata.location, view.metadata.metadata_folder):
-            check_confined(place, folders, what=what)
-            check_regular(place, what=what)
-        return folders
 
     def load_storage(self, view: LoadedView) -> LoadedStorage:
         """Load the storage table of a loaded view.
@@ -395,15 +506,15 @@ class MaterializedViewCatalog:
 
     def _load_storage(self, view: LoadedView) -> LoadedStorage:
         with repairable(view.identifier):
-            layout, folders = stored_layout(view), self.folders_of(view)
-            if layout.swaps_pointers and not self.has_rows:
+            layout, folders = stored_layout(view), self.folders.of(view)
+            if layout.swaps_pointers and not self.is_sql:
                 raise InvalidMetadataError(unnamed(view))
             place = layout.place(view)
             if isinstance(place, Identifier):
                 # One metadata file has the definition and the rows: both are of the same state.
                 held = view.holder
                 location, table = (view.metadata_location, held.table) if held else self._named_table(place)
-                folders += () if self.chooses_locations else layout.beside(view, location)
+                folders += layout.beside(view, location) if self.is_rest else ()
                 what = f"view {view.identifier}, storage table {place}"
             else:
                 what = f"view {view.identifier}, storage table file {place}"
@@ -433,7 +544,7 @@ class MaterializedViewCatalog:
         """
         wanted = tuple(namespace.split(".")) if isinstance(namespace, str) else namespace
         found = []
-        entries = (self._rest or self._views).names(wanted) if self._has_view_entries else ()
+        entries = (self._rest or self.pointers).names(wanted) if self._has_view_entries else ()
         for space, name in entries:
             try:
                 found.append(Identifier(self.name, space, name))
@@ -441,24 +552,10 @@ class MaterializedViewCatalog:
                 # A row with an invalid name must not prevent the listing of the others.
                 log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
         if self._lists_tables:
-            found += self._table_views.names(wanted)
+            found += self.table_views.names(wanted)
         if wanted is not None and not found:
-            self._namespace(wanted)
+            self.folders.namespace(wanted)
         return sorted(found)
-
-    @property
-    def ordinary_tables(self) -> dict[Identifier, str]:
-        """The tables that the listings so far have read and that are no views, with their metadata files."""
-        return self._table_views.ordinary
-
-    @property
-    def unread_tables(self) -> dict[Identifier, MaterializedViewError]:
-        """The tables of which the listings so far could not find out whether they are views, and why."""
-        return self._table_views.unread
-
-    def note_ordinary_tables(self, tables: Mapping[Identifier, str]) -> None:
-        """Do not read these metadata files again to list views: an earlier process has found that they hold none."""
-        self._table_views.note_ordinary(tables)
 
     def exists(self, view: str | Identifier) -> bool:
         """Whether the catalog holds a view of this name, or one that cannot be read."""
@@ -472,66 +569,6 @@ class MaterializedViewCatalog:
         except (InvalidMetadataError, MetadataFileNotFoundError, NewerFormatError):
             return True
         return True
-
-    def new_location(self, view: Identifier) -> str:
-        """Return a new directory for a view: its names as safe path segments, and a uuid.
-
-        Raises:
-            NotFoundError: The namespace does not exist.
-            InvalidIdentifierError: The catalog does not accept the name.
-            ConfigurationError: The catalog has no warehouse, or stores may read the warehouse's or the namespace's
-                location in different ways.
-        """
-        if self._metastore is not None:
-            require_name(self._metastore.service, view)
-        if not self.chooses_locations:
-            self._folder_of(view.namespace)
-            return CHOSEN_BY_THE_CATALOG
-        base = self._checked_folder(view.namespace, f"put {view} under")
-        return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
-
-    def application_folder(self, namespace: tuple[str, ...]) -> str | None:
-        """Return a new folder for a shared Spark application; ``None`` where a server chooses the folders.
-
-        Raises:
-            NotFoundError, ConfigurationError: As for :meth:`new_location`.
-        """
-        if not self.chooses_locations:
-            return None
-        # Iceberg's removal of orphan files skips folders whose names begin with an underscore.
-        return join(self._checked_folder(namespace, "keep files in"), "_airflow_mv_applications", uuid.uuid4().hex)
-
-    def _checked_folder(self, namespace: tuple[str, ...], purpose: str) -> str:
-        base = self._folder_of(namespace)
-        if base is None:
-            raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to {purpose}")
-        given = "property 'warehouse'"
-        if self._namespace(namespace).get("location"):
-            given = f"property 'location' of the namespace {'.'.join(namespace)!r}"
-        try:
-            check_regular(base, what=f"catalog {self.name!r}, {given}")
-        except InvalidMetadataError as error:
-            raise ConfigurationError(str(error)) from None
-        return base
-
-    def shared_folders(self, view: Identifier) -> tuple[str, ...]:
-        """Return the folders that several views share: the warehouse, and that of the view's namespace."""
-        return tuple(filter(None, (self.properties.get("warehouse"), self._folder_of(view.namespace))))
-
-    def _folder_of(self, namespace: tuple[str, ...]) -> str | None:
-        location, warehouse = self._namespace(namespace).get("location"), self.properties.get("warehouse")
-        by_name = join(warehouse, *(path_segment(part) for part in namespace)) if warehouse else None
-        return location or by_name
-
-    def _namespace(self, namespace: tuple[str, ...]) -> Mapping[str, str]:
-        """Return a namespace's properties."""
-        try:
-            with answered(self.name, f"loading namespace {'.'.join(namespace)}"):
-                return self._catalog.load_namespace_properties(namespace)
-        except NoSuchNamespaceError:
-            raise NotFoundError(
-                f"namespace {'.'.join(namespace)!r} does not exist in catalog {self.name!r}; create it first"
-            ) from None
 
     def create(
         self,
@@ -560,7 +597,7 @@ class MaterializedViewCatalog:
             return self._rest.create(identifier, metadata)
         first = location or self.write_metadata(metadata, number=0)
         try:
-            self._views.insert(identifier, first)
+            self.pointers.insert(identifier, first)
         except AlreadyExistsError:
             if location is None:
                 discard(self.files, first)
@@ -570,7 +607,7 @@ class MaterializedViewCatalog:
 
     def _create_table(self, view: Identifier, metadata: ViewMetadata, template: Identifier) -> LoadedView:
         try:
-            self._table_views.create(view, metadata, template)
+            self.table_views.create(view, metadata, template)
         except AlreadyExistsError:
             kind = "view" if self.exists(view) else "table"
             raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace") from None
@@ -582,9 +619,25 @@ class MaterializedViewCatalog:
         self.files.write(location, metadata.to_bytes())
         return location
 
-    def swap(self, view: Identifier, base: str, new: str) -> bool:
-        """Move the view's pointer if it is still ``base``, in one statement: see :meth:`SqlPointers.swap`."""
-        return self._views.swap(view, base, new)
+    def swap(self, name: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
+        """Make an entry name another metadata file if it names ``base`` now, in one conditional change.
+
+        Args:
+            name: The view; or a table, with the ``kind`` ``TABLE``: for repairs only, commits use ``tables.commit``.
+            base: The metadata file that the entry must name.
+            new: The metadata file that it names afterwards.
+            kind: The kind that the entry must have.
+
+        Returns:
+            Whether the entry matched. ``False`` does not prove that an earlier, identical swap was not applied.
+
+        Raises:
+            UnsupportedError: Only the catalog's server can change pointers.
+            CommitStateUnknownError: No answer. The change may be applied, even later.
+        """
+        if self._metastore is not None and kind == TABLE:
+            return self._metastore.swap(name, base, new)
+        return self.pointers.swap(name, base, new, kind=kind)
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
         """Publish changed metadata of a loaded view, and return whether it was published.
@@ -593,14 +646,14 @@ class MaterializedViewCatalog:
         """
         if view.holder is not None:
             change = definition_change(view.identifier, view.holder, metadata)
-            return self.commit_table(view.identifier, view.holder.table.table_uuid or "", change) is not None
+            return self.tables.commit(view.identifier, view.holder.table.table_uuid or "", change) is not None
         if self._rest is not None:
             return self._rest.replace(view, metadata)
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
         if self.swap(view.identifier, view.metadata_location, new):
             return True
         # If no row matched, nothing is proven: the statement may have been sent twice, or may still be applied.
-        now = self._views.get(view.identifier)[0]
+        now = self.pointers.get(view.identifier)[0]
         if now not in (new, view.metadata_location):
             discard(self.files, new)
         return now == new
@@ -614,21 +667,9 @@ class MaterializedViewCatalog:
             location: Its metadata file at that time.
             owner: The view.
         """
-        if self.has_rows:
-            return self.drop_table_row(name, location)
+        if self.is_sql:
+            return self.pointers.delete(name, base=location, kind=TABLE)
         return self.tables.drop(name, uuid=table.table_uuid, owner=owner)
-
-    def drop_table_row(self, table: Identifier, base: str) -> bool:
-        """Remove the row of a storage table that cannot be loaded, if it still names ``base``. Its files stay."""
-        return self._views.delete(table, base=base, kind=TABLE)
-
-    def drop_row(self, view: Identifier, base: str) -> bool:
-        """Remove a view's row from a SQL catalog, if it still names the metadata file ``base``; the files stay.
-
-        Raises:
-            CommitStateUnknownError: No answer. The view may be removed, even later.
-        """
-        return self._views.delete(view, base=base)
 
     def drop(self, view: str | Identifier) -> None:
         """Remove the view of a name from the catalog, whichever view it is; its files stay.
@@ -638,38 +679,17 @@ class MaterializedViewCatalog:
             CommitStateUnknownError: No answer. The view may be removed, even later.
         """
         identifier = self.identify(view)
-        if not (self._rest or self._views).delete(identifier):
+        if not (self._rest or self.pointers).delete(identifier):
             raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
 
-    def previous_location(self, view: Identifier) -> str | None:
-        """Return the metadata file that the pointer named before, if the catalog records it."""
-        return self._pointers.previous(view) if self._pointers else None
-
     def row(self, name: Identifier) -> Row | None:
-        """Return the entry of a table or view in a SQL catalog or of a table in a metastore; ``None`` for none."""
-        return self._metastore.row(name) if self._metastore is not None else self._views.row(name)
+        """Return the entry of a table or view in a SQL catalog, or of a table in a metastore.
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether pointers are database rows that can be read and swapped. A REST server does not expose them."""
-        return self._pointers is not None
-
-    def swap_table(self, table: Identifier, base: str, new: str) -> bool:
-        """Change a table's entry to another metadata file if it names ``base`` now, in one conditional change.
-
-        Only for repairs: commits use :meth:`commit_table`.
-
-        Raises:
-            UnsupportedError: Only the catalog's server can change pointers.
-            CommitStateUnknownError: No answer. The change may be applied, even later.
+        Returns:
+            ``None`` if there is none, or if the catalog is a REST server, which does not expose entries.
         """
-        if self._metastore is not None:
-            return self._metastore.swap(table, base, new)
-        return self._views.swap(table, base, new, kind=TABLE)
-
-    def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
-        """Change several rows of a SQL catalog in one transaction: see :meth:`SqlPointers.swap_rows`."""
-        return self._views.swap_rows(swaps)
+        entries = self._metastore or self._pointers
+        return entries.row(name) if entries is not None else None
 
     def other_entries(self, own: frozenset[str], folders: Sequence[str]) -> tuple[CatalogEntry, ...]:
         """Return the other tables and views, and where their files are.
@@ -775,74 +795,22 @@ class MaterializedViewCatalog:
             raise NotFoundError(f"{what}: there is no table {name} in catalog {self.name!r}")
         return located.metadata_location, self.table_metadata(name, located)
 
-    def load_file(self, location: str, *, what: str) -> TableMetadata:
-        """Return the content of a table's metadata file."""
-        return parse_table(self.files.read(location, what=what), source=f"{what} {location}")
 
-    # -- storage tables in the catalog -------------------------------------------------------------
+def stored_view(catalog: MaterializedViewCatalog, view: LoadedView) -> dict[str, Any]:
+    """Return a view's metadata as stored, or as a REST catalog returns it."""
+    if catalog.is_rest or view.holder is not None:
+        return view.metadata.document()
+    what = f"view {view.identifier}, metadata file"
+    return decode(catalog.files.read(view.metadata_location, what=what), source=what)
 
-    def create_storage(self, name: Identifier, new: NewTable) -> None:
-        """Create an empty storage table in one commit, see :meth:`StorageTables.create`."""
-        self.tables.create(name, new)
 
-    def put_table_back(self, name: Identifier, location: str) -> None:
-        """Add the entry of a storage table again that was removed, see :meth:`StorageTables.register`."""
-        self.tables.register(name, location)
-
-    def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
-        """Change a storage table in one commit, see :meth:`StorageTables.commit`."""
-        return self.tables.commit(name, uuid, change)
-
-    def flush_new(self, location: str) -> None:
-        """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
-        warehouse = self.properties.get("warehouse", "")
-        flush(location, local_path(warehouse) if is_local(warehouse) else None)
-
-    def flush(self, view: LoadedView, snapshots: Sequence[Snapshot]) -> None:
-        """Flush the local files that new snapshots of a view's storage table have added, before they are published."""
-        lists = {item.snapshot_id: item.manifest_list for item in snapshots if item.manifest_list is not None}
-        local = {snapshot: location for snapshot, location in lists.items() if is_local(location)}
-        if local:
-            io = self.files.io(next(iter(local.values())), what=f"view {view.identifier}, manifest list")
-            flush_snapshots(io, local, self.folders_of(view))
-
-    def open_file(self, location: str) -> Table:
-        """Return the storage table of a metadata file, for pyiceberg to read."""
-        return static_table(self.files, location, what="storage table file")
-
-    def open_table(self, name: Identifier) -> Table:
-        """Return a storage table of the catalog, for pyiceberg to read."""
-        return self.tables.open(name)
-
-    def stored_view(self, view: LoadedView) -> dict[str, Any]:
-        """Return a view's metadata as stored, or as a REST catalog returns it."""
-        if self._rest is not None or view.holder is not None:
-            return view.metadata.document()
-        what = f"view {view.identifier}, metadata file"
-        return decode(self.files.read(view.metadata_location, what=what), source=what)
-
-    def stored_table(self, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:
-        """Return a storage table's metadata as stored, or as a REST catalog returns it."""
-        what = f"view {view.identifier}, storage table file"
-        if self._rest is not None:
-            text = storage.open(self).metadata.model_dump_json()
-            return decode(text.encode(), source=what)
-        return decode(self.files.read(storage.location, what=what), source=what)
-
-    @property
-    def _views(self) -> SqlPointers:
-        if self._metastore is not None:
-            raise UnsupportedError(
-                f"catalog {self.name!r} ({self._metastore.service}) has materialized views that are tables (layout "
-                "'table'), and no other views"
-            )
-        if self._pointers is None:
-            raise UnsupportedError(
-                f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no materialized views; they need a SQL "
-                "catalog (type=sql), a REST catalog (type=rest), AWS Glue (type=glue) or a Hive Metastore (type=hive), "
-                "base tables may be anywhere"
-            )
-        return self._pointers
+def stored_table(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:
+    """Return a storage table's metadata as stored, or as a REST catalog returns it."""
+    what = f"view {view.identifier}, storage table file"
+    if catalog.is_rest:
+        text = storage.open(catalog.tables).metadata.model_dump_json()
+        return decode(text.encode(), source=what)
+    return decode(catalog.files.read(storage.location, what=what), source=what)
 
 
 def _selecting(name: Identifier, own: Located | None, table: Identifier, located: Located) -> Located:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_mv.core.catalog.catalog import MaterializedViewCatalog, next_number
+from airflow_mv.core.catalog.catalog import MaterializedViewCatalog, next_number, stored_table
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES
 from airflow_mv.core.catalog.layouts import stored_layout
 from airflow_mv.core.catalog.loaded import LoadedStorage, LoadedView
@@ -162,8 +162,8 @@ class Evidence:
             ViewNotFoundError: There is no such view.
         """
         identifier = catalog.identify(view)
-        row = catalog.row(identifier) if catalog.tells_locations else None
-        if row is None and catalog.tells_locations:
+        row = catalog.row(identifier)
+        if row is None and not catalog.is_rest:
             catalog.load(identifier)
         # A view that is a table has the table's row, and no file of its own.
         return cls(catalog, identifier, row if row is not None and row.kind == VIEW else None)
@@ -250,7 +250,7 @@ class Evidence:
     def table_row(self, view: LoadedView) -> Row | None:
         """Return the row of a storage table in a SQL catalog."""
         place = stored_layout(view).place(view)
-        row = self.catalog.row(place) if isinstance(place, Identifier) and self.catalog.tells_locations else None
+        row = self.catalog.row(place) if isinstance(place, Identifier) else None
         return row if row is not None and row.kind == TABLE else None
 
     def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:
@@ -273,11 +273,11 @@ class Evidence:
         except RefusedLocationError:
             raise
         except (InvalidMetadataError, MetadataFileNotFoundError):
-            if not self.catalog.tells_locations:
+            if self.catalog.is_rest:
                 raise
             return earlier_table_view(self.catalog, self.view)
         except ViewNotFoundError:
-            before = self._replaced_view() if self.catalog.tells_locations else None
+            before = None if self.catalog.is_rest else self._replaced_view()
             if before is None:
                 raise
             return before
@@ -298,7 +298,7 @@ class Evidence:
     def served_table(self, view: LoadedView) -> TableFile:
         """Return the storage table as a REST server returns it."""
         storage = self.catalog.load_storage(view)
-        return TableFile(storage.location, self.catalog.stored_table(view, storage), storage)
+        return TableFile(storage.location, stored_table(self.catalog, view, storage), storage)
 
 
 def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView | None:
@@ -306,7 +306,7 @@ def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> Lo
 
     This is the file that the row named before, or else the newest in the metadata folder. Each of them names the view.
     """
-    row = catalog.row(view) if catalog.tells_locations else None
+    row = catalog.row(view)
     if row is None or row.kind != TABLE:
         return None
     folder = row.location.rpartition("/")[0]
@@ -335,7 +335,8 @@ def lost_view_properties(catalog: MaterializedViewCatalog, view: LoadedView) -> 
     if view.holder is not None or _has_storage(catalog, view):
         return None
     evidence, folder = Evidence(catalog, view.identifier, None), view.metadata_location.rpartition("/")[0]
-    previous = catalog.previous_location(view.identifier)  # others may be of a refresh that was never published
+    row = catalog.row(view.identifier)
+    previous = row.previous if row else None  # others may be of a refresh that was never published
     newest = sorted(evidence.files_in(folder), key=next_number, reverse=True)[:_EARLIER]
     # The settings change with each refresh in the layout ``pointed``: they are lost only if they are gone.
     naming = _NAMING if view.settings is None else _NAMING[1:]
@@ -359,14 +360,14 @@ def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
 
 def _table_at(catalog: MaterializedViewCatalog, location: str) -> TableMetadata | None:
     try:
-        return catalog.load_file(location, what="table metadata file")
+        return catalog.files.read_table(location, what="table metadata file")
     except (InvalidMetadataError, MetadataFileNotFoundError):
         return None
 
 
 def folder_of(catalog: MaterializedViewCatalog, view: Identifier) -> str:
     """Return the folder of a view's files, by the catalog's row."""
-    row = catalog.row(view) if catalog.tells_locations else None
+    row = catalog.row(view)
     location = row.location if row is not None else catalog.load(view).metadata_location
     return location.rpartition("/")[0].removesuffix("/metadata")
 

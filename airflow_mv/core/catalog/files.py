@@ -48,6 +48,7 @@ from airflow_mv.core.catalog.store_deadlines import (
 )
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials
 from airflow_mv.core.spec.stored import MAX_BYTES
+from airflow_mv.core.spec.table import TableMetadata, parse_table
 from airflow_mv.core.spec.times import parse_timestamp, to_ms
 from airflow_mv.errors import (
     ConfigurationError,
@@ -129,6 +130,14 @@ class MetadataFiles:
                 f"{what}: {location}: gzip data must be in a file named *.gz.metadata.json, only"
             )
         return data
+
+    def read_table(self, location: str, *, what: str) -> TableMetadata:
+        """Read a table's metadata file.
+
+        Raises:
+            InvalidMetadataError, MetadataFileNotFoundError: It is broken, or does not exist.
+        """
+        return parse_table(self.read(location, what=what), source=f"{what} {location}")
 
     def _local_content(self, location: str, what: str) -> bytes | None:
         """Read a file of this host without pyiceberg's ``FileIO``: that imports pyarrow, and then pandas.
@@ -272,6 +281,11 @@ class MetadataFiles:
         """Return the properties with which the catalog's server gives access to a location; none if it vends none."""
         vended = self._vended_at(location)
         return vended.properties(location) if vended else {}
+
+    @property
+    def vended_stores(self) -> frozenset[str]:
+        """The schemes of the stores to which the catalog's server has vended credentials so far."""
+        return frozenset(self._vended.schemes if self._vended else ())
 
     def vends(self, location: str) -> bool:
         """Whether the catalog's server has vended credentials for a location."""

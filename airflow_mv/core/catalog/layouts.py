@@ -219,9 +219,9 @@ class PointedStorage(LoadedStorage):
         """Return none: a refresh is staged in files."""
         return []
 
-    def open(self, catalog: OpensTables) -> Table:
+    def open(self, tables: OpensTables) -> Table:
         """Open the metadata file."""
-        return catalog.open_file(self.location)
+        return tables.open_file(self.location)
 
     def frame(self, reader: Any) -> Any:
         """Read by the metadata file."""
@@ -272,7 +272,7 @@ class PointedLayout(StoredLayout):
 
     def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
         """Read the metadata file."""
-        return PointedStorage(location, catalog.load_file(location, what=f"{what} file"), None)
+        return PointedStorage(location, catalog.files.read_table(location, what=f"{what} file"), None)
 
     def earlier(self, view: LoadedView, place: str) -> LoadedView:
         """Return the view as it named that metadata file."""
@@ -404,9 +404,9 @@ class RegisteredStorage(LoadedStorage):
         """Return the branches of killed refreshes."""
         return dead_branches(self.table, current=(self.table.head, self.tagged), not_current_since_ms=limit_ms)
 
-    def open(self, catalog: OpensTables) -> Table:
+    def open(self, tables: OpensTables) -> Table:
         """Open the catalog's table."""
-        return catalog.open_table(self.identifier)
+        return tables.open(self.identifier)
 
     def frame(self, reader: Any) -> Any:
         """Read by name."""

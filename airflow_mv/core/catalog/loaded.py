@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 from pyiceberg.table import Table
 
+from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.script import Target
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, split
@@ -208,7 +209,7 @@ class LoadedStorage(ABC):
         """
 
     @abstractmethod
-    def open(self, catalog: OpensTables) -> Table:
+    def open(self, tables: OpensTables) -> Table:
         """Return the table for pyiceberg to read."""
 
     @abstractmethod
@@ -221,12 +222,12 @@ class LoadedStorage(ABC):
 
 
 class OpensTables(Protocol):
-    """The methods of a catalog that open a storage table."""
+    """The methods of a catalog's tables that open a storage table."""
 
     def open_file(self, location: str) -> Table:
         """Return the table of a metadata file."""
 
-    def open_table(self, name: Identifier) -> Table:
+    def open(self, name: Identifier) -> Table:
         """Return a table of the catalog."""
 
 
@@ -238,13 +239,12 @@ class DropsTables(Protocol):
 
 
 class ReadsTables(Protocol):
-    """The methods of a catalog that read a table's metadata."""
+    """How a catalog reads a table's metadata."""
+
+    files: MetadataFiles
 
     def load_table(self, name: Identifier, *, what: str) -> tuple[str, TableMetadata]:
         """Return a table's metadata file and its content."""
-
-    def load_file(self, location: str, *, what: str) -> TableMetadata:
-        """Return the content of a table's metadata file."""
 
 
 @dataclass(frozen=True, slots=True)

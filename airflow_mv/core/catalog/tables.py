@@ -57,7 +57,7 @@ from pyiceberg.types import BooleanType, NestedField
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.core.catalog.empty_table import EmptyTable
 from airflow_mv.core.catalog.entries import read_places
-from airflow_mv.core.catalog.files import METADATA_SUFFIXES, MetadataFiles, first_folder, flush
+from airflow_mv.core.catalog.files import METADATA_SUFFIXES, MetadataFiles, first_folder, flush, static_table
 from airflow_mv.core.catalog.limits import require_no_writer
 from airflow_mv.core.catalog.loaded import Holder, LoadedView
 from airflow_mv.core.catalog.metastores import Metastore
@@ -241,6 +241,10 @@ class StorageTables:
         if self._files.vends(table.location()):
             table.io = self._files.io(table.location(), what=f"table {name}")
         return table
+
+    def open_file(self, location: str) -> Table:
+        """Return the storage table of a metadata file, which no catalog may name."""
+        return static_table(self._files, location, what="storage table file")
 
     def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a table in one commit.

@@ -65,12 +65,12 @@ def adopt(
     what = f"table {name} to be adopted"
     location, table = catalog.load_table(name, what=what)
     folders = allowed_folders(catalog.properties, location)
-    check_places(table, (*folders, *(() if catalog.chooses_locations else (table.location,))), what=what)
+    check_places(table, (*folders, *((table.location,) if catalog.is_rest else ())), what=what)
     _require_adoptable(name, table, layout)
     definition = dataclasses.replace(definition, layout=layout.name)
     definition.require_accepted(catalog, name, sql)
     template = query_columns(
-        catalog, name, definition, sql, definition.columns, catalog.new_location(name), stager, name
+        catalog, name, definition, sql, definition.columns, catalog.folders.new(name), stager, name
     )
     with removed_template(catalog, template):
         _require_columns(name, template.fields, table)

@@ -106,7 +106,7 @@ def create(
         return _create_new(catalog, identifier, definition, stager, effects)
     if existing.was_materialized:
         existing.materialized  # noqa: B018 (the error says what puts it back)
-    catalog.folders_of(existing)
+    catalog.folders.of(existing)
     definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)
     if definition.sql is None and existing.settings is None:
@@ -252,7 +252,7 @@ def _create_new(
         )
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
     definition.require_accepted(catalog, view, definition.sql)
-    location = catalog.new_location(view)
+    location = catalog.folders.new(view)
     columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, stager, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         properties = {**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex}
@@ -524,7 +524,7 @@ def query_columns(
     resolved = resolve_query(catalog, sql, columns, context, view=str(view))
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
     name = layout.template_name(view, token)
-    folder = join(location, f"storage-{token[:12]}") if catalog.chooses_locations else None
+    folder = None if catalog.is_rest else join(location, f"storage-{token[:12]}")
     known = known_table(
         resolved,
         columns,
@@ -543,8 +543,8 @@ def query_columns(
         _require_clock(catalog, storage, "Spark's driver" if isinstance(known, Reason) else "this host")
         if name is not None:
             catalog.tables.require_refs(name)
-        if catalog.chooses_locations:
-            catalog.flush_new(storage.location)
+        if not catalog.is_rest:
+            catalog.folders.flush_new(storage.location)
         names = columns or storage.columns
         _require_readable(view, names)
         require_fitting(properties, view=str(view), columns=names)
@@ -626,7 +626,7 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage, writer
     Raises:
         ClockError: The time is ahead.
     """
-    if not catalog.chooses_locations:
+    if catalog.is_rest:
         return  # the server's clock decides
     ahead_ms = storage.table.last_updated_ms - catalog.files.modified_ms(storage.location)
     if ahead_ms > MAX_AHEAD_MS:

@@ -243,7 +243,7 @@ def _lacking(catalog: MaterializedViewCatalog, layout: StoredLayout) -> str:
     """Return what a catalog lacks that does not support a layout."""
     if layout.swaps_pointers:
         return "cannot compare and swap the pointer of a view"
-    return "has no views" if catalog.tells_locations else f"has no views {NAMES_NO_VIEWS}"
+    return f"has no views {NAMES_NO_VIEWS}" if catalog.is_rest else "has no views"
 
 
 # ----------- The view properties that this package reads are checked before anything is made, not by the first refresh

@@ -128,7 +128,7 @@ def left_out(catalog: MaterializedViewCatalog, namespace: tuple[str, ...] | None
     from airflow_mv.core.catalog.store_deadlines import store_name  # only needed after a failure
 
     by_store: dict[str, list[tuple[Identifier, StoreUnavailableError]]] = {}
-    for name, error in sorted(catalog.unread_tables.items(), key=lambda item: item[0]):
+    for name, error in sorted(catalog.table_views.unread.items(), key=lambda item: item[0]):
         if isinstance(error, StoreUnavailableError) and namespace in (None, name.namespace):
             by_store.setdefault(store_name(error.location) or "", []).append((name, error))
     return [_left_out(found) for found in by_store.values()]

@@ -192,7 +192,7 @@ def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identif
     Raises:
         MaterializedViewError: The catalog itself fails.
     """
-    if not catalog.tells_locations:
+    if catalog.is_rest:
         return list(pointers)
     names = list(dict.fromkeys(name for each in pointers.values() for name in each))
     now: dict[Identifier, str] = {}
@@ -399,7 +399,7 @@ def _load_plain_view(
         home, place = _located(catalog, identifier, pins)
     except CatalogNotFoundError:
         return None
-    loaded = home.open_view(identifier, place) if place and place.kind == "view" else None
+    loaded = home.load(identifier, place) if place and place.kind == "view" else None
     if loaded is None or loaded.settings is not None:
         if place is not None and located is not None:
             located[identifier] = place
@@ -573,7 +573,7 @@ def _places(
     found: dict[Identifier, Located | str] = {
         name: located[name]
         for name in wanted
-        if name in located and (len(wanted) == 1 or not catalog.home_of(name).locates_at_once)
+        if name in located and (len(wanted) == 1 or not catalog.home_of(name).is_sql)
     }
     left = [name for name in wanted if name not in found]
     for own in _together(left):
@@ -618,7 +618,7 @@ def _through_materialized_view(
     if place.kind != "view":
         return place
     home = catalog.home_of(identifier)
-    storage = home.load_storage(home.open_view(identifier, place))
+    storage = home.load_storage(home.load(identifier, place))
     storages[identifier] = storage.place
     return replace(place, metadata_location=storage.location, table=storage.rows_table)
 

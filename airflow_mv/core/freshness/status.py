@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog import (
+    LoadedStorage,
+    LoadedView,
+    MaterializedViewCatalog,
+    stored_layout,
+    stored_table,
+    stored_view,
+)
 from airflow_mv.core.catalog.loaded import all_refreshes
 from airflow_mv.core.freshness.chains import Chains, observe_each
 from airflow_mv.core.freshness.expiry import expiries
@@ -120,12 +127,12 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
         "view": str(loaded.identifier),
         "layout": stored_layout(loaded).name,
         "metadata_location": loaded.metadata_location,
-        "metadata": catalog.stored_view(loaded),
+        "metadata": stored_view(catalog, loaded),
         "storage_table": str(storage.name) if storage.name else None,
         "storage_table_location": storage.location,
         "how_to_read": how_to_read(loaded, storage),
         "texts": texts_of(loaded.metadata, view=str(loaded.identifier)),
-        "storage_table_metadata": catalog.stored_table(loaded, storage),
+        "storage_table_metadata": stored_table(catalog, loaded, storage),
         "refresh_state": _refresh_state(storage),
     }
 

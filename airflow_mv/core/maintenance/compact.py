@@ -245,7 +245,7 @@ def _staged(catalog: MaterializedViewCatalog, planned: Current, outcome: Outcome
         return None
     if not holds_files(catalog, storage, added[-1]):
         raise JobError(f"view {view}: the staged snapshot {added[-1].snapshot_id} has lost its files: compact it again")
-    catalog.flush(planned.view, added)
+    catalog.folders.flush(planned.view, added)
     return _Rewritten(table, added, outcome.branch, document)
 
 

@@ -151,7 +151,7 @@ def _loaded_or_proven(
     try:
         return _loaded(catalog, view, effects)
     except ViewNotFoundError as error:
-        if catalog.has_rows or view not in catalog.list(view.namespace):
+        if catalog.is_sql or view not in catalog.list(view.namespace):
             raise
         _require_force(view, error, force=force)
         return None
@@ -168,7 +168,7 @@ def _loaded_or_proven(
         ) from None
     except (CatalogUnavailableError, UnsupportedError) as error:
         lost = _is_view_in_lost_store(catalog, view, error)
-        if (catalog.has_rows and not lost) or isinstance(error, NewerFormatError):
+        if (catalog.is_sql and not lost) or isinstance(error, NewerFormatError):
             raise
         _require_force_unread(view, error, force=force)
         return None
@@ -176,7 +176,7 @@ def _loaded_or_proven(
 
 def _is_view_in_lost_store(catalog: MaterializedViewCatalog, view: Identifier, error: MaterializedViewError) -> bool:
     """Whether a SQL catalog says that a name is a view, and the store of its metadata file does not respond."""
-    row = catalog.row(view) if catalog.has_rows and isinstance(error, StoreUnavailableError) else None
+    row = catalog.row(view) if catalog.is_sql and isinstance(error, StoreUnavailableError) else None
     return row is not None and row.kind == VIEW
 
 
@@ -186,7 +186,7 @@ def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView |
     Raises:
         InvalidMetadataError: The name is a table, and nothing proves that it is a view. No table of others is dropped.
     """
-    row = catalog.row(view) if catalog.has_rows else None
+    row = catalog.row(view) if catalog.is_sql else None
     if row is None:
         return None
     if row.kind == VIEW:

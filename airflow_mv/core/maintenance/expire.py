@@ -257,12 +257,12 @@ def _tag(
         change = tags_to_change(table, keeping_tags(view.metadata.view_uuid), snapshots, keep, time.time_ns() // 10**6)
         if change is None:
             return
-        if table.format_version > _WRITABLE_FORMAT and home.chooses_locations:
+        if table.format_version > _WRITABLE_FORMAT and not home.is_rest:
             raise UnsupportedError(
                 f"table {name} has format version {table.format_version}, and in catalog {home.name!r} pyiceberg "
                 f"would write its metadata, which writes {_WRITABLE_FORMAT}: keep its snapshots longer instead"
             )
-        if home.commit_table(name, table.table_uuid or "", change) is not None:
+        if home.tables.commit(name, table.table_uuid or "", change) is not None:
             return
     raise CommitConflictError(f"table {name}: other commits came first {_TRIES} times; the next refresh tries again")
 

@@ -55,7 +55,7 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
         NoCredentialsError: No credentials are known for the storage table's folder.
     """
     base, compare = view.metadata.location, LocationMatcher()
-    shared = catalog.shared_folders(view.identifier)
+    shared = catalog.folders.shared(view.identifier)
     for folder in storage.folders(view):
         for place in (*shared, *((base,) if folder != base else ())):
             if compare.may_lie_in(place, folder):

@@ -391,7 +391,8 @@ def _reach(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder, 
     needed = dict.fromkeys((*state, *files_of(catalog, storage)))
     _check_needed(catalog, view.identifier, folder, needed)
     # A reader may have read the pointer just before it moved. Older files may be missing.
-    previous = catalog.previous_location(view.identifier)
+    row = catalog.row(view.identifier)
+    previous = row.previous if row else None
     history = [entry.metadata_file for entry in storage.table.metadata_log]
     also = dict.fromkeys((*needed, *history, *([previous] if previous else [])))
     return _Reached(state, storage, frozenset(form for item in also for form in folder.compare.forms(item)), len(also))

@@ -230,7 +230,7 @@ def rollback_version(
     """
     existing = catalog.load(catalog.identify(view))
     before = existing.metadata.current_version_id
-    catalog.folders_of(existing)
+    catalog.folders.of(existing)
     done = _RollBackVersion(catalog, existing, version_id, effects or Effects()).publish()
     if before != version_id:
         log.info("%s is at version %d again", existing.identifier, done.metadata.current_version_id)

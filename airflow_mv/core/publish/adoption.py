@@ -97,7 +97,7 @@ class AdoptTable(Change[_State]):
             },
             unsets=tuple(name for name in (PROPERTY, LOG_PROPERTY) if name in table.properties),
         )
-        return self._catalog.commit_table(self._view, table.table_uuid or "", change) is not None
+        return self._catalog.tables.commit(self._view, table.table_uuid or "", change) is not None
 
     def may_land(self, state: _State) -> bool:
         """Whether it is not a view, and ``main`` has not moved since the adoption was sent."""

@@ -128,7 +128,7 @@ class StorageLayout(ABC):
     def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
         """Return the attempt that sends the next metadata file itself, for what no table commit can change.
 
-        The catalog must have rows, see :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.has_rows`.
+        The catalog must have rows, see :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.is_sql`.
         """
 
     def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
@@ -212,7 +212,7 @@ def moved_view(catalog: MaterializedViewCatalog, source: Unconverted) -> ViewMet
     view = source.view
     document, own = view.metadata.document(), view.metadata.location
     if lies_in(own, (source.storage.table.location,)):
-        document["location"] = catalog.new_location(view.identifier)
+        document["location"] = catalog.folders.new(view.identifier)
     dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
     document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
     return stored_elsewhere(ViewMetadata.read(document, source=f"view {view.identifier} in another layout"), None)

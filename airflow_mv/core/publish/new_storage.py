@@ -93,7 +93,7 @@ class NewStorage:
 
     def discard(self, catalog: MaterializedViewCatalog) -> None:
         """Delete it: no view ever named it."""
-        if self.loaded.remove(catalog.tables, self.owner) and catalog.chooses_locations:
+        if self.loaded.remove(catalog.tables, self.owner) and not catalog.is_rest:
             discard(catalog.files, self.location)
 
 
@@ -210,7 +210,7 @@ class CreateStorage(Change[Name]):
             if self._put_back(self._named()):
                 return False
         try:
-            self._catalog.create_storage(self._name, self._new)
+            self._catalog.tables.create(self._name, self._new)
         except AlreadyExistsError:
             return False  # the next loaded state shows by what
         return True
@@ -219,7 +219,7 @@ class CreateStorage(Change[Name]):
         """Put the table back that was removed, if it is the one that the view names by now; return whether it is."""
         if self._removed is None or named != self._removed[0]:
             return False
-        self._catalog.put_table_back(self._name, self._removed[1])
+        self._catalog.tables.register(self._name, self._removed[1])
         return True
 
     def may_land(self, state: Name) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.locations import check_confined, check_location, join, lies_in
@@ -133,7 +133,7 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
     data = catalog.files.read(source, what=what)
     table = parse_table(data, source=f"{what} {source}")
     check_staged(plan.view, plan.storage_table_location, storage, table, source)
-    catalog.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
+    catalog.folders.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
     snapshot = table.find(table.head) if table.head is not None else None
     if staged.where is not None:
         snapshot = staged_snapshot(plan, table, source)
@@ -330,7 +330,7 @@ class FileEdit(EditAttempt):
 
     def _write(self, view: LoadedView, storage: LoadedStorage) -> str:
         now_ms = self._effects.now_ms()
-        changed = self._change.changed_metadata(storage, self._catalog.stored_table(view, storage), now_ms)
+        changed = self._change.changed_metadata(storage, stored_table(self._catalog, view, storage), now_ms)
         return write_next(
             self._catalog,
             storage.table.location,

@@ -138,7 +138,7 @@ class RegisteredAttempt:
         """Commit to the storage table."""
         table = self._staged.plan.storage_table or _name(storage)
         change = self.change(view, storage)
-        location = self._catalog.commit_table(table, storage.table.table_uuid or "", change)
+        location = self._catalog.tables.commit(table, storage.table.table_uuid or "", change)
         log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
         return location if location is not None and self.is_read(view) else None
 
@@ -222,7 +222,7 @@ class RegisteredAttempt:
         # The first branch of an empty table starts with an empty snapshot, which the job writes too.
         first = storage.rows_snapshot is None
         own = [item for item in line if first or item.summary.get(REFRESH_ID_KEY) == plan.refresh_id]
-        self._catalog.flush(view, own)
+        self._catalog.folders.flush(view, own)
         self._checked = True
 
     def is_ours(self, storage: LoadedStorage) -> bool:
@@ -308,7 +308,7 @@ class DropBranch(Change[TableMetadata | None]):
             return False
         self._required = state.refs[self._branch].snapshot_id
         change = TableChange(requires={self._branch: self._required}, removes=(self._branch,))
-        return self._catalog.commit_table(self._table, state.table_uuid or "", change) is not None
+        return self._catalog.tables.commit(self._table, state.table_uuid or "", change) is not None
 
     def may_land(self, state: TableMetadata | None) -> bool:
         """Whether the branch has not moved since the change was sent."""
@@ -330,7 +330,7 @@ class CommitEdit(EditAttempt):
     def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Commit to the storage table."""
         self._sent = self._change.table_change(storage)
-        return self._catalog.commit_table(_name(storage), storage.table.table_uuid or "", self._sent) is not None
+        return self._catalog.tables.commit(_name(storage), storage.table.table_uuid or "", self._sent) is not None
 
     def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether what the commit required of the table is as it was."""
@@ -353,7 +353,7 @@ class RowEdit(FileEdit):
 
     def swap(self, view: LoadedView, storage: LoadedStorage, location: str) -> bool:
         """Swap the table's row."""
-        return self._catalog.swap_table(_name(storage), storage.location, location)
+        return self._catalog.swap(_name(storage), storage.location, location, kind=TABLE)
 
 
 def time_of_commit(catalog: MaterializedViewCatalog, storage: LoadedStorage, now_ms: int) -> int:
@@ -487,10 +487,10 @@ def _drop_table(catalog: MaterializedViewCatalog, view: LoadedView, name: Identi
 
 def _drop_row(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier, *, force: bool) -> bool:
     """Drop the row of a storage table that cannot be loaded, if its place proves whose it is; whether it was done."""
-    row = catalog.row(name) if catalog.has_rows else None
+    row = catalog.row(name) if catalog.is_sql else None
     if row is None or not (force or beside_first(view.materialized.storage_table_location, row.location)):
         return False
-    catalog.drop_table_row(name, row.location)
+    catalog.pointers.delete(name, base=row.location, kind=TABLE)
     return True
 
 
@@ -538,7 +538,7 @@ class StagedFile:
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, location: str) -> None:
-        self._files, self._flush, self._plan, self._location = catalog.files, catalog.flush, plan, location
+        self._files, self._flush, self._plan, self._location = catalog.files, catalog.folders.flush, plan, location
         self._found: StagedRows | None = None
 
     def read(self, view: LoadedView, storage: LoadedStorage) -> StagedRows:

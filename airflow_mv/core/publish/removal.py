@@ -28,7 +28,7 @@ def drop_entry(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effe
         ViewNotFoundError: Another view has the name by now.
         CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
     """
-    if catalog.has_rows:
+    if catalog.is_sql:
         commit(DropView(catalog, view, effects))
         return
     try:
@@ -124,7 +124,7 @@ class DropView(Removal[str | None]):
         """Remove the row, if it has not changed since it was read."""
         self._base = state
         if state:
-            return self._catalog.drop_row(self._view.identifier, state)
+            return self._catalog.pointers.delete(self._view.identifier, base=state)
         drop_by_name(self._catalog, self._view.identifier, known=True)
         return True
 

@@ -183,7 +183,7 @@ class RestoreProperties(Change[LostProperties | None]):
         self._lost = state
         uuid = self._catalog.load_table(self._name, what=self.target)[1].table_uuid or ""
         change = TableChange(requires=dict(state.requires), properties=dict(state.properties))
-        return self._catalog.commit_table(self._name, uuid, change) is not None
+        return self._catalog.tables.commit(self._name, uuid, change) is not None
 
     def may_land(self, state: LostProperties | None) -> bool:
         """Whether the properties are lost yet."""

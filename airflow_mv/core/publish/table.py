@@ -63,7 +63,7 @@ class DropTable(Removal[LoadedView | None]):
             return None
         except (InvalidMetadataError, MetadataFileNotFoundError):
             # An earlier file has proven whose row it is.
-            row = self._catalog.row(self._view.identifier) if self._catalog.has_rows else None
+            row = self._catalog.row(self._view.identifier) if self._catalog.is_sql else None
             if row is None:
                 raise
             return replace(self._view, metadata_location=row.location)
@@ -98,7 +98,7 @@ class ReleaseTable(DropTable):
         self._base = state.base
         table = state.holder.table
         change = release(state.holder)
-        return self._catalog.commit_table(state.identifier, table.table_uuid or "", change) is not None
+        return self._catalog.tables.commit(state.identifier, table.table_uuid or "", change) is not None
 
     def may_land(self, state: LoadedView | None) -> bool:
         """Whether the definition and the rows are as they were when the removal was sent."""

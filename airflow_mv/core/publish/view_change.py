@@ -67,7 +67,7 @@ class CreateView(Change[LoadedView | None]):
 
     def send(self, _state: LoadedView | None) -> bool:
         """Add the view to the catalog, which accepts it only while the name is free."""
-        if self._location is None and self._template is None and self._catalog.chooses_locations:
+        if self._location is None and self._template is None and not self._catalog.is_rest:
             self._location = self._catalog.write_metadata(self._metadata, number=0)
         try:
             self._created = self._catalog.create(self._view, self._metadata, self._location, template=self._template)
@@ -215,5 +215,5 @@ def time_of_change(catalog: MaterializedViewCatalog, folder: str, effects: Effec
         Milliseconds since the epoch.
     """
     now_ms = effects.now_ms()
-    store_ms = catalog.files.now_ms(folder) if catalog.chooses_locations else now_ms
+    store_ms = now_ms if catalog.is_rest else catalog.files.now_ms(folder)
     return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms

@@ -160,7 +160,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
                 "the view in Spark (airflow_mv.read), or show the value as another type"
             )
     with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
-        table = storage.open(catalog)
+        table = storage.open(catalog.tables)
         only = () if found.snapshot_id is None else (found.snapshot_id,)
         checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
         for damage in checked.all:

@@ -326,7 +326,7 @@ def _restored_view(
     home: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located, stored: str
 ) -> ObservedTable:
     """Pin a materialized view outside of the run: its rows at that time, even if it was refreshed since."""
-    loaded = home.open_view(name, place)
+    loaded = home.load(name, place)
     try:
         storage = home.load_storage(stored_layout(loaded).earlier(loaded, stored))
     except MetadataFileNotFoundError:

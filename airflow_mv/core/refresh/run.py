@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
 from airflow_mv.core.catalog.damage import check_snapshots, store_of
 from airflow_mv.core.catalog.loaded import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
@@ -147,7 +147,7 @@ def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str
         return ClockError(reason if str(view) in reason else f"view {view}: {reason}")
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)
-    document = catalog.stored_table(loaded, storage)
+    document = stored_table(catalog, loaded, storage)
     store_ms, latest = catalog.files.now_ms(storage.table.location), latest_ms(document)
     if is_false(document, store_ms + MAX_AHEAD_MS):
         when = from_ms(latest).isoformat(timespec="seconds")

@@ -30,7 +30,7 @@ def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
     It has what Delta tables need if a view that was looked at reads one.
     """
     opened = catalog.opened().items()
-    settings = [spark_settings(name, home.properties, stores=home.stores) for name, home in opened]
+    settings = [spark_settings(name, home.properties, stores=home.files.vended_stores) for name, home in opened]
     merged = functools.reduce(SparkSettings.merge, settings)
     return merged.with_delta(catalog.properties) if DELTA_BY_PATH.data_source in catalog.formats else merged
 

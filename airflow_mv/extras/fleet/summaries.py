@@ -115,7 +115,7 @@ def look_up_opened(
 def note_ordinary(catalog: MaterializedViewCatalog, lookup: CacheLookup[S]) -> None:
     """Do not read the tables to list views that the cache knows as ordinary ones."""
     known = lookup.known.ordinary
-    catalog.note_ordinary_tables({identifier_of(catalog.name, key): item for key, item in known.items()})
+    catalog.table_views.note_ordinary({identifier_of(catalog.name, key): item for key, item in known.items()})
 
 
 def summaries(
@@ -166,10 +166,10 @@ def keep(
         new: The summaries of observed views.
         cache: The cache.
     """
-    if not seen.kind or not catalog.locates_at_once:
+    if not seen.kind or not catalog.is_sql:
         return
     kept: dict[Identifier, KeptStatus] = {name: item for name, item in new.items() if _is_kept(item)}
-    for name, location in catalog.ordinary_tables.items():
+    for name, location in catalog.table_views.ordinary.items():
         if seen.known.ordinary.get(key_of(name)) != location:
             kept.setdefault(name, KeptStatus(listed({name: location})))
             seen.known.ordinary[key_of(name)] = location

@@ -120,7 +120,7 @@ class NamespaceHome:
             except NoSuchTableError:
                 return None
         folders = allowed_folders(self.catalog.properties, table.metadata_location)
-        if not self.catalog.chooses_locations:
+        if self.catalog.is_rest:
             folders = (*folders, table.location())
         return _checked(self.catalog, kind, table, folders)
 

@@ -144,8 +144,8 @@ def _register(registry: Registry, looked: _Looked) -> int:
     """
     registry.views.overwrite(looked.views)
     known = registry.views.read(equal(catalog=registry.catalog.name), ["view"])["view"].to_pylist()
-    unread = {str(name): str(error) for name, error in registry.catalog.unread_tables.items()}
-    away = {str(name) for name, error in registry.catalog.unread_tables.items() if _is_away(error)}
+    unread = {str(name): str(error) for name, error in registry.catalog.table_views.unread.items()}
+    away = {str(name) for name, error in registry.catalog.table_views.unread.items() if _is_away(error)}
     looked.faults.update({view: why for view, why in unread.items() if view in known or view in away})
     gone = sorted(set(known) - {row.view for row in looked.views} - unread.keys())
     return registry.views.delete(both(equal(catalog=registry.catalog.name), one_of("view", gone))) if gone else 0

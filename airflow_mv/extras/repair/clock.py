@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
 from airflow_mv.core.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.storage_change import StorageChange
@@ -79,7 +79,7 @@ def repair_clock(
     found, _ = _diagnosed(catalog, loaded)
     if dry_run or not found.needed:
         return found
-    if not catalog.has_rows:
+    if not catalog.is_sql:
         raise UnsupportedError(
             f"view {loaded.identifier}: its storage table has times in the future, and only the server of catalog "
             f"{catalog.name!r} can change them. Wait until that time has passed, or drop the view and create it again"
@@ -93,7 +93,7 @@ def repair_clock(
 
 def _diagnosed(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
     storage = catalog.load_storage(view)
-    document = catalog.stored_table(view, storage)
+    document = stored_table(catalog, view, storage)
     store_ms = catalog.files.now_ms(storage.clock_folder(view))
     needed = is_false(document, store_ms + MAX_AHEAD_MS)
     return (
@@ -120,7 +120,7 @@ class _Times(StorageChange):
 
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether there is a time to correct."""
-        return is_false(self._catalog.stored_table(view, storage), self._store_ms + MAX_AHEAD_MS)
+        return is_false(stored_table(self._catalog, view, storage), self._store_ms + MAX_AHEAD_MS)
 
     def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
         """Return the metadata with corrected times."""

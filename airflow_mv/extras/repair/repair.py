@@ -421,7 +421,7 @@ class _Doctor:
             location = view.materialized.storage_table_location
             table = self._allowed(self.evidence.table_file(location, view))
             return table if table.storage else self._lost_table(view, table, self._pointed_tables(view, table))
-        if not self.evidence.catalog.tells_locations:
+        if self.evidence.catalog.is_rest:
             return self.evidence.served_table(view)
         row = self.table_row = self.evidence.table_row(view)
         if row is None:
@@ -752,14 +752,14 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
         return None
     if not found.needed:
         return None
-    advice = "bring the times down to the store's clock" if catalog.has_rows else "wait, or create the view again"
+    advice = "bring the times down to the store's clock" if catalog.is_sql else "wait, or create the view again"
     finding = Finding(
         f"the storage table holds times of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
         found.storage_table_location,
         "the store's own clock, and the order of the times",
         advice,
-        "the times at which these changes were made" if catalog.has_rows else "nothing more",
-        repairable=catalog.has_rows,
+        "the times at which these changes were made" if catalog.is_sql else "nothing more",
+        repairable=catalog.is_sql,
     )
     return finding, lambda effects: repair_clock(catalog, view, effects=effects)
 
@@ -906,8 +906,7 @@ class _RowRepair(_Repair[Row | None]):
 
     def send(self, _state: Row | None) -> bool:
         """Swap the row."""
-        swap = self._catalog.swap if self._kind == VIEW else self._catalog.swap_table
-        return swap(self._name, self._base, self._new)
+        return self._catalog.swap(self._name, self._base, self._new, kind=self._kind)
 
     def may_land(self, state: Row | None) -> bool:
         """Whether the row is as it was read."""
@@ -971,7 +970,7 @@ class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
     def send(self, _state: tuple[str, TableMetadata] | None) -> bool:
         """Commit."""
         uuid = self._storage.table.table_uuid or ""
-        return self._catalog.commit_table(self._name, uuid, self._change) is not None
+        return self._catalog.tables.commit(self._name, uuid, self._change) is not None
 
     def may_land(self, state: tuple[str, TableMetadata] | None) -> bool:
         """Whether the commit's requirements hold."""

@@ -128,12 +128,12 @@ def test_i29_a_sick_store_hides_no_view_from_alerts_pins_and_the_registry(home: 
     assert [*pin_base_tables(catalog, ["sales.daily"]).base_tables] == ["lake.sales.orders"]
     assert sync(catalog).views == rebuild(catalog).views == 1
     assert require_registry(catalog).views.read(None, ["view"])["view"].to_pylist() == ["lake.sales.daily"]
-    (entry,) = [name for name in catalog.unread_tables if name.name == "walled"]
+    (entry,) = [name for name in catalog.table_views.unread if name.name == "walled"]
     assert str(entry) == "lake.sales.walled"
     assert isinstance(home.iceberg, SqlCatalog)
     home.iceberg.drop_table("sales.walled")
     catalog.list()
-    assert [name.name for name in catalog.unread_tables] == ["on_hdfs"]
+    assert [name.name for name in catalog.table_views.unread] == ["on_hdfs"]
 
 
 def test_i29_views_on_a_sick_store_hide_no_other_view(home: Lake) -> None:

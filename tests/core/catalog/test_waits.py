@@ -100,7 +100,7 @@ def test_a_locked_row_ends_in_a_typed_unknown_outcome(home: Lake, uri: str, monk
         with pytest.raises(CommitStateUnknownError, match=r"sales\.daily: no response to the swap"):
             home.catalog.swap(view.identifier, view.metadata_location, "file:///new.metadata.json")
         with pytest.raises(CommitStateUnknownError, match=r"sales\.orders: no response to a commit"):
-            home.catalog.commit_table(name, str(table.metadata.table_uuid), TableChange(properties={"a": "b"}))
+            home.catalog.tables.commit(name, str(table.metadata.table_uuid), TableChange(properties={"a": "b"}))
         with pytest.raises(CommitStateUnknownError, match="drop it again"):
             home.catalog.drop(view.identifier)
     holder.dispose()
@@ -118,7 +118,9 @@ def test_a_stopped_process_in_a_transaction_does_not_block_the_others(
     stopped = home.iceberg.engine.connect()
     stopped.execute(text("UPDATE iceberg_tables SET previous_metadata_location = 'x' WHERE table_name = 'daily'"))
     assert home.refresh().outcome == "refreshed"
-    assert home.catalog.previous_location(view.identifier) == view.metadata_location
+    row = home.catalog.row(view.identifier)
+    assert row is not None
+    assert row.previous == view.metadata_location
     stopped.invalidate()
     stopped.close()
 
@@ -220,7 +222,7 @@ def test_a_database_that_stops_answering_ends_in_an_error_that_names_catalog_and
     catalog = opened(address)
     assert status(catalog, "sales.daily").to_dict()["state"] == "never-refreshed"
     between.silent = True
-    for call in (lambda: status(catalog, "sales.daily"), catalog.list, lambda: catalog.new_location(_DAILY)):
+    for call in (lambda: status(catalog, "sales.daily"), catalog.list, lambda: catalog.folders.new(_DAILY)):
         started = time.monotonic()
         with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not respond.*no response within 1 s"):
             call()
@@ -361,7 +363,7 @@ def test_a_lost_answer_of_a_rest_server_after_a_commit_is_an_unknown_outcome(
         changed = with_view_properties(view.metadata, {"a": "b"})
         between.last_words = b"POST "
         with pytest.raises(CommitStateUnknownError, match=r"no response to a commit: .*no response within 2 s"):
-            catalog.commit_table(name, uuid, TableChange(properties={"a": "b"}))
+            catalog.tables.commit(name, uuid, TableChange(properties={"a": "b"}))
         between.mute = False
         with pytest.raises(CommitStateUnknownError, match=r"replacing view lake\.sales\.daily.*no response within 2 s"):
             catalog.replace(view, changed)

@@ -82,7 +82,8 @@ def needed(home: Lake, view: str = VIEW) -> set[str]:
         for manifest in snapshot.manifests(table.io):
             found.add(manifest.manifest_path)
             found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    previous = home.catalog.previous_location(loaded.identifier)
+    row = home.catalog.row(loaded.identifier)
+    previous = row.previous if row else None
     return {str(local(location)) for location in (*found, *([previous] if previous else []))}
 
 

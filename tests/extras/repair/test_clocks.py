@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.core.catalog import MaterializedViewCatalog, tables
+from airflow_mv.core.catalog import MaterializedViewCatalog, stored_table, tables
 from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh import plan_refresh
@@ -38,7 +38,7 @@ def now() -> int:
 
 
 def document(home: Lake) -> dict[str, Any]:
-    found: dict[str, Any] = home.catalog.stored_table(home.catalog.load(VIEW), home.storage())
+    found: dict[str, Any] = stored_table(home.catalog, home.catalog.load(VIEW), home.storage())
     return found
 
 
@@ -117,7 +117,7 @@ def test_i15_a_commit_by_pyiceberg_is_refused_if_the_worker_s_clock_is_wrong(
     every_home: Lake, monkeypatch: pytest.MonkeyPatch, skew: int, text: str
 ) -> None:
     """A commit to a table in a SQL catalog uses this process's clock; a REST server uses its own."""
-    if every_home.layout == "pointed" or not every_home.catalog.locates_at_once:
+    if every_home.layout == "pointed" or not every_home.catalog.is_sql:
         pytest.skip("the commit is not written by pyiceberg")
     every_home.table()
     every_home.view()
@@ -137,7 +137,7 @@ def test_i15_a_commit_by_pyiceberg_is_refused_if_the_worker_s_clock_is_wrong(
 
 def test_i15_an_error_of_a_view_with_future_times_names_the_command_that_repairs_it(every_home: Lake) -> None:
     """Java refuses to change such a table; its error is reported as one of a clock, with the repair command."""
-    if not every_home.catalog.locates_at_once:
+    if not every_home.catalog.is_sql:
         every_home.table()
         every_home.view()
         every_home.refresh()

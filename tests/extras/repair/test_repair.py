@@ -349,7 +349,8 @@ def test_view_metadata_is_taken_from_the_folder_if_the_catalog_s_row_is_wrong(ho
     """The newest complete file of this view is used; if the folder has a file of another view, nothing is proven."""
     for number in range(3):
         set_comment(home, f"comment {number}")
-    current, previous = parts(home)["view"], home.catalog.previous_location(home.catalog.identify(VIEW))
+    row = home.catalog.row(home.catalog.identify(VIEW))
+    current, previous = parts(home)["view"], row.previous if row else None
     assert previous is not None
     local(previous).write_bytes(b"{")
     other = parts(home, OTHER)["view"]
@@ -542,8 +543,7 @@ def killed_at(home: Lake, number: int) -> bool:
 
     for target, name in (
         (catalog, "swap"),
-        (catalog, "swap_table"),
-        (catalog, "commit_table"),
+        (catalog.tables, "commit"),
         (catalog.files, "write"),
     ):
         setattr(target, name, dying(getattr(target, name)))
@@ -583,7 +583,7 @@ def test_lost_files_are_repaired_in_every_catalog(every_home: Lake) -> None:
     ]
     assert repair(every_home.catalog, VIEW, act=True).done
     assert verify_files(every_home.catalog, VIEW).intact
-    if every_home.catalog.tells_locations:  # otherwise only the server can change what it names
+    if not every_home.catalog.is_rest:  # otherwise only the server can change what it names
         parts(every_home)["storage"].unlink()
         assert repair(every_home.catalog, VIEW, act=True).done
         assert not repair(every_home.catalog, VIEW).findings

@@ -68,19 +68,19 @@ def repair_is_published_on_any_base(world: World, patch: Patch) -> None:
 
 def conversion_is_published_on_any_base(world: World, patch: Patch) -> None:
     """The rows of a view that was read earlier are swapped, whatever they are by then."""
-    original = world.catalog.swap_rows
+    original = world.catalog.pointers.swap_rows
 
     def swap_rows(swaps: Sequence[RowSwap]) -> bool:
         rows = {item.name: world.rows.get(item.name) for item in swaps}
         now = {name: (row.kind, row.location) if row else None for name, row in rows.items()}
         return original([replace(item, before=now[item.name]) for item in swaps])
 
-    patch.setattr(world.catalog, "swap_rows", swap_rows)
+    patch.setattr(world.catalog.pointers, "swap_rows", swap_rows)
 
 
 def unknown_conversion_is_a_conflict(world: World, patch: Patch) -> None:
     """After a lost answer to a conversion its files are deleted."""
-    original = world.catalog.swap_rows
+    original = world.catalog.pointers.swap_rows
 
     def swap_rows(swaps: Sequence[RowSwap]) -> bool:
         try:
@@ -91,7 +91,7 @@ def unknown_conversion_is_a_conflict(world: World, patch: Patch) -> None:
                     world.catalog.files.delete(item.after[1])
             raise
 
-    patch.setattr(world.catalog, "swap_rows", swap_rows)
+    patch.setattr(world.catalog.pointers, "swap_rows", swap_rows)
 
 
 def compaction_is_published_on_any_base(world: World, patch: Patch) -> None:

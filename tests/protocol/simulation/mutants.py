@@ -42,7 +42,7 @@ def unknown_is_conflict(world: World, patch: Patch) -> None:
     """A lost answer is taken as a failure, and the files are deleted (pyiceberg behind a JdbcCatalog)."""
     original = _swap(world)
 
-    def swap(view: Identifier, base: str, new: str) -> bool:
+    def swap(view: Identifier, base: str, new: str, **_: str) -> bool:
         try:
             return original(view, base, new)
         except CommitStateUnknownError:
@@ -55,7 +55,7 @@ def client_pool_resends_the_swap(world: World, patch: Patch) -> None:
     """The connection pool sends the swap again and trusts the second answer (Iceberg's JdbcClientPool)."""
     original = _swap(world)
 
-    def swap(view: Identifier, base: str, new: str) -> bool:
+    def swap(view: Identifier, base: str, new: str, **_: str) -> bool:
         try:
             return original(view, base, new)
         except CommitStateUnknownError:
@@ -70,7 +70,7 @@ def blind_retry_with_a_new_identity(world: World, patch: Patch) -> None:
     """After a lost answer the same rows are published again on the current state, with another refresh id."""
     original = _swap(world)
 
-    def swap(view: Identifier, base: str, new: str) -> bool:
+    def swap(view: Identifier, base: str, new: str, **_: str) -> bool:
         try:
             return original(view, base, new)
         except CommitStateUnknownError:
@@ -83,7 +83,7 @@ def pointer_at_base_is_a_failure(world: World, patch: Patch) -> None:
     """After a lost answer with the pointer at the base, the files are deleted, although the swap may still land."""
     original = _swap(world)
 
-    def swap(view: Identifier, base: str, new: str) -> bool:
+    def swap(view: Identifier, base: str, new: str, **_: str) -> bool:
         try:
             return original(view, base, new)
         except CommitStateUnknownError:
@@ -109,7 +109,7 @@ def base_read_just_before_the_swap(world: World, patch: Patch) -> None:
     """The swap's base is not the one that the plan was made from (trino #31257)."""
     original = _swap(world)
 
-    def swap(view: Identifier, base: str, new: str) -> bool:
+    def swap(view: Identifier, base: str, new: str, **_: str) -> bool:
         return original(view, world.catalog.load(view).metadata_location, new)
 
     patch.setattr(world.catalog, "swap", swap)

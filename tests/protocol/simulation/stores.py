@@ -6,11 +6,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import greenlet
 
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.catalog import CatalogFolders
 from airflow_mv.core.catalog.files import StoredFile
 from airflow_mv.core.catalog.sql import VIEW as VIEW_KIND
 from airflow_mv.core.catalog.sql import Row as CatalogRow
@@ -32,15 +34,24 @@ class SimulatedCatalog(MaterializedViewCatalog):
 
     def __init__(self, world: World) -> None:
         self.name = "lake"
+        self.is_rest, self.is_sql = False, True
         self.properties = {"warehouse": "s3://w"}
         self.files = cast("Any", SimulatedFiles(world))
         self._pointers = cast("Any", SimulatedPointers(world))
         self.tables = cast("Any", SimulatedTables(world))
-        self._table_views = SimulatedTableViews(world, self.files, self.tables, self._pointers)
+        self.table_views = SimulatedTableViews(world, self.files, self.tables, self._pointers)
         self._others = {"lake": self}
         self._opening = threading.RLock()
+        self.folders = SimulatedFolders(
+            cast("Any", SimpleNamespace(name="lake")), self.properties, self.files, by_server=False, service=None
+        )
 
-    def _namespace(self, namespace: tuple[str, ...]) -> dict[str, str]:
+
+class SimulatedFolders(CatalogFolders):
+    """The real folders in namespaces without properties."""
+
+    def namespace(self, namespace: tuple[str, ...]) -> dict[str, str]:
+        """Return no properties."""
         return {}
 
 
@@ -119,7 +130,7 @@ class SimulatedPointers:
 
         return cast("Any", self.world.call("locate", load, CatalogUnavailableError))
 
-    def swap(self, view: Identifier, base: str, new: str) -> bool:
+    def swap(self, view: Identifier, base: str, new: str, *, kind: str = VIEW_KIND) -> bool:
         role = self.world.roles.get(greenlet.getcurrent(), "other")
 
         def apply() -> bool:
