@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -35,6 +36,8 @@ LIMITS = {
     },
     "operator": {"operator": (70, 1040)},
 }
+#: The most public methods of a class, properties included.
+MAX_METHODS = 32
 #: Files that every walk enters and no list has to name: values, names and texts.
 FOUNDATION = frozenset(
     f"airflow_mv/{name}.py"
@@ -98,3 +101,19 @@ def test_the_foundation_is_small_and_is_entered(folder: Path) -> None:
     walks = walked("cli", folder).values()
     assert len(FOUNDATION) <= 10
     assert {file for walk in walks for file in walk["files"]} >= FOUNDATION
+
+
+def test_no_class_has_more_public_methods_than_its_limit() -> None:
+    """A class with more is several things: a catalog's tables, folders and pointers are classes of their own."""
+    found = {
+        f"{path.relative_to(ROOT)}: {item.name}": len(names)
+        for path in (ROOT / "airflow_mv").rglob("*.py")
+        for item in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(item, ast.ClassDef)
+        if len(names := [one for one in item.body if _is_public_method(one)]) > MAX_METHODS
+    }
+    assert found == {}
+
+
+def _is_public_method(item: ast.stmt) -> bool:
+    return isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not item.name.startswith("_")

@@ -91,7 +91,7 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
         _check_text(context, sql, frame)
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = context.java("org.apache.spark.sql.catalyst.trees.TreePattern")
+    patterns = context.java.find("org.apache.spark.sql.catalyst.trees.TreePattern")
     nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(context, sql), "(its name is not known)"))

@@ -265,7 +265,9 @@ class _Keys:
     @cached_property
     def _skipping_keys(self) -> Sequence[str]:
         """The keys whose predicates are applied to the storage table."""
-        return skipping_keys(self.step.keys, self._types, self.context.clustered_by(self.step.table))
+        context = self.context
+        columns = None if context.jvm is None else context.java.clustered_by(self.step.table, context.branch)
+        return skipping_keys(self.step.keys, self._types, columns)
 
 
 def _condition(predicates: Mapping[str, str], alias: str) -> str:

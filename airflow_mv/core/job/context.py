@@ -61,6 +61,109 @@ class Held:
     aggregates: Sequence[Any] = ()
 
 
+class SparkJava:
+    """Java objects of a classic session, by py4j: Iceberg's tables and scan tasks. Spark Connect has none.
+
+    Args:
+        spark: The run's session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark: Any = spark
+        self._jvm: Any = getattr(spark, "_jvm", None)
+        self._sets: list[tuple[Any, str]] = []
+
+    def find(self, name: str) -> Any:
+        """Return a Java class by its full name. An attribute for each part of the name would take py4j 5 ms, not 0.05.
+
+        Args:
+            name: Such as ``java.lang.Long``.
+        """
+        return getattr(self._jvm, name)
+
+    def long(self, number: int) -> Any:
+        """Return a Java ``Long``; py4j would make a small number an ``Integer``."""
+        return self.find("java.lang.Long").valueOf(str(number))
+
+    def array(self, kind: str, items: Sequence[Any]) -> Any:
+        """Return a Java array of a class of ``java.lang``."""
+        gateway: Any = self._spark.sparkContext._gateway
+        array = gateway.new_array(self.find(f"java.lang.{kind}"), len(items))
+        for number, item in enumerate(items):
+            array[number] = item
+        return array
+
+    def helper(self, name: str, table: Any, *arguments: Any) -> Any:
+        """Return an object of a Java class of this package, which is compiled with the classes of a Java table.
+
+        Args:
+            name: The class.
+            table: The table, its first argument.
+            arguments: The other arguments: Java objects, or ``None``.
+        """
+        loader = table.getClass().getClassLoader()
+        key = (int(self.find("java.lang.System").identityHashCode(loader)), name)
+        if key not in _compiled:
+            source = pkgutil.get_data("airflow_mv.core.job", f"{name}.java") or b""
+            compiler = self.find("org.codehaus.janino.SimpleCompiler")()
+            compiler.setParentClassLoader(loader)
+            compiler.cook(source.decode())
+            _compiled[key] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
+        return _compiled[key].newInstance(self.array("Object", [table, *arguments]))
+
+    def staging_catalog(self, name: str) -> Any:
+        """Return the run's staging catalog, by its name, as Iceberg's Java object."""
+        return self._spark._jsparkSession.sessionState().catalogManager().catalog(name).icebergCatalog()
+
+    def staged_identifier(self, name: str) -> Any:
+        """Return Iceberg's identifier of a table in the staging catalog."""
+        return self.find("org.apache.iceberg.catalog.TableIdentifier").parse(f"{STAGING_NAMESPACE}.{name}")
+
+    def table(self, name: str) -> Any:
+        """Load a Java table by its quoted Spark name."""
+        return self.find("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(self._spark._jsparkSession, name)
+
+    def stored(self, table: str, branch: str | None) -> Any:
+        """Load the storage table as a Java table.
+
+        Args:
+            table: Its quoted Spark name, perhaps with the branch of this run.
+            branch: That branch.
+        """
+        return self.table(table.removesuffix(f".{quote(f'branch_{branch}')}"))
+
+    def clustered_by(self, table: str, branch: str | None) -> frozenset[str]:
+        """Return the columns that the storage table is partitioned or sorted by, see :meth:`stored`."""
+        stored = self.stored(table, branch)
+        sources = {field.sourceId() for order in (stored.spec(), stored.sortOrder()) for field in order.fields()}
+        return frozenset(stored.schema().findColumnName(source) for source in sources)
+
+    def staged(self, table: Any, tasks: Any) -> DataFrame:
+        """Return the rows of scan tasks, read as ``rewrite_data_files`` reads them."""
+        name = str(uuid.uuid4())
+        self._sets.append((table, name))
+        self._table_cache().add(name, table)
+        self._task_sets().stageTasks(table, name, tasks)
+        rows: DataFrame = self._spark.read.format("iceberg").load(name)
+        return rows
+
+    def releases(self) -> Iterator[Callable[[], Any]]:
+        """Yield what releases the staged scan tasks."""
+        for table, name in self._sets:
+            yield partial(self._task_sets().removeTasks, table, name)
+            yield partial(self._table_cache().remove, name)
+        self._sets = []
+
+    def _task_sets(self) -> Any:
+        return self.find("org.apache.iceberg.spark.ScanTaskSetManager").get()
+
+    def _table_cache(self) -> Any:
+        # py4j confuses the static get() with the instance's get(String); reflection does not.
+        loader = self.find("java.lang.Thread").currentThread().getContextClassLoader()
+        cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
+        return cache.getMethod("get", self.array("Class", [])).invoke(None, self.array("Object", []))
+
+
 class JobContext:
     """One run's temporary views and staged scan tasks, and what its incremental steps found.
 
@@ -73,6 +176,7 @@ class JobContext:
         self.spark = spark
         self.staging = staging
         self.jvm: Any = getattr(spark, "_jvm", None)
+        self.java = SparkJava(spark)
         self.sql = ""
         #: The branch of the storage table that the run writes to, if it has one.
         self.branch: str | None = None
@@ -99,7 +203,6 @@ class JobContext:
         self.read_ahead: dict[str, Future[Any]] = {}
         self._analysed: dict[str, DataFrame] = {}
         self._views: set[str] = set()
-        self._staged: list[tuple[Any, str]] = []
         self._held: list[DataFrame] = []
 
     @cached_property
@@ -331,97 +434,6 @@ class JobContext:
         self._held.append(frame)
         return frame
 
-    # ------------------------------------------------------------------------------------------ Java
-
-    def java(self, name: str) -> Any:
-        """Return a Java class by its full name. An attribute for each part of the name would take py4j 5 ms, not 0.05.
-
-        Args:
-            name: Such as ``java.lang.Long``.
-        """
-        return getattr(self.jvm, name)
-
-    # ------------------------------------------------------------------------------------ scan tasks
-
-    def helper(self, name: str, table: Any, *arguments: Any) -> Any:
-        """Return an object of a Java class of this package, which is compiled with the classes of a Java table.
-
-        Args:
-            name: The class.
-            table: The table, its first argument.
-            arguments: The other arguments: Java objects, or ``None``.
-        """
-        loader = table.getClass().getClassLoader()
-        key = (int(self.java("java.lang.System").identityHashCode(loader)), name)
-        if key not in _compiled:
-            source = pkgutil.get_data("airflow_mv.core.job", f"{name}.java") or b""
-            compiler = self.java("org.codehaus.janino.SimpleCompiler")()
-            compiler.setParentClassLoader(loader)
-            compiler.cook(source.decode())
-            _compiled[key] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
-        return _compiled[key].newInstance(self.array("Object", [table, *arguments]))
-
-    def long(self, number: int) -> Any:
-        """Return a Java ``Long``; py4j would make a small number an ``Integer``."""
-        return self.java("java.lang.Long").valueOf(str(number))
-
-    def staging_catalog(self) -> Any:
-        """Return the run's staging catalog as Iceberg's Java object."""
-        return self.spark._jsparkSession.sessionState().catalogManager().catalog(self.staging).icebergCatalog()
-
-    def staged_identifier(self, name: str) -> Any:
-        """Return Iceberg's identifier of a table in the staging catalog."""
-        return self.java("org.apache.iceberg.catalog.TableIdentifier").parse(f"{STAGING_NAMESPACE}.{name}")
-
-    def table(self, name: str) -> Any:
-        """Load a Java table by its quoted Spark name."""
-        return self.java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(self.spark._jsparkSession, name)
-
-    def stored(self, table: str) -> Any:
-        """Load the storage table as a Java table.
-
-        Args:
-            table: Its quoted Spark name, perhaps with the branch of this run.
-        """
-        return self.table(table.removesuffix(f".{quote(f'branch_{self.branch}')}"))
-
-    def clustered_by(self, table: str) -> frozenset[str] | None:
-        """Return the columns that the storage table is partitioned or sorted by; ``None`` over Spark Connect.
-
-        Args:
-            table: As for :meth:`stored`.
-        """
-        if self.jvm is None:
-            return None
-        stored = self.stored(table)
-        sources = {field.sourceId() for order in (stored.spec(), stored.sortOrder()) for field in order.fields()}
-        return frozenset(stored.schema().findColumnName(source) for source in sources)
-
-    def staged(self, table: Any, tasks: Any) -> DataFrame:
-        """Return the rows of scan tasks, read as ``rewrite_data_files`` reads them."""
-        name = str(uuid.uuid4())
-        self._staged.append((table, name))
-        self._table_cache().add(name, table)
-        self._task_sets().stageTasks(table, name, tasks)
-        return self.spark.read.format("iceberg").load(name)
-
-    def _task_sets(self) -> Any:
-        return self.java("org.apache.iceberg.spark.ScanTaskSetManager").get()
-
-    def _table_cache(self) -> Any:
-        # py4j confuses the static get() with the instance's get(String); reflection does not.
-        loader = self.java("java.lang.Thread").currentThread().getContextClassLoader()
-        cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
-        return cache.getMethod("get", self.array("Class", [])).invoke(None, self.array("Object", []))
-
-    def array(self, kind: str, items: Sequence[Any]) -> Any:
-        """Return a Java array of a class of ``java.lang``."""
-        gateway: Any = self.spark.sparkContext._gateway
-        array = gateway.new_array(self.java(f"java.lang.{kind}"), len(items))
-        for number, item in enumerate(items):
-            array[number] = item
-        return array
-
     # --------------------------------------------------------------------------------------- the end
 
     def found(self, error: BaseException | None) -> dict[str, Any]:
@@ -444,7 +456,7 @@ class JobContext:
         for forget in self._leftovers():
             with suppress(Exception):  # nothing is left of a dead session
                 forget()
-        self._views, self._staged, self._held = set(), [], []
+        self._views, self._held = set(), []
 
     def _leftovers(self) -> Iterator[Callable[[], Any]]:
         drop: Callable[[str], Any] = self.spark.catalog.dropTempView
@@ -453,9 +465,7 @@ class JobContext:
             drop = self.spark._jsparkSession.sessionState().catalog().dropTempView
         for view in self._views:
             yield partial(drop, view[1:-1].replace("``", "`"))
-        for table, name in self._staged:
-            yield partial(self._task_sets().removeTasks, table, name)
-            yield partial(self._table_cache().remove, name)
+        yield from self.java.releases()
 
 
 def as_frame(spark: SparkSession, sql: str) -> DataFrame:
@@ -581,7 +591,7 @@ def unlike(names: Sequence[str]) -> str:
 
 def list_of(context: JobContext, items: Iterable[Any]) -> Any:
     """Return a Java list."""
-    found = context.java("java.util.ArrayList")()
+    found = context.java.find("java.util.ArrayList")()
     for item in items:
         found.add(item)
     return found

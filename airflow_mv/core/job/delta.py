@@ -104,13 +104,13 @@ def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
     if context.jvm is None:
         return  # Only the server has the analysed plan. The planner's list of functions is used instead.
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = context.java("org.apache.spark.sql.catalyst.trees.TreePattern")
+    patterns = context.java.find("org.apache.spark.sql.catalyst.trees.TreePattern")
     if any(plan.containsPattern(getattr(patterns, name)()) for name in _OWN_FUNCTIONS):
         message = "the query calls a user-defined function, which may have been replaced by another definition"
         raise IncrementalRefusedError("user-function", message)
     current = plan.containsPattern(patterns.CURRENT_LIKE())
     # 'now' and 'today' are strings until they are cast.
-    special = context.java("org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues")
+    special = context.java.find("org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues")
     current = current or not special.apply(plan).fastEquals(plan)
     if current or not plan.deterministic():
         raise IncrementalRefusedError(
@@ -258,7 +258,7 @@ def _known(context: JobContext, step: DeltaStep, wanted: Iterable[int]) -> set[i
     if (path := delta_path(step.table)) is not None:
         return {version for version in wanted if _has_version(context, path, version)}
     if context.jvm is not None:
-        java = context.table(step.table)
+        java = context.java.table(step.table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
     return set(history(context, step.table, log=_reads_log(step)).snapshots)
 
@@ -539,11 +539,11 @@ def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, fact
 
 
 def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
-    table = context.table(step.table)
+    table = context.java.table(step.table)
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
             raise _expired(step, snapshot)
-    diff = context.helper("SnapshotDiff", table, context.long(start), context.long(end))
+    diff = context.java.helper("SnapshotDiff", table, context.java.long(start), context.java.long(end))
     context.totals[step.view] = int(diff.total())
     if (problem := diff.problem(list_of(context, step.columns), list_of(context, step.partial))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
@@ -561,7 +561,7 @@ class _Tasks:
     def __init__(self, context: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
         self.context, self.step, self.diff = context, step, diff
         self.removed, self.added, self.before, self.after = diff.removed(), diff.added(), diff.before(), diff.after()
-        self.version = int(self.context.java("org.apache.iceberg.TableUtil").formatVersion(table))
+        self.version = int(self.context.java.find("org.apache.iceberg.TableUtil").formatVersion(table))
         self.rewritten = RewrittenFiles(context, step, diff, table, self.version)
         self.read_by: list[str] = []
 
@@ -622,14 +622,14 @@ class _Tasks:
         newly = newly_deleted(self.context, self.diff) if self.diff.deleting(self.before).size() else None
         if newly is not None and not set(PLACE) & set(self.step.columns):
             # Both snapshots have the older deletes, so the files are read once.
-            deleted = self.context.staged(table, self.after).where(F.col(DELETED))
+            deleted = self.context.java.staged(table, self.after).where(F.col(DELETED))
             placed = deleted.select(*(F.col(quote(name)) for name in self.step.columns), *map(F.col, newly.columns))
             yield _signed(placed.join(F.broadcast(newly), on=newly.columns, how="left_semi"), self.step, -1)
             return
         for tasks, sign in ((self.after, -1), (self.before, 1)):
             deleting = self.diff.deleting(tasks)
             if deleting.size():
-                frame = self.context.staged(table, deleting).where(F.col(DELETED))
+                frame = self.context.java.staged(table, deleting).where(F.col(DELETED))
                 yield _signed(frame, self.step, sign)
 
     def _files(self) -> Iterator[DataFrame]:
@@ -639,4 +639,4 @@ class _Tasks:
         table = self.diff.reading(self.version)
         for tasks, sign in ((self.removed, -1), (self.added, 1)):
             if tasks.size():
-                yield _signed(self.context.staged(table, tasks), self.step, sign)
+                yield _signed(self.context.java.staged(table, tasks), self.step, sign)

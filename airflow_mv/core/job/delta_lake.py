@@ -98,11 +98,11 @@ def deletion_vectors_read(context: JobContext, reads: Collection[TableRead]) -> 
 
 
 def _rule(context: JobContext) -> Any:
-    compiler = context.java("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(context.java("java.lang.Thread").currentThread().getContextClassLoader())
+    compiler = context.java.find("org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(context.java.find("java.lang.Thread").currentThread().getContextClassLoader())
     compiler.cook((pkgutil.get_data("airflow_mv.core.job", "DeltaWrites.java") or b"").decode())
     constructor = compiler.getClassLoader().loadClass("DeltaWrites").getConstructors()[0]
-    return constructor.newInstance(context.array("Object", [context.spark._jsparkSession]))
+    return constructor.newInstance(context.java.array("Object", [context.spark._jsparkSession]))
 
 
 def table_of(leaf: Any, reads: Collection[TableRead]) -> tuple[str, str] | None:
@@ -225,9 +225,9 @@ class Files:
 
     def frame(self) -> DataFrame:
         """Return their rows, with the columns of the snapshot."""
-        converters = self._work.java("scala.jdk.javaapi.CollectionConverters")
+        converters = self._work.java.find("scala.jdk.javaapi.CollectionConverters")
         actions = converters.asScala(self._actions).toSeq()
-        none = self._work.java("scala.Option").empty()
+        none = self._work.java.find("scala.Option").empty()
         java = self._snapshot.deltaLog().createDataFrame(self._snapshot, actions, False, none)  # noqa: FBT003
         return DataFrame(java, self._work.spark)
 

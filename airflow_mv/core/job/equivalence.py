@@ -66,7 +66,7 @@ def _plans(context: JobContext, step: DeterminismStep) -> tuple[str, str] | None
     Returns:
         The texts of the analysed plans; ``None`` if the plans are equal.
     """
-    rules = [context.java(f"org.apache.spark.sql.catalyst.{name}") for name in _RULES]
+    rules = [context.java.find(f"org.apache.spark.sql.catalyst.{name}") for name in _RULES]
     with context.settings(_RUNTIME_FILTERS):
         frames: list[Any] = [context.query(sql) for sql in (step.query, step.again)]
         one, other = (frame._jdf.queryExecution() for frame in frames)

@@ -173,7 +173,7 @@ class _Parts:
 
     def deleted(self, table: Any, tasks: Any) -> str:
         """The rows of files with other deletes than before."""
-        rows = self.context.staged(table, tasks).select(*map(quote, self.step.columns), DELETED, *PLACE)
+        rows = self.context.java.staged(table, tasks).select(*map(quote, self.step.columns), DELETED, *PLACE)
         return self._query(rows, (f"IF({DELETED}, -1, 0)", *PLACE), f"{DELETED} AND {self.where}")
 
     def counted(self, rows: CountedRows) -> str:
@@ -189,7 +189,7 @@ class _Parts:
             tasks: Its scan tasks.
             copies: 1 if the old snapshot does not have the files, else 0.
         """
-        rows = self.context.staged(table, tasks).select(*map(quote, self.step.columns))
+        rows = self.context.java.staged(table, tasks).select(*map(quote, self.step.columns))
         return self._query(rows, (str(copies), "NULL", "NULL"), self.where if copies else "false")
 
     def _query(self, rows: DataFrame, more: Sequence[str], changed: str) -> str:
@@ -202,7 +202,7 @@ class _Parts:
 
 def _same(context: JobContext, step: DeltaStep, diff: Any) -> Any:
     """Return the tasks of unchanged files that may have matching rows, by the files' statistics."""
-    bounds = context.java("java.util.ArrayList")()
+    bounds = context.java.find("java.util.ArrayList")()
     for column, view, other in step.near:
         changed = context.spark.table(view)
         if not isinstance(changed.schema[other].dataType, IntegerType | LongType):
@@ -210,8 +210,8 @@ def _same(context: JobContext, step: DeltaStep, diff: Any) -> Any:
         # They are few, and the driver holds them: an aggregation would be a job.
         values = {row[0] for row in context.query(f"SELECT {quote(other)} FROM {view}").collect()} - {None}
         if values:
-            bound = context.java("java.util.ArrayList")()
-            for item in (column, context.long(min(values)), context.long(max(values))):
+            bound = context.java.find("java.util.ArrayList")()
+            for item in (column, context.java.long(min(values)), context.java.long(max(values))):
                 bound.add(item)
             bounds.add(bound)
     return diff.sameWithin(bounds)

@@ -46,7 +46,7 @@ class Located:
     def delete(self, context: JobContext) -> None:
         """Delete the rows from the storage table, in one commit."""
         if self.places.size():
-            summary = context.java("java.util.HashMap")()
+            summary = context.java.find("java.util.HashMap")()
             for key, value in settings_below(context.spark, SNAPSHOT_PROPERTY).items():
                 summary.put(key, value)
             self.deletes.commit(self.places, summary, _MERGED)
@@ -66,9 +66,11 @@ def position_deletes(context: JobContext, table: str, columns: Sequence[str], ke
     """
     if context.jvm is None or context.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
         return None
-    stored = context.stored(table)
+    stored = context.java.stored(table, context.branch)
     return (
-        context.helper("PositionDeletes", stored, context.branch, list_of(context, keys)) if _allows(stored) else None
+        context.java.helper("PositionDeletes", stored, context.branch, list_of(context, keys))
+        if _allows(stored)
+        else None
     )
 
 

@@ -75,7 +75,7 @@ class RewrittenFiles:
         if self._failed or not have_ids:
             return None
         reading = self._diff.reading(self._version)
-        old, new = (self._context.staged(reading, side) for side in sides)
+        old, new = (self._context.java.staged(reading, side) for side in sides)
         own = any(reading.schema().caseInsensitiveFindField(name) is not None for name in (_ROW_ID, _ROW_VERSION))
         types = [kind for name, frame in wanted for kind in (new.schema[name].dataType, frame.schema[0].dataType)]
         if own or not all(isinstance(kind, _WHOLE_NUMBERS) for kind in types):
@@ -87,9 +87,9 @@ class RewrittenFiles:
     def _scanned(self, old: DataFrame, new: DataFrame, wanted: Sequence[tuple[str, DataFrame]]) -> CountedRows | None:
         context, step = self._context, self._step
         source = (pkgutil.get_data("airflow_mv.core.job", "RowLineageScan.java") or b"").decode()
-        snapshots = (context.long(number) for number in (step.start or 0, step.end or 0))
+        snapshots = (context.java.long(number) for number in (step.start or 0, step.end or 0))
         try:
-            scan = context.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
+            scan = context.java.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
         except Exception:  # noqa: BLE001 (py4j's error: it does not compile with a Spark that lacks these classes)
             return None
         if not scan.startIsAncestor():

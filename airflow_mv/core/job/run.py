@@ -284,7 +284,7 @@ def _tables(context: JobContext, script: Script, access: Mapping[str, str] | Non
     A staging catalog with vended credentials is not used again, because they end: ``access`` is ``None``.
     """
     if context.jvm is not None:
-        context.java("java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
+        context.java.find("java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
     # A storage table in the catalog must not be dropped.
     staged = [STORAGE] if script.is_staged else []
     staged += [f"base_{number}" for number in range(script.nested)]
@@ -306,7 +306,7 @@ def _remove(context: JobContext, table: str) -> None:
     if context.jvm is None:
         _unregister(context.spark, context.staging, table)
     else:
-        context.staging_catalog().dropTable(context.staged_identifier(table), purge)
+        context.java.staging_catalog(context.staging).dropTable(context.java.staged_identifier(table), purge)
 
 
 def _unregister(spark: SparkSession, catalog: str, table: str) -> None:

@@ -182,7 +182,7 @@ def _run_sql(context: JobContext, step: SqlStep) -> None:
     if step.registers and context.jvm is not None:
         name, location = step.registers
         context.sql = step.sql
-        context.staging_catalog().registerTable(context.staged_identifier(name), location)
+        context.java.staging_catalog(context.staging).registerTable(context.java.staged_identifier(name), location)
         return
     if step.query:
         check_reads(context, step.query)
@@ -281,7 +281,7 @@ def written(context: JobContext, script: Script) -> dict[str, Any]:
     if context.jvm is None:
         location, head, summaries = _by_history(context, script)
     else:
-        location, head, summaries = _by_metadata(context.table(script.table), script)
+        location, head, summaries = _by_metadata(context.java.table(script.table), script)
     # A rewrite is known by its operation: the procedure adds nothing to the summary.
     if (
         context.written_by not in ("none", "rewrite")

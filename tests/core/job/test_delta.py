@@ -496,7 +496,7 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
     )
     assert (failed.mode, failed.metadata_location) == ("none", None)
     work = JobContext(spark, "none")
-    assert work._table_cache().size() == 0
+    assert work.java._table_cache().size() == 0
     assert [row.tableName for row in spark.sql("SHOW TABLES").collect() if STAGING in row.tableName] == []
 
 
