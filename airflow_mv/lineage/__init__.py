@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LineageOfRefresh:
-    """The lineage of an operator that refreshes a view. It never fails a task.
+class RefreshLineage:
+    """The lineage of a task that refreshes a view. It never fails the task.
 
     The facts are read while the task runs, because OpenLineage's provider collects them in a separate process that must
     not use the task's connections. They are read only if events are sent.
     """
 
-    _lineage: Facts | None = None
+    def __init__(self) -> None:
+        self._facts: Facts | None = None
 
     def note_plan(self, catalog: MaterializedViewCatalog, plan: RefreshPlan) -> None:
         """Store what a plan reads and writes."""
@@ -31,32 +32,31 @@ class LineageOfRefresh:
         from airflow_mv.lineage.facts import gather
 
         try:
-            self._lineage = gather(catalog, plan)
+            self._facts = gather(catalog, plan)
         except Exception as error:  # noqa: BLE001 (a failure of lineage must not fail the refresh)
-            self._lineage = None
+            self._facts = None
             log.warning("No lineage of %s: %s: %s", plan.view, type(error).__name__, error)
 
     def note_result(self, result: RefreshResult) -> None:
         """Store the result of the refresh."""
-        if self._lineage is not None:
-            self._lineage = replace(self._lineage, result=result)
+        if self._facts is not None:
+            self._facts = replace(self._facts, result=result)
 
-    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """Return inputs, output and facets, or ``None``. The OpenLineage provider calls this after a success."""
-        if self._lineage is None:
+    def of_success(self) -> Any:
+        """Return inputs, output and facets for the OpenLineage provider, or ``None``."""
+        result = None if self._facts is None else self._facts.result
+        return self._events(published=result is not None and result.published)
+
+    def of_failure(self) -> Any:
+        """Return the planned inputs and output for the OpenLineage provider, or ``None``."""
+        return self._events(published=True)
+
+    def _events(self, *, published: bool) -> Any:
+        if self._facts is None:
             return None
         from airflow_mv.lineage.facets import operator_lineage
 
-        result = self._lineage.result
-        return operator_lineage(self._lineage, published=result is not None and result.published)
-
-    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
-        """Return the planned inputs and output. The provider calls this when the task failed."""
-        if self._lineage is None:
-            return None
-        from airflow_mv.lineage.facets import operator_lineage
-
-        return operator_lineage(self._lineage, published=True)
+        return operator_lineage(self._facts, published=published)
 
 
 def _listening() -> bool:

@@ -13,7 +13,7 @@ from airflow.sdk import Context
 from airflow_mv.assets import VIEWS_ALIAS
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
-from airflow_mv.lineage import LineageOfRefresh
+from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import show_link
 from airflow_mv.operators.cluster import WaitingRefresh
 from airflow_mv.operators.options import RefreshingOperator
@@ -36,7 +36,7 @@ INTERVALS_AT_ONCE = 4
 _BY_SCOPE: Any = object()
 
 
-class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, MaterializedViewSparkOperator):
+class RefreshMaterializedViewOperator(RefreshingOperator, MaterializedViewSparkOperator):
     """Make a materialized view fresh.
 
     What is done depends on the recorded refresh and the base tables' snapshots, so the task may run any number of
@@ -95,6 +95,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         if by_scope and self.scope == "interval":
             self.max_active_tis_per_dag = INTERVALS_AT_ONCE
         self.planned: str | None = None
+        self._lineage = RefreshLineage()
         named = {getattr(outlet, "uri", None) for outlet in self.outlets}
         # Airflow cannot resolve the name of an asset that is an outlet of only a mapped task instance.
         if VIEWS_ALIAS not in self.outlets:
@@ -141,7 +142,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 log_plan(self.log, plan)
                 self.planned = plan_text(plan)
                 memory.keep(plan)
-                self.note_plan(catalog, plan)
+                self._lineage.note_plan(catalog, plan)
 
             with self.stager(catalog, context) as stager:
                 if self.with_inputs and self._resumed_plan is None:
@@ -158,7 +159,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 )
                 maintain_after_refresh(catalog, view, published=result.published, stager=stager, report=self.log.info)
             result = memory.settle(catalog, result)
-        self.note_result(result)
+        self._lineage.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()
@@ -218,6 +219,14 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             self._waiting = WaitingRefresh.from_dict(waiting)
             self._resumed_plan, self._until = self._waiting.plan, self._waiting.until
         return self.execute(context)
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """Return the lineage. The OpenLineage provider calls this after a success."""
+        return self._lineage.of_success()
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
+        """Return the planned lineage. The OpenLineage provider calls this after a failure."""
+        return self._lineage.of_failure()
 
 
 class _EarlierTry:

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.lineage import LineageOfRefresh
+from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.submission_files import job_arguments, ship, write_script
@@ -143,7 +143,7 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
         return " ".join(f"--conf {key}={value}" for key, value in sorted(plain.items()))
 
 
-class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
+class CommitRefreshOperator(RetriedOperator):
     """Publish the rows that a planned refresh's Spark job staged. Running it again does not publish them twice.
 
     Returns (XCom) the document of ``airflow-mv refresh``. Name the view's asset
@@ -179,6 +179,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
         self.wait_for_outcome = wait_for_outcome
         self.view: str | None = None
         self._waited = False
+        self._lineage = RefreshLineage()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish the staged rows.
@@ -201,7 +202,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
             hook = MaterializedViewHook(self.iceberg_conn_id)
             catalog = hook.catalog_for(str(plan.view))
             self._wait_if_missing(catalog, plan)
-            self.note_plan(catalog, plan)
+            self._lineage.note_plan(catalog, plan)
             try:
                 outcome = stage(catalog, plan, _left_behind(catalog))
             except JobError as error:
@@ -214,7 +215,7 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
         maintain_after_refresh(catalog, plan.view, published=result.published, stager=None, report=self.log.info)
         result = replace(result, seconds=time.monotonic() - started)
         add_to_registry(catalog, plan, outcome, result, requester=requester(context))
-        self.note_result(result)
+        self._lineage.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()
@@ -230,6 +231,14 @@ class CommitRefreshOperator(LineageOfRefresh, RetriedOperator):
             payload_or_error(event)
         self._waited = True
         return self.execute(context)
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """Return the lineage. The OpenLineage provider calls this after a success."""
+        return self._lineage.of_success()
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
+        """Return the planned lineage. The OpenLineage provider calls this after a failure."""
+        return self._lineage.of_failure()
 
     def _wait_if_missing(self, catalog: MaterializedViewCatalog, plan: RefreshPlan) -> None:
         """Wait in the triggerer if the job has not left its outcome yet."""
