@@ -4,29 +4,58 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from airflow_mv.core.catalog import (
     STORED_LAYOUTS,
     Layout,
+    LoadedStorage,
     LoadedView,
     MaterializedViewCatalog,
     stored_layout,
     stored_table,
 )
+from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.files import discard
-from airflow_mv.core.catalog.sql import RowSwap
-from airflow_mv.core.publish.layout import Converted, Entries, Unconverted
-from airflow_mv.core.publish.layouts import LAYOUTS, layout_of_view
+from airflow_mv.core.catalog.locations import lies_in
+from airflow_mv.core.catalog.sql import TABLE, VIEW, Entry, RowSwap
+from airflow_mv.core.catalog.tables import definition_properties
+from airflow_mv.core.publish.pointed import write_next
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.core.publish.refresh import Current, load_current
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import (
+    DEFINITION_ID_PROPERTY,
+    DEFINITION_PROPERTY,
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    definition_tag,
+    is_layout_ref,
+    property_text,
+    storage_table_field,
+)
+from airflow_mv.core.spec.snapshots import with_head
 from airflow_mv.core.spec.storage_settings import FORMAT_VERSION, STORAGE_PREFIX, storage_properties
+from airflow_mv.core.spec.view import ViewMetadata, stored_elsewhere, with_view_properties
 from airflow_mv.core.sql.types import unknown_type
-from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError, UnsupportedError
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    InvalidMetadataError,
+    UnsupportedError,
+)
 
 log = logging.getLogger(__name__)
+
+#: Properties of a storage table that belong to a layout.
+_OF_LAYOUTS = (STORAGE_OF_PROPERTY, DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +114,160 @@ def convert(
     return Conversion(identifier, layout, before)
 
 
+#: The rows of a view and its storage table in a SQL catalog.
+Entries = dict[Identifier, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A view that gets another layout.
+
+    Args:
+        view: The view in its present layout.
+        storage: Its storage table, which has rows.
+        document: The storage table's metadata without what belongs to the present layout.
+        now_ms: The current time.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    document: dict[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Converted:
+    """A view in another layout, as it was written.
+
+    Args:
+        entries: Its rows in the catalog.
+        files: The metadata files that were written for it.
+    """
+
+    entries: Entries
+    files: tuple[str, ...]
+
+
+def entries(view: LoadedView, storage: LoadedStorage) -> Entries:
+    """Return the rows of a view and its storage table. A view that is a table has the table's row only."""
+    tables: Entries = {name: (TABLE, location) for name, location in storage.pointers.items()}
+    return {view.identifier: (VIEW, view.metadata_location), **tables}
+
+
+def _released(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a storage table's metadata without the properties, tags and branches of any layout."""
+    properties = {key: value for key, value in document.get("properties", {}).items() if key not in _OF_LAYOUTS}
+    refs = {name: ref for name, ref in document.get("refs", {}).items() if not is_layout_ref(name)}
+    return {**document, "properties": properties, **({"refs": refs} if "refs" in document else {})}
+
+
+def _to_pointed(catalog: MaterializedViewCatalog, source: _Source) -> _Converted:
+    """Write both metadata files. The current snapshot becomes the one with the rows."""
+    view, rows = source.view, source.storage.rows_snapshot
+    if rows is not None and rows != source.storage.table.head:
+        source = replace(source, document=with_head(source.document, rows, now_ms=source.now_ms))
+    table = _write_table(catalog, source)
+    return _with_view(catalog, source, table, {PROPERTY: property_text(view.materialized.repointed(table))})
+
+
+def _to_registered(catalog: MaterializedViewCatalog, source: _Source) -> _Converted:
+    """Write both metadata files. The table gets the name of a new storage table."""
+    view, storage = source.view, source.storage
+    name = STORED_LAYOUTS["registered"].storage_name(view.identifier, None)
+    if name is None or storage.state is None:
+        raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows, or gets no name")
+    updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
+    table = _write_table(catalog, source, updates=updates, tags=[storage.state.tag])
+    properties = {
+        PROPERTY: property_text(view.materialized.repointed(table)),
+        STORAGE_TABLE_PROPERTY: name.within_catalog,
+        STORAGE_TABLE_UUID_PROPERTY: storage.table.table_uuid or "",
+    }
+    return _with_view(catalog, source, table, properties, name)
+
+
+def _to_table(catalog: MaterializedViewCatalog, source: _Source) -> _Converted:
+    """Write the table's metadata file, with the definition. The table gets the view's name."""
+    view, storage = source.view, source.storage
+    if storage.state is None:
+        raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows")
+    own = uuid.uuid4().hex
+    updates = {
+        STORAGE_OF_PROPERTY: view.identifier.within_catalog,
+        **definition_properties(view.identifier, storage.table, stored_elsewhere(view.metadata, None), own),
+    }
+    table = _write_table(catalog, source, updates=updates, tags=[storage.state.tag, definition_tag(own)])
+    return _Converted({view.identifier: (TABLE, table)}, (table,))
+
+
+#: How a view of another layout is written, by layout. The files have no effect until the catalog's rows name them.
+WRITERS: dict[Layout, Callable[[MaterializedViewCatalog, _Source], _Converted]] = {
+    "pointed": _to_pointed,
+    "registered": _to_registered,
+    "table": _to_table,
+}
+
+
+def _write_table(
+    catalog: MaterializedViewCatalog,
+    source: _Source,
+    *,
+    updates: Mapping[str, str] = MappingProxyType({}),
+    tags: Collection[str] = (),
+) -> str:
+    """Write a storage table's next metadata file, and return its location.
+
+    Args:
+        catalog: Where the view is.
+        source: The view.
+        updates: Properties to set.
+        tags: Tags to set on the rows.
+    """
+    storage = source.storage
+    return write_next(
+        catalog,
+        storage.table.location,
+        source.document,
+        previous_location=storage.location,
+        updates=dict(updates),
+        tags=dict.fromkeys(tags, storage.rows_snapshot) if storage.rows_snapshot is not None else {},
+        now_ms=source.now_ms,
+    )
+
+
+def _with_view(
+    catalog: MaterializedViewCatalog,
+    source: _Source,
+    table: str,
+    properties: dict[str, str],
+    name: Identifier | None = None,
+) -> _Converted:
+    """Write a view's metadata file.
+
+    The view keeps its folder. If the storage table has used it for itself, the view gets a new one: another program may
+    delete unknown files from a table's folder.
+
+    Args:
+        catalog: Where the view is.
+        source: The view.
+        table: The storage table's new metadata file.
+        properties: By which the view names the storage table.
+        name: The storage table's name in the catalog, if it gets one.
+    """
+    view = source.view
+    document, own = view.metadata.document(), view.metadata.location
+    if lies_in(own, (source.storage.table.location,)):
+        document["location"] = catalog.folders.new(view.identifier)
+    dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+    document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
+    bare = ViewMetadata.read(document, source=f"view {view.identifier} in another layout")
+    metadata = with_view_properties(stored_elsewhere(bare, None), properties)
+    metadata = stored_elsewhere(metadata, storage_table_field(metadata.properties, view.identifier))
+    written = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
+    tables: Entries = {name: (TABLE, table)} if name is not None else {}
+    return _Converted({view.identifier: (VIEW, written), **tables}, (table, written))
+
+
 class _ConvertView(Change[Current]):
     """The conversion of a view. It has landed if the view has the layout.
 
@@ -102,7 +285,7 @@ class _ConvertView(Change[Current]):
         self._catalog, self._view, self._uuid = catalog, view.identifier, view.metadata.view_uuid
         self._layout = layout
         self._base: Entries | None = None
-        self._converted: Converted | None = None
+        self._converted: _Converted | None = None
         self._taken: AlreadyExistsError | None = None
 
     def load(self) -> Current:
@@ -152,7 +335,7 @@ class _ConvertView(Change[Current]):
 
     def send(self, state: Current) -> bool:
         """Write the new metadata files, once for each base, and swap the catalog's rows in one transaction."""
-        base = layout_of_view(state.view).entries(state.view, state.storage)
+        base = entries(state.view, state.storage)
         if self._converted is None or self._base != base:
             # The old base has moved: a swap from it can never be applied any more, so its files can be deleted.
             self._discard()
@@ -165,15 +348,14 @@ class _ConvertView(Change[Current]):
             self._taken = error  # perhaps by an earlier copy: the next loaded state shows it
             return False
 
-    def _written(self, state: Current) -> Converted:
-        document = stored_table(self._catalog, state.view, state.storage)
-        plain = layout_of_view(state.view).released(state.storage, document)
-        source = Unconverted(state.view, state.storage, plain, self.effects.now_ms())
-        return LAYOUTS[self._layout].converted(self._catalog, source)
+    def _written(self, state: Current) -> _Converted:
+        document = _released(stored_table(self._catalog, state.view, state.storage))
+        source = _Source(state.view, state.storage, document, self.effects.now_ms())
+        return WRITERS[self._layout](self._catalog, source)
 
     def may_land(self, state: Current) -> bool:
         """Whether the catalog's rows are as they were when the conversion was sent."""
-        return layout_of_view(state.view).entries(state.view, state.storage) == self._base
+        return entries(state.view, state.storage) == self._base
 
     def clean_up(self) -> None:
         """Delete the written files. After a lost answer they stay: the taken name may become free, and a copy land."""

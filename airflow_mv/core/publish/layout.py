@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from airflow_mv.core.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.locations import lies_in
-from airflow_mv.core.catalog.sql import Entry
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import Attempt, PlannedRefresh, Staged
 from airflow_mv.core.publish.removal import drop_entry
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
-from airflow_mv.core.spec.view import ViewMetadata, stored_elsewhere
 from airflow_mv.errors import InvalidMetadataError
 
 
@@ -32,41 +27,6 @@ class ChangedMetadata:
 
     document: dict[str, Any]
     properties: dict[str, str] = field(default_factory=dict)
-
-
-#: The rows of a view and its storage table in a SQL catalog.
-Entries = dict[Identifier, Entry]
-
-
-@dataclass(frozen=True, slots=True)
-class Unconverted:
-    """A view that gets another layout.
-
-    Args:
-        view: The view in its present layout.
-        storage: Its storage table, which has rows.
-        document: The storage table's metadata without what belongs to the present layout, from
-            :meth:`StorageLayout.released`.
-        now_ms: The current time.
-    """
-
-    view: LoadedView
-    storage: LoadedStorage
-    document: dict[str, Any]
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """A view in another layout, as it was written.
-
-    Args:
-        entries: Its rows in the catalog.
-        files: The metadata files that were written for it.
-    """
-
-    entries: Entries
-    files: tuple[str, ...]
 
 
 class StorageEdit(Protocol):
@@ -149,28 +109,6 @@ class StorageLayout(ABC):
         self.drop_view(catalog, view, effects)
 
     @abstractmethod
-    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
-        """Return the rows of a view and its storage table in a SQL catalog."""
-
-    @abstractmethod
-    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
-        """Return a storage table's metadata without the properties, tags and branches of this layout.
-
-        Args:
-            storage: The storage table.
-            document: Its decoded metadata file; not changed.
-        """
-
-    @abstractmethod
-    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
-        """Write a view of another layout in this layout. The files have no effect until the rows name them.
-
-        Args:
-            catalog: A SQL catalog.
-            source: The view.
-        """
-
-    @abstractmethod
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Remove a view's storage table from the catalog.
 
@@ -182,40 +120,6 @@ class StorageLayout(ABC):
         Returns:
             What is left in the catalog, and why; ``None`` if nothing is.
         """
-
-
-def without(
-    document: dict[str, Any], properties: Collection[str], refs: Callable[[str], bool] = lambda _: False
-) -> dict[str, Any]:
-    """Return a table's metadata without some properties, branches and tags.
-
-    Args:
-        document: A decoded metadata file; not changed.
-        properties: Names of properties.
-        refs: Whether a branch or tag is left out.
-    """
-    kept = {key: value for key, value in document.get("properties", {}).items() if key not in properties}
-    names = {name: ref for name, ref in document.get("refs", {}).items() if not refs(name)}
-    return {**document, "properties": kept, **({"refs": names} if "refs" in document else {})}
-
-
-def moved_view(catalog: MaterializedViewCatalog, source: Unconverted) -> ViewMetadata:
-    """Return a view's metadata for a metadata file of its own, without the name of a storage table.
-
-    The view keeps its folder. If the storage table has used it for itself, the view gets a new one: another program may
-    delete unknown files from a table's folder.
-
-    Args:
-        catalog: Where the view is.
-        source: The view.
-    """
-    view = source.view
-    document, own = view.metadata.document(), view.metadata.location
-    if lies_in(own, (source.storage.table.location,)):
-        document["location"] = catalog.folders.new(view.identifier)
-    dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
-    document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
-    return stored_elsewhere(ViewMetadata.read(document, source=f"view {view.identifier} in another layout"), None)
 
 
 def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:

@@ -11,25 +11,18 @@ import logging
 import socket
 import uuid
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.locations import check_confined, check_location, join, lies_in
-from airflow_mv.core.catalog.sql import VIEW
 from airflow_mv.core.publish.layout import (
-    Converted,
     EditAttempt,
-    Entries,
     StorageEdit,
     StorageLayout,
-    Unconverted,
     good_outcome,
-    moved_view,
 )
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import (
@@ -53,7 +46,6 @@ from airflow_mv.core.spec.materialized_view import (
     property_text,
     refresh_tag,
 )
-from airflow_mv.core.spec.snapshots import with_head
 from airflow_mv.core.spec.stored import decode, encode
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, with_properties
 from airflow_mv.core.spec.view import with_view_properties
@@ -200,33 +192,6 @@ def write_next(
     _warn_of_times(folder, ahead_ms=latest_ms(written) - store_ms if ahead else None)
     discard(catalog.files, location)
     return _write(catalog, folder, corrected(written, store_ms), number)
-
-
-def write_converted(
-    catalog: MaterializedViewCatalog,
-    source: Unconverted,
-    *,
-    updates: Mapping[str, str] = MappingProxyType({}),
-    tags: Collection[str] = (),
-) -> str:
-    """Write a storage table's next metadata file for another layout, and return its location.
-
-    Args:
-        catalog: Where the view is.
-        source: The view.
-        updates: Properties to set.
-        tags: Tags to set on the rows.
-    """
-    storage = source.storage
-    return write_next(
-        catalog,
-        storage.table.location,
-        source.document,
-        previous_location=storage.location,
-        updates=dict(updates),
-        tags=dict.fromkeys(tags, storage.rows_snapshot) if storage.rows_snapshot is not None else {},
-        now_ms=source.now_ms,
-    )
 
 
 def _warn_of_times(folder: str, ahead_ms: int | None) -> None:
@@ -407,25 +372,6 @@ class PointedPublication(StorageLayout):
     def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
         """Return the same."""
         return PointedEdit(catalog, change, effects)
-
-    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
-        """Return the view's row."""
-        return {view.identifier: (VIEW, view.metadata_location)}
-
-    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
-        """Return the metadata as it is."""
-        return document
-
-    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
-        """Write both metadata files. The current snapshot becomes the one with the rows."""
-        view, rows = source.view, source.storage.rows_snapshot
-        if rows is not None and rows != source.storage.table.head:
-            source = replace(source, document=with_head(source.document, rows, now_ms=source.now_ms))
-        table = write_converted(catalog, source)
-        settings = view.materialized.repointed(table)
-        metadata = with_view_properties(moved_view(catalog, source), {PROPERTY: property_text(settings)})
-        own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
-        return Converted({view.identifier: (VIEW, own)}, (table, own))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Do nothing: it is in no catalog."""

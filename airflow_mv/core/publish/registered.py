@@ -14,23 +14,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.catalog import next_number
-from airflow_mv.core.catalog.layouts import RegisteredLayout
 from airflow_mv.core.catalog.locations import beside_first
-from airflow_mv.core.catalog.sql import TABLE, VIEW
+from airflow_mv.core.catalog.sql import TABLE
 from airflow_mv.core.publish.layout import (
-    Converted,
     EditAttempt,
-    Entries,
     StorageEdit,
     StorageLayout,
-    Unconverted,
     good_outcome,
-    moved_view,
-    without,
 )
 from airflow_mv.core.publish.pointed import (
     FileEdit,
@@ -38,7 +30,6 @@ from airflow_mv.core.publish.pointed import (
     check_staged,
     require_inside,
     staged_snapshot,
-    write_converted,
 )
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.core.publish.refresh import (
@@ -61,24 +52,18 @@ from airflow_mv.core.script import (
 )
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
-    PROPERTY,
-    STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     corrected,
     current_tag,
     is_ahead,
-    is_layout_ref,
-    property_text,
     refresh_tag,
     staging_branch,
-    storage_table_field,
 )
 from airflow_mv.core.spec.new_columns import NewColumns, new_columns
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.stored import decode
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, parse_table
-from airflow_mv.core.spec.view import stored_elsewhere, with_view_properties
 from airflow_mv.errors import (
     CatalogUnavailableError,
     InvalidMetadataError,
@@ -430,32 +415,6 @@ class RegisteredPublication(StorageLayout):
     def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
         """Return the attempt that swaps the storage table's row."""
         return RowEdit(catalog, change, effects)
-
-    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
-        """Return the rows of the view and of the table."""
-        return {view.identifier: (VIEW, view.metadata_location), _name(storage): (TABLE, storage.location)}
-
-    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
-        """Return the metadata without the owner, the current tag and the branches of refreshes."""
-        return without(document, (STORAGE_OF_PROPERTY,), is_layout_ref)
-
-    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
-        """Write both metadata files. The table gets the name of a new storage table."""
-        view, storage = source.view, source.storage
-        name = RegisteredLayout().storage_name(view.identifier, None)
-        if name is None or storage.state is None:
-            raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows, or gets no name")
-        updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
-        table = write_converted(catalog, source, updates=updates, tags=[storage.state.tag])
-        properties = {
-            PROPERTY: property_text(view.materialized.repointed(table)),
-            STORAGE_TABLE_PROPERTY: name.within_catalog,
-            STORAGE_TABLE_UUID_PROPERTY: storage.table.table_uuid or "",
-        }
-        metadata = with_view_properties(moved_view(catalog, source), properties)
-        metadata = stored_elsewhere(metadata, storage_table_field(metadata.properties, view.identifier))
-        own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
-        return Converted({view.identifier: (VIEW, own), name: (TABLE, table)}, (table, own))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Drop the table that the view names, if it is the view's own. Its files stay."""

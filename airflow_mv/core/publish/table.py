@@ -8,27 +8,14 @@ other, and no snapshot is kept only because the definition's tag is on it.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
-from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.sql import TABLE
-from airflow_mv.core.catalog.tables import definition_properties
 from airflow_mv.core.publish.adoption import release
-from airflow_mv.core.publish.layout import Converted, Entries, Unconverted, without
-from airflow_mv.core.publish.pointed import write_converted
 from airflow_mv.core.publish.protocol import Effects, Verdict, commit
 from airflow_mv.core.publish.refresh import Attempt, Staged
 from airflow_mv.core.publish.registered import RegisteredAttempt, RegisteredPublication
 from airflow_mv.core.publish.removal import Removal, require_layout
-from airflow_mv.core.spec.materialized_view import (
-    DEFINITION_ID_PROPERTY,
-    DEFINITION_PROPERTY,
-    STORAGE_OF_PROPERTY,
-    definition_tag,
-)
-from airflow_mv.core.spec.view import stored_elsewhere
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
 
 
@@ -121,28 +108,6 @@ class TablePublication(RegisteredPublication):
     def purge_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
         """Remove the table."""
         commit(DropTable(catalog, view, effects))
-
-    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
-        """Return the table's row."""
-        return {view.identifier: (TABLE, storage.location)}
-
-    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
-        """Return the metadata without the definition, too."""
-        return without(super().released(storage, document), (DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY))
-
-    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
-        """Write the table's metadata file, with the definition. The table gets the view's name."""
-        view, storage = source.view, source.storage
-        if storage.state is None:
-            raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows")
-        own = uuid.uuid4().hex
-        updates = {
-            STORAGE_OF_PROPERTY: view.identifier.within_catalog,
-            **definition_properties(view.identifier, storage.table, stored_elsewhere(view.metadata, None), own),
-        }
-        tags = [storage.state.tag, definition_tag(own)]
-        table = write_converted(catalog, source, updates=updates, tags=tags)
-        return Converted({view.identifier: (TABLE, table)}, (table,))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Do nothing: the view was the table."""
