@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh options shared by the operators that plan a refresh."""
+"""The arguments shared by the operators that plan a refresh."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 
-from airflow_mv.checks import as_documents, read_checks
+from airflow_mv.checks import read_checks
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import run_facts
@@ -18,6 +18,8 @@ from airflow_mv.operators.task import given_document
 from airflow_mv.scope import RefreshScope, scope_of
 
 if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh import Pins, RefreshOptions
     from airflow_mv.core.refresh.pins import RunPins
@@ -27,8 +29,9 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", 
 _NONE = ("None", "", None)
 
 
-class RefreshingOperator(BaseOperator):
-    """Base of operators that plan a refresh. It must be the first base class.
+@dataclass(frozen=True, slots=True)
+class RefreshArguments:
+    """The arguments by which a task says how it plans a refresh, after Airflow has rendered them.
 
     Args:
         as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
@@ -51,53 +54,26 @@ class RefreshingOperator(BaseOperator):
             the next run, and logged.
         max_bytes: Maximum of bytes of files that these commits added and removed (templated). One commit is always
             read.
-        **kwargs: Arguments of the other bases.
+        takes_pins: Whether the task was given ``pins``, whatever they are rendered to.
     """
 
-    #: What an operator adds to its ``template_fields``.
-    option_fields: Sequence[str] = (
-        "as_of",
-        "full",
-        "on_fallback",
-        "max_full_bytes",
-        "pins",
-        "checks",
-        "scope",
-        "interval_column",
-        "interval_length",
-        "max_snapshots",
-        "max_bytes",
-    )
+    as_of: str | datetime | None
+    full: bool | str
+    on_fallback: str | None
+    max_full_bytes: int | str | None
+    pins: Any
+    checks: Any
+    scope: str
+    interval_column: str | None
+    interval_length: str | timedelta | None
+    max_snapshots: int | str | None
+    max_bytes: int | str | None
+    takes_pins: bool
 
-    def __init__(  # noqa: PLR0913 (each is a field of the task)
-        self,
-        *,
-        as_of: str | datetime | None = None,
-        full: bool | str = False,
-        on_fallback: str | None = None,
-        max_full_bytes: int | str | None = None,
-        pins: Any = None,
-        checks: Any = None,
-        scope: str = "whole",
-        interval_column: str | None = None,
-        interval_length: str | timedelta | None = None,
-        max_snapshots: int | str | None = None,
-        max_bytes: int | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.pins = pins
-        self._takes_pins = pins is not None
-        self.as_of = as_of
-        self.full = full
-        self.on_fallback = on_fallback
-        self.max_full_bytes = max_full_bytes
-        self.checks = as_documents(checks)
-        self.scope = scope
-        self.interval_column = interval_column
-        self.interval_length = interval_length
-        self.max_snapshots = max_snapshots
-        self.max_bytes = max_bytes
+    @classmethod
+    def of(cls, task: BaseOperator, *, takes_pins: bool) -> RefreshArguments:
+        """Read them from the attributes of a task."""
+        return cls(**{name: getattr(task, name) for name in REFRESH_ARGUMENTS}, takes_pins=takes_pins)
 
     def pinned(self, catalog: MaterializedViewCatalog, view: Identifier) -> Pins | None:
         """Return the run's pinned base tables, checked again; ``None`` if the task has no pins.
@@ -108,7 +84,7 @@ class RefreshingOperator(BaseOperator):
         """
         from airflow_mv.core.refresh.pins import restore
 
-        if not self._takes_pins:
+        if not self.takes_pins:
             return None
         if self.as_of not in _NONE:
             raise ConfigurationError(
@@ -116,18 +92,19 @@ class RefreshingOperator(BaseOperator):
             )
         return restore(catalog, view, run_pins(self.pins))
 
-    def refresh_options(self, context: Context) -> RefreshOptions:
-        """Read the rendered fields.
+    def options(self, context: Context, log: Logger) -> RefreshOptions:
+        """Return the options of the refresh.
 
         Args:
-            context: The task's context.
+            context: The task's context: the run decides what ``scope`` means.
+            log: Where the choice is logged.
 
         Raises:
             ConfigurationError: One of them is invalid.
         """
         from airflow_mv.core.refresh import RefreshOptions
 
-        found = self._scope_of(context)
+        found = self._scope_of(context, log)
         return RefreshOptions(
             as_of=moment(self.as_of, field="as_of") or found.as_of,
             full=truth(self.full, field="full") or found.full,
@@ -139,7 +116,7 @@ class RefreshingOperator(BaseOperator):
             checks=() if self.checks in _NONE else read_checks(self.checks, source="checks"),
         )
 
-    def _scope_of(self, context: Context) -> RefreshScope:
+    def _scope_of(self, context: Context, log: Logger) -> RefreshScope:
         from airflow_mv.core.spec.times import duration
 
         found = scope_of(
@@ -148,7 +125,7 @@ class RefreshingOperator(BaseOperator):
             column=None if self.interval_column in _NONE else self.interval_column,
             length=duration(self.interval_length, what="interval_length"),
         )
-        if found.as_of is not None and self._takes_pins:
+        if found.as_of is not None and self.takes_pins:
             if self.scope == "as_of":
                 raise ConfigurationError(
                     f"the base tables are pinned already, so this task cannot read them {found.why}: choose the time "
@@ -157,8 +134,14 @@ class RefreshingOperator(BaseOperator):
             found = replace(found, as_of=None)  # the run's parameter is for the task that pins
         if found != RefreshScope():
             rows = f"the rows of {found.interval}" if found.interval else "the whole view"
-            self.log.info("This run refreshes %s: %s", rows, found.why)
+            log.info("This run refreshes %s: %s", rows, found.why)
         return found
+
+
+#: Their names. An operator that takes them has them as template fields.
+REFRESH_ARGUMENTS: tuple[str, ...] = tuple(
+    field.name for field in fields(RefreshArguments) if field.name != "takes_pins"
+)
 
 
 def run_pins(value: Any) -> RunPins:

@@ -6,17 +6,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
 from airflow_mv.assets import VIEWS_ALIAS
+from airflow_mv.checks import as_documents
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import show_link
 from airflow_mv.operators.cluster import WaitingRefresh
-from airflow_mv.operators.options import RefreshingOperator
+from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
 from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, requester, view_outlet
 from airflow_mv.retries import task_errors
@@ -36,7 +38,7 @@ INTERVALS_AT_ONCE = 4
 _BY_SCOPE: Any = object()
 
 
-class RefreshMaterializedViewOperator(RefreshingOperator, MaterializedViewSparkOperator):
+class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
     """Make a materialized view fresh.
 
     What is done depends on the recorded refresh and the base tables' snapshots, so the task may run any number of
@@ -49,6 +51,8 @@ class RefreshMaterializedViewOperator(RefreshingOperator, MaterializedViewSparkO
 
     Returns (XCom) the document of ``airflow-mv refresh``.
 
+    :class:`~airflow_mv.operators.options.RefreshArguments` explains the arguments ``as_of``, ``full`` … ``max_bytes``.
+
     Args:
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
@@ -57,24 +61,34 @@ class RefreshMaterializedViewOperator(RefreshingOperator, MaterializedViewSparkO
             or through others, all from one set of base snapshots and as a whole. No asset event is emitted for them.
         max_active_tis_per_dag: As for ``BaseOperator``. By default 4 with ``scope="interval"``, so that a backfill
             runs in parallel, and else 1: two refreshes of the whole view would repeat work.
-        **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
-            all that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
+        **kwargs: All that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
     """
 
     template_fields: Sequence[str] = (
         *MaterializedViewSparkOperator.template_fields,
-        *RefreshingOperator.option_fields,
+        *REFRESH_ARGUMENTS,
         "planned",
     )
     #: The plan made at run time is shown among the rendered templates.
     overwrite_rtif_after_execution = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is an argument of the task)
         self,
         *,
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        as_of: str | datetime | None = None,
+        full: bool | str = False,
+        on_fallback: str | None = None,
+        max_full_bytes: int | str | None = None,
+        pins: Any = None,
+        checks: Any = None,
+        scope: str = "whole",
+        interval_column: str | None = None,
+        interval_length: str | timedelta | None = None,
+        max_snapshots: int | str | None = None,
+        max_bytes: int | str | None = None,
         with_inputs: bool = False,
         max_active_tis_per_dag: int | None = _BY_SCOPE,
         **kwargs: Any,
@@ -87,6 +101,18 @@ class RefreshMaterializedViewOperator(RefreshingOperator, MaterializedViewSparkO
             max_active_tis_per_dag=1 if by_scope else max_active_tis_per_dag,
             **kwargs,
         )
+        self.as_of = as_of
+        self.full = full
+        self.on_fallback = on_fallback
+        self.max_full_bytes = max_full_bytes
+        self.pins = pins
+        self._takes_pins = pins is not None
+        self.checks = as_documents(checks)
+        self.scope = scope
+        self.interval_column = interval_column
+        self.interval_length = interval_length
+        self.max_snapshots = max_snapshots
+        self.max_bytes = max_bytes
         self.with_inputs = with_inputs
         if with_inputs and self._takes_pins:
             raise ConfigurationError(
@@ -131,7 +157,8 @@ class RefreshMaterializedViewOperator(RefreshingOperator, MaterializedViewSparkO
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
             show_link(context, view)
-            options, pins = self.refresh_options(context), self.pinned(catalog, view)
+            arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
+            options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
             memory = _EarlierTry(context)
 
             # Rows of an interval must be staged again if other intervals were published before the task goes on.

@@ -7,19 +7,20 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_mv.checks import as_documents
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import MaterializedViewLink, show_link
-from airflow_mv.operators.options import RefreshingOperator
+from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
 from airflow_mv.operators.submission_files import job_arguments, ship, write_script
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result, requester
 from airflow_mv.retries import RetriedOperator, task_errors
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _SPLIT = re.compile(r"""[\s"'\\]""")
 
 
-class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
+class PlanRefreshOperator(RetriedOperator, SkipMixin):
     """Plan a refresh, and write the files that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
@@ -51,6 +52,8 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
     - ``spark_submit_conf``: the same as ``--conf key=value …`` in one text
     - ``secret_conf``: names of the settings that you have to give the driver, by its own secret store or a file
 
+    :class:`~airflow_mv.operators.options.RefreshArguments` explains the arguments ``as_of``, ``full`` … ``max_bytes``.
+
     Args:
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
@@ -59,19 +62,29 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
             default the newest supported one.
         conf: Further settings of Spark for the XComs, such as references to the platform's secret store. They are not
             rendered as templates.
-        **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
-            all that ``BaseOperator`` takes.
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = ("view", "iceberg_conn_id", *RefreshingOperator.option_fields)
+    template_fields: Sequence[str] = ("view", "iceberg_conn_id", *REFRESH_ARGUMENTS)
     ui_color: str = "#d9efe5"
     operator_extra_links = (MaterializedViewLink(),)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is an argument of the task)
         self,
         *,
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        as_of: str | datetime | None = None,
+        full: bool | str = False,
+        on_fallback: str | None = None,
+        max_full_bytes: int | str | None = None,
+        pins: Any = None,
+        checks: Any = None,
+        scope: str = "whole",
+        interval_column: str | None = None,
+        interval_length: str | timedelta | None = None,
+        max_snapshots: int | str | None = None,
+        max_bytes: int | str | None = None,
         spark_task_ids: str | Sequence[str] = (),
         spark_version: str | None = None,
         conf: Mapping[str, str] | None = None,
@@ -80,6 +93,18 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
         super().__init__(**kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
+        self.as_of = as_of
+        self.full = full
+        self.on_fallback = on_fallback
+        self.max_full_bytes = max_full_bytes
+        self.pins = pins
+        self._takes_pins = pins is not None
+        self.checks = as_documents(checks)
+        self.scope = scope
+        self.interval_column = interval_column
+        self.interval_length = interval_length
+        self.max_snapshots = max_snapshots
+        self.max_bytes = max_bytes
         self.spark_version = spark_version
         self.conf = dict(conf or {})
         self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)
@@ -96,7 +121,9 @@ class PlanRefreshOperator(RefreshingOperator, RetriedOperator, SkipMixin):
             hook = MaterializedViewHook(self.iceberg_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
             show_link(context, view)
-            plan = planned(catalog, view, self.refresh_options(context), pins=self.pinned(catalog, view))
+            arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
+            options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
+            plan = planned(catalog, view, options, pins=pins)
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:

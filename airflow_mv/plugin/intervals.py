@@ -163,7 +163,7 @@ def _date(moment: datetime) -> datetime:
 
 
 def _span(dag: Any, run_after: datetime, length: str | None, facts: Mapping[str, Any]) -> Span | None:
-    """Return the interval of a run, as :meth:`RefreshingOperator.refresh_options` does; ``None`` if it would refuse."""
+    """Return the interval of a run, as :meth:`RefreshArguments.options` does; ``None`` if it would refuse."""
     found = RunFacts(
         run_after, zone=zone_of(dag), tick=lambda moment, direction: tick_of(dag, moment, direction), **facts
     )
