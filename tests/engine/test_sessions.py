@@ -11,12 +11,15 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_mv.actions import read
+from airflow_mv.core.job.session import interruptible
 from airflow_mv.core.read.verify import verify
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import session_stager
@@ -54,33 +57,63 @@ def test_threads_with_sessions_of_their_own_refresh_views_of_each_layout_at_once
     assert SparkSession.getActiveSession() is not None
 
 
-def test_a_signal_handler_that_raises_during_a_statement_leaves_a_session_that_works(lake: Lake) -> None:
-    """As Airflow's timeout does. In a call of py4j the next one would take the answer to the interrupted one."""
+class EndedError(BaseException):
+    """What a signal handler raises, as Airflow's timeout does."""
 
-    class EndedError(BaseException):
-        pass
+
+@contextmanager
+def ended_by_a_signal() -> Iterator[Callable[[float], None]]:
+    """Expect that a signal ends what runs; yield what sends it, some seconds later."""
 
     def end(*_: object) -> None:
         raise EndedError
 
-    def report(line: str) -> None:
-        if "INSERT" in line:
-            threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-
-    lake.table("t", "k INT, v INT", "(1, 1), (1, 2), (2, 5)")
-    # Spark ends a task between two batches of rows, so there are many.
-    lake.run("CREATE TABLE {ns}.big USING iceberg AS SELECT id % 3 AS k FROM range(200000)")
-    lake.create("slow", "SELECT k, sum(e) AS n FROM {ns}.big LATERAL VIEW explode(sequence(1, 9000)) x AS e GROUP BY k")
     before = signal.signal(signal.SIGUSR1, end)
     try:
         with pytest.raises(EndedError):
-            refresh(lake.catalog, [lake("slow")], stager=session_stager(lake.catalog, lake.spark, report=report))
+            yield lambda seconds: threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_during_a_refresh_or_a_verification_leaves_a_session_that_works(lake: Lake) -> None:
+    """In a call of py4j the next one would take the answer to the interrupted one."""
+    lake.table("t", "k INT, v INT", "(1, 1), (1, 2), (2, 5)")
+    # Spark ends a task between two batches of rows, so there are many.
+    lake.run("CREATE TABLE {ns}.big USING iceberg AS SELECT id % 3 AS k FROM range(200000)")
+    slow = "SELECT k, sum(e) AS n FROM {ns}.big LATERAL VIEW explode(sequence(1, %d)) x AS e GROUP BY k"
+    lake.create("slower", slow % 2000)
+    lake.create("slow", slow % 60)
     lake.create("quick", SQL)
+    lake.refresh("slow")
+    with ended_by_a_signal() as signalled:
+        stager = session_stager(lake.catalog, lake.spark, report=lambda line: "INSERT" in line and signalled(1))
+        refresh(lake.catalog, [lake("slower")], stager=stager)
+
+    def session() -> SparkSession:
+        signalled(0.3)
+        return lake.spark
+
+    with ended_by_a_signal() as signalled:
+        verify(lake.catalog, lake("slow"), session=session)
     refresh(lake.catalog, [lake("quick")], stager=session_stager(lake.catalog, lake.spark, report=lambda _: None))
     found = read(lake.spark, lake("quick"), catalog=lake.catalog).collect()
     assert sorted(map(tuple, found)) == [(1, 2, 3), (2, 1, 5)]
+    assert verify(lake.catalog, lake("quick"), session=lambda: lake.spark).equal
+
+
+def test_a_statement_that_spark_cannot_end_delays_a_stop_for_a_bounded_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("airflow_mv.core.job.session.STOP_SECONDS", 2.0)
+    started = time.monotonic()
+    with ended_by_a_signal() as signalled:
+        signalled(0.5)
+        interruptible(lake.spark, lambda: ended.wait(60))
+    assert time.monotonic() - started < 20
+    assert not ended.is_set()
+    ended.set()
 
 
 def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_session(lake: Lake) -> None:

@@ -197,12 +197,15 @@ def test_the_operator_s_folder_can_be_removed_by_a_later_start(tmp_path: Path, m
 def test_a_refresh_that_is_stopped_during_a_statement_says_so_and_leaves_nothing(
     tmp_path: Path, number: signal.Signals, layout: Layout, seconds: float
 ) -> None:
-    """py4j would give the answer to the stopped call to the cleanup. No file of rows, folder or process stays."""
+    """py4j would give the answer to the stopped call to the cleanup. No file of rows, folder or process stays.
+
+    Spark ends a task between two batches of rows, so the table has many; each of them takes a while.
+    """
     (tmp_path / "w").mkdir()
     (tmp_path / "tmp").mkdir()
-    endless = "SELECT region, sum(v) AS total FROM lake.sales.orders LATERAL VIEW explode(sequence(1, 90000000)) e AS v"
+    endless = "SELECT region, sum(v) AS total FROM lake.sales.orders LATERAL VIEW explode(sequence(1, 9000)) e AS v"
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w", layout=layout) as made:
-        made.table()
+        made.table(rows=[(id, "north", 1) for id in range(200_000)])
         made.view("daily", f"{endless} GROUP BY region")
         rows = set(tmp_path.rglob("*.parquet"))
         running = _refreshing(tmp_path)

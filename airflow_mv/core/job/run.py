@@ -95,8 +95,7 @@ def run(
         report(line)
 
     work = partial(_run, spark, script, report=say, store_ms=store_ms, access=access)
-    in_main = threading.current_thread() is threading.main_thread()
-    return interruptible(spark, work, stopped) if in_main else work()
+    return interruptible(spark, work, stopped)
 
 
 def _run(

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -122,8 +122,8 @@ def made_active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event) -> T:
-    """Do work with a session in another thread, so that no signal handler raises within a call of the session.
+def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event | None = None) -> T:
+    """Do work with a session so that no signal handler raises within a call of the session: not in the main thread.
 
     py4j keeps the connection of a thread in which a handler has raised. The next call there, which may be part of a
     cleanup, takes the answer to the interrupted call for its own: a ``bool`` where a Java method was expected.
@@ -131,12 +131,14 @@ def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event) ->
     Args:
         spark: A session, classic or Connect.
         work: The work.
-        stopped: Set when a handler has raised: the work must not begin another statement.
+        stopped: Set when a handler has raised. Work that looks at it begins no other statement.
 
     Returns:
         What the work returns. What a handler raises in this thread is raised after the work's statement was cancelled
         and the work has ended, but :data:`STOP_SECONDS` later at the latest.
     """
+    if current_thread() is not main_thread():  # Python runs no signal handler here
+        return work()
     classic = getattr(spark, "_jvm", None) is not None
     tagged: Any = spark.sparkContext if classic else spark
     add, cancel = (tagged.addJobTag, tagged.cancelJobsWithTag) if classic else (tagged.addTag, tagged.interruptTag)
@@ -156,7 +158,8 @@ def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event) ->
     try:
         return result.result()
     except BaseException:
-        stopped.set()
+        if stopped is not None:
+            stopped.set()
         until = time.monotonic() + STOP_SECONDS
         while not result.done() and time.monotonic() < until:  # the work may be between two statements
             with suppress(Exception):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
@@ -229,7 +230,8 @@ def verify(
 ) -> Verification:
     """Recompute a view at the snapshots that its current refresh recorded, and compare as multisets.
 
-    Floating point columns are compared to 11 significant digits: their sums depend on the order of rows.
+    Floating point columns are compared to 11 significant digits: their sums depend on the order of rows. A signal that
+    stops the program ends the statement first (:func:`airflow_mv.core.job.session.interruptible`).
 
     Args:
         catalog: Where the view is.
@@ -251,7 +253,10 @@ def verify(
         raise StaleViewError(f"view {name} is {observation.freshness.state}: there are no rows to verify; refresh it")
     tables = load_tables(catalog, observation.tables)
     _require_rows_of_views(observation, tables, record)
-    return _compared(session(), observation, record, _recomputed(observation, tables, record), part)
+    from airflow_mv.core.job.session import interruptible
+
+    spark, query = session(), _recomputed(observation, tables, record)
+    return interruptible(spark, partial(_compared, spark, observation, record, query, part))
 
 
 def _require_rows_of_views(
