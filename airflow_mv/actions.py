@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.loaded import readable_refreshes
+from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects
 from airflow_mv.core.read.read import log_what_is_read, readable
 from airflow_mv.core.read.time_travel import TimeTravel

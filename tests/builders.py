@@ -184,7 +184,7 @@ class Lake:
             namespace: The namespace of the query's short names.
             comments: Comments of columns.
         """
-        if not any(STORED_LAYOUTS[layout].needs_views for layout in self.catalog.layouts):
+        if self.catalog.without_views():
             pytest.skip("the catalog has no views")
         view = self.catalog.identify(f"sales.{name}")
         fields = [

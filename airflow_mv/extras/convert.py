@@ -41,7 +41,7 @@ from airflow_mv.core.spec.materialized_view import (
     storage_table_field,
 )
 from airflow_mv.core.spec.snapshots import with_head
-from airflow_mv.core.spec.storage_settings import FORMAT_VERSION, STORAGE_PREFIX, storage_properties
+from airflow_mv.core.spec.storage_settings import FORMAT_VERSION, storage_properties
 from airflow_mv.core.spec.view import ViewMetadata, stored_elsewhere, with_view_properties
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import (
@@ -107,7 +107,7 @@ def convert(
         raise ConfigurationError(f"there is no layout {layout!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
     loaded = catalog.load(identifier)
     catalog.load_storage(loaded)
-    before = stored_layout(loaded).name
+    before = stored_layout(loaded).layout
     if before != layout:
         _ConvertView(catalog, loaded, layout, effects).publish()
         log.info("%s has the layout %s now, and had %s before", identifier, layout, before)
@@ -294,7 +294,7 @@ class _ConvertView(Change[Current]):
 
     def judge(self, state: Current) -> Verdict:
         """``SUPERSEDED`` if the name of the new storage table is taken."""
-        if stored_layout(state.view).name == self._layout:
+        if stored_layout(state.view).layout == self._layout:
             return Verdict.LANDED
         if self._taken is not None:
             return Verdict.SUPERSEDED
@@ -320,18 +320,11 @@ class _ConvertView(Change[Current]):
             raise UnsupportedError(f"{who}: its table was adopted, and belongs to others under this name")
         if state.storage.record is None or state.storage.rows_snapshot is None:
             raise UnsupportedError(f"{who} before its first refresh: refresh it, or drop it and create it again")
-        most = STORED_LAYOUTS[self._layout].max_format_version
         chosen = storage_properties(state.view.metadata.properties, view=str(self._view)).get(FORMAT_VERSION, "2")
-        if max(state.storage.table.format_version, int(chosen)) > most:
-            raise UnsupportedError(
-                f"{who}: its storage table has a newer format version than {most}, or gets one by "
-                f"{STORAGE_PREFIX}{FORMAT_VERSION}, and pyiceberg commits no newer one to a table of the catalog"
-            )
-        kind = unknown_type(state.storage.table)
-        if kind is not None and not STORED_LAYOUTS[self._layout].swaps_pointers:
-            raise UnsupportedError(
-                f"{who}: a column has, or had, the type {kind}, with which pyiceberg cannot read a table of the catalog"
-            )
+        version = max(state.storage.table.format_version, int(chosen))
+        why = STORED_LAYOUTS[self._layout].unwritable(version, unknown_type(state.storage.table))
+        if why is not None:
+            raise UnsupportedError(f"{who}: its storage table would be a table of the catalog, and {why}")
 
     def send(self, state: Current) -> bool:
         """Write the new metadata files, once for each base, and swap the catalog's rows in one transaction."""

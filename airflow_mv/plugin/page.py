@@ -237,7 +237,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
         "checked_at": datetime.now(UTC).isoformat(),
         "sql": observation.query.text,
         "version_id": loaded.metadata.current_version_id,
-        "layout": stored_layout(loaded).name,
+        "layout": stored_layout(loaded).layout,
         "allow_stale_data": loaded.settings.allow_stale_data,
         "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
         "max_staleness_seconds": _allowed(loaded),

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from airflow_mv.core.catalog import STORED_LAYOUTS
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
@@ -176,7 +175,7 @@ def test_a_name_that_another_creation_takes_meanwhile_is_not_ours_and_no_file_is
 
 
 def _has_views(name: str) -> bool:
-    return STORED_LAYOUTS[HOMES[name][1]].needs_views
+    return HOMES[name][1] != "table"
 
 
 def _plain(home: Lake) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.catalog import STORED_LAYOUTS, TableChange
+from airflow_mv.core.catalog import TableChange
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -306,7 +306,7 @@ def test_a_view_that_was_dropped_and_recreated_is_another_view(home: Lake, clock
 
 def drop_elsewhere(home: Lake) -> None:
     """Drop the view as another engine does, without its storage table."""
-    if STORED_LAYOUTS[home.layout].needs_views:
+    if home.layout != "table":
         home.catalog.drop(VIEW)
     else:
         home.iceberg.drop_table(VIEW)

@@ -96,7 +96,7 @@ def test_a_catalog_without_views_holds_materialized_views_as_tables(home: Lake) 
         pytest.skip("a SQL catalog has views")
     assert (home.catalog.holds_views, home.catalog.layouts) == (True, ("table",))
     other = create(home.catalog, "sales.other", Definition(QUERY), stager=home.stager)
-    assert stored_layout(other).name == "table"
+    assert stored_layout(other).layout == "table"
     assert [str(item) for item in home.catalog.list()] == ["lake.sales.daily", "lake.sales.other"]
     with pytest.raises(UnsupportedError, match=r"has no views.*'registered' needs: use the layout 'table'"):
         create(home.catalog, "sales.third", Definition(QUERY, layout="registered"), stager=home.stager)
@@ -110,7 +110,7 @@ def test_a_catalog_without_views_holds_materialized_views_as_tables(home: Lake) 
 def test_views_of_all_layouts_are_in_one_catalog(home: Lake) -> None:
     for layout in home.catalog.layouts:
         home.view(f"v_{layout}", layout=layout)
-    found = [stored_layout(home.catalog.load(item)).name for item in home.catalog.list("sales")]
+    found = [stored_layout(home.catalog.load(item)).layout for item in home.catalog.list("sales")]
     assert found == ["table", *sorted(home.catalog.layouts)]
 
 
@@ -119,7 +119,7 @@ def test_a_property_of_the_catalog_chooses_the_layout(sqlite_uri: str, warehouse
     with lake(sqlite_uri, warehouse, **{LAYOUT_PROPERTY: "table"}) as found:
         found.table()
         view = create(found.catalog, VIEW, Definition(QUERY), stager=found.stager)
-        assert stored_layout(view).name == "table"
+        assert stored_layout(view).layout == "table"
         found.catalog.properties[LAYOUT_PROPERTY] = "tables"
         with pytest.raises(ConfigurationError, match=r"airflow-mv\.layout: there is no layout 'tables'; .*registered"):
             create(found.catalog, "sales.other", Definition(QUERY), stager=found.stager)

@@ -92,4 +92,5 @@ def test_no_other_module_checks_which_layout_a_view_has() -> None:
 
 def test_each_layout_is_registered_for_storage_and_for_publication() -> None:
     assert STORED_LAYOUTS.keys() == LAYOUTS.keys()
-    assert all(name == layout.name for layouts in (STORED_LAYOUTS, LAYOUTS) for name, layout in layouts.items())
+    assert all(name == layout.layout for name, layout in STORED_LAYOUTS.items())
+    assert all(name == layout.name for name, layout in LAYOUTS.items())

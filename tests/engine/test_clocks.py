@@ -50,7 +50,7 @@ def document(home: Lake) -> dict[str, Any]:
 
 def test_i15_spark_refuses_future_times_and_the_error_names_the_repair_command(home: Lake) -> None:
     shift(home, HOURS)
-    if stored_layout(home.view("daily")).name == "registered":
+    if stored_layout(home.view("daily")).layout == "registered":
         home.sql(f"REFRESH TABLE {home.view('daily').storage_table.sql()}")  # type: ignore[union-attr]
     with pytest.raises((FutureTimeError, ClockError), match="airflow-mv repair") as caught:
         home.refresh("daily")
@@ -65,7 +65,7 @@ def test_i15_spark_refuses_future_times_and_the_error_names_the_repair_command(h
 
 def test_i15_a_driver_that_is_ahead_commits_nothing_to_a_table_of_the_catalog(home: Lake) -> None:
     """The session's clock is correct; the store reports a time two hours earlier."""
-    if stored_layout(home.view("daily")).name == "pointed":
+    if stored_layout(home.view("daily")).layout == "pointed":
         pytest.skip("there the driver's times are corrected before they are visible")
     before = document(home)
     early = latest_ms(before) - HOURS

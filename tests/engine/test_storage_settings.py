@@ -127,7 +127,7 @@ def test_format_version_3_is_refused_for_tables_of_a_catalog(lake: Lake) -> None
     """pyiceberg commits to them, and cannot write that version. Nothing is created."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     chosen = {"airflow-mv.storage.format-version": "3"}
-    with pytest.raises(UnsupportedError, match="layout 'table' has format version 2, because pyiceberg commits to it"):
+    with pytest.raises(UnsupportedError, match="its format version is 3, and pyiceberg commits to no newer"):
         lake.create("daily", DAILY, layout="table", properties=chosen)
     assert not lake.catalog.exists(lake.catalog.identify(lake("daily")))
 

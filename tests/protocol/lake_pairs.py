@@ -19,7 +19,7 @@ import greenlet
 import pytest
 
 from airflow_mv.core.catalog import Layout, stored_layout
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -61,7 +61,7 @@ def _replace(lake: Days) -> None:
     sql = BY_DAY.replace("sum(amount)", "sum(amount) + 0")
     properties = {"airflow-mv.interval-column": "day"}
     new = Definition(
-        sql, layout=stored_layout(lake.catalog.load(VIEW)).name, refresh_strategy="full", properties=properties
+        sql, layout=stored_layout(lake.catalog.load(VIEW)).layout, refresh_strategy="full", properties=properties
     )
     create(lake.catalog, VIEW, new, stager=lake.stager, replace=True, effects=_AT_ONCE)
 
@@ -75,7 +75,7 @@ def _roll_back(lake: Days) -> None:
 
 
 def _convert(lake: Days) -> None:
-    now = stored_layout(lake.catalog.load(VIEW)).name
+    now = stored_layout(lake.catalog.load(VIEW)).layout
     wanted: Any = LAYOUTS[(LAYOUTS.index(now) + 1) % len(LAYOUTS)]
     convert(lake.catalog, VIEW, wanted, effects=_AT_ONCE)
 

@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement
 from random import Random
 
 from airflow_mv.core.catalog import Layout
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.errors import MetadataFileNotFoundError

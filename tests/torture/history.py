@@ -102,7 +102,7 @@ def states_of(lake: Lake, name: str = "daily", *, since: int = 0) -> list[State]
     found = moves(lake.iceberg.engine, row)[since:]
     if not found:
         return []
-    layout = stored_layout(lake.catalog.load(f"sales.{name}")).name
+    layout = stored_layout(lake.catalog.load(f"sales.{name}")).layout
     state = _pointed_state if layout == "pointed" else _table_state
     return [state(lake, name, location) for location in (found[0].before, *(move.now for move in found))]
 

@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy.exc import OperationalError
 
 from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.maintenance import compact as compaction
@@ -138,7 +138,7 @@ def _roll_back(lake: Lake, order: Order) -> str:
 
 
 def _convert(lake: Lake, order: Order) -> str:
-    now = stored_layout(lake.catalog.load(order.name)).name
+    now = stored_layout(lake.catalog.load(order.name)).layout
     others = sorted(set(STORED_LAYOUTS) - {now})
     return convert(lake.catalog, order.name, others[order.seed % len(others)]).layout
 
@@ -146,7 +146,7 @@ def _convert(lake: Lake, order: Order) -> str:
 def _replace(lake: Lake, order: Order) -> str:
     """Another text of the same query."""
     sql = QUERY.replace("sum(amount)", f"sum(amount + {order.seed} - {order.seed})")
-    layout = stored_layout(lake.catalog.load(order.name)).name
+    layout = stored_layout(lake.catalog.load(order.name)).layout
     wanted = Definition(sql, layout=layout, refresh_strategy="full")
     create(lake.catalog, order.name, wanted, stager=lambda script: _staged(lake, script), replace=True)
     return "replaced"

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog.catalog import stored_view as stored_view
     from airflow_mv.core.catalog.layouts import STORED_LAYOUTS as STORED_LAYOUTS
     from airflow_mv.core.catalog.layouts import Layout as Layout
-    from airflow_mv.core.catalog.layouts import StoredLayout as StoredLayout
+    from airflow_mv.core.catalog.layouts import LoadedStorage as LoadedStorage
+    from airflow_mv.core.catalog.layouts import storage_place as storage_place
     from airflow_mv.core.catalog.layouts import stored_layout as stored_layout
-    from airflow_mv.core.catalog.loaded import LoadedStorage as LoadedStorage
     from airflow_mv.core.catalog.loaded import LoadedView as LoadedView
     from airflow_mv.core.catalog.loaded import Located as Located
     from airflow_mv.core.catalog.tables import TableChange as TableChange
@@ -26,10 +26,10 @@ _MODULES = {
     "stored_table": "airflow_mv.core.catalog.catalog",
     "stored_view": "airflow_mv.core.catalog.catalog",
     "Layout": "airflow_mv.core.catalog.layouts",
-    "StoredLayout": "airflow_mv.core.catalog.layouts",
     "STORED_LAYOUTS": "airflow_mv.core.catalog.layouts",
     "stored_layout": "airflow_mv.core.catalog.layouts",
-    "LoadedStorage": "airflow_mv.core.catalog.loaded",
+    "LoadedStorage": "airflow_mv.core.catalog.layouts",
+    "storage_place": "airflow_mv.core.catalog.layouts",
     "LoadedView": "airflow_mv.core.catalog.loaded",
     "Located": "airflow_mv.core.catalog.loaded",
     "TableChange": "airflow_mv.core.catalog.tables",

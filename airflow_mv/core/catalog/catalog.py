@@ -27,9 +27,16 @@ from airflow_mv.core.catalog.avro import flush_snapshots
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
 from airflow_mv.core.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path
-from airflow_mv.core.catalog.layouts import STORED_LAYOUTS, Layout, stored_layout, unnamed
+from airflow_mv.core.catalog.layouts import (
+    STORED_LAYOUTS,
+    Layout,
+    LoadedStorage,
+    storage_place,
+    stored_layout,
+    unnamed,
+)
 from airflow_mv.core.catalog.limits import note_tables, opening, restrain
-from airflow_mv.core.catalog.loaded import LoadedStorage, LoadedView, Located
+from airflow_mv.core.catalog.loaded import LoadedView, Located
 from airflow_mv.core.catalog.locations import (
     allowed_folders,
     check_confined,
@@ -44,7 +51,7 @@ from airflow_mv.core.catalog.lost_properties import LostProperties, lost_propert
 from airflow_mv.core.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.core.catalog.path_tables import locate_path, read_path
 from airflow_mv.core.catalog.pyiceberg_compat import session_of
-from airflow_mv.core.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
+from airflow_mv.core.catalog.rest import CHOSEN_BY_THE_CATALOG, NAMES_NO_VIEWS, RestViews
 from airflow_mv.core.catalog.rest_session import CONCURRENT
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row, SqlPointers
 from airflow_mv.core.catalog.tables import (
@@ -305,15 +312,15 @@ class MaterializedViewCatalog:
 
         The catalog property ``airflow-mv.layout`` chooses it, if the catalog supports that layout.
         """
-        # Only in a database can a view's pointer be compared and swapped.
-        found = [
-            layout
-            for layout in STORED_LAYOUTS.values()
-            if (self.is_sql or not layout.swaps_pointers) and (self._has_view_entries or not layout.needs_views)
-        ]
+        possible = [name for name, layout in STORED_LAYOUTS.items() if layout.lacking(self) is None]
         chosen = self.properties.get(LAYOUT_PROPERTY)
-        found.sort(key=lambda item: (item.name != chosen, not item.swaps_pointers, item.needs_views))
-        return tuple(item.name for item in found)
+        return tuple(sorted(possible, key=lambda name: name != chosen))
+
+    def without_views(self) -> str | None:
+        """Return that the catalog has no views beside its tables, as the end of a sentence; ``None`` if it has some."""
+        if self._has_view_entries:
+            return None
+        return f"has no views {NAMES_NO_VIEWS}" if self.is_rest else "has no views"
 
     @property
     def pointers(self) -> SqlPointers:
@@ -507,9 +514,7 @@ class MaterializedViewCatalog:
     def _load_storage(self, view: LoadedView) -> LoadedStorage:
         with repairable(view.identifier):
             layout, folders = stored_layout(view), self.folders.of(view)
-            if layout.swaps_pointers and not self.is_sql:
-                raise InvalidMetadataError(unnamed(view))
-            place = layout.place(view)
+            place = storage_place(view)
             if isinstance(place, Identifier):
                 # One metadata file has the definition and the rows: both are of the same state.
                 held = view.holder
@@ -517,6 +522,8 @@ class MaterializedViewCatalog:
                 folders += layout.beside(view, location) if self.is_rest else ()
                 what = f"view {view.identifier}, storage table {place}"
             else:
+                if layout.lacking(self):
+                    raise InvalidMetadataError(unnamed(view))
                 what = f"view {view.identifier}, storage table file {place}"
                 location, table = place, self._table_in(view, place, folders)
             return layout.opened(view, location, table, folders, what=what)

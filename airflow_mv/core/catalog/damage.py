@@ -32,7 +32,8 @@ from pyiceberg.table.puffin import PuffinFile
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import named, parsed
-from airflow_mv.core.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.core.catalog.layouts import LoadedStorage
+from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined
 from airflow_mv.core.spec.table import Snapshot, TableMetadata
 from airflow_mv.errors import (

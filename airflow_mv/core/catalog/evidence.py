@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog, next_number, stored_table
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES
-from airflow_mv.core.catalog.layouts import stored_layout
-from airflow_mv.core.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.core.catalog.layouts import LoadedStorage, storage_place, stored_layout
+from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined, check_own_file
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
 from airflow_mv.core.catalog.tables import view_in_table
@@ -249,7 +249,7 @@ class Evidence:
 
     def table_row(self, view: LoadedView) -> Row | None:
         """Return the row of a storage table in a SQL catalog."""
-        place = stored_layout(view).place(view)
+        place = storage_place(view)
         row = self.catalog.row(place) if isinstance(place, Identifier) else None
         return row if row is not None and row.kind == TABLE else None
 

@@ -14,33 +14,32 @@ A new layout is added here and in :mod:`airflow_mv.core.publish.layouts`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
+import msgspec
 from pyiceberg.table import Table
 
-from airflow_mv.core.catalog.loaded import (
-    RECOMPUTES,
-    DropsTables,
-    LoadedStorage,
-    LoadedView,
-    OpensTables,
-    ReadsTables,
-    state_of,
-)
+from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import beside_first, check_own_file, check_places, lies_in, metadata_folders
 from airflow_mv.core.catalog.tables import require_own
 from airflow_mv.core.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote
 from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
+    LOG_PROPERTY,
     PROPERTY,
     STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
+    RefreshRecord,
+    StorageState,
     current_tag,
     is_definition_tag,
+    parse_storage_state,
+    past_refreshes,
 )
 from airflow_mv.core.spec.snapshots import dead_branches
 from airflow_mv.core.spec.storage_settings import sort_order, sort_order_of
@@ -56,31 +55,106 @@ from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, Invali
 
 #: A layout's name.
 Layout = str
+#: What a query by a view's name does, if the name is not a table.
+_RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
+#: The newest format version that pyiceberg writes.
+_WRITABLE_FORMAT = 2
 
 
-class StoredLayout(ABC):
-    """How a view names its storage table, and how that table is found and opened. See :data:`STORED_LAYOUTS`."""
+class OpensTables(Protocol):
+    """The methods of a catalog's tables that open a storage table."""
 
-    name: ClassVar[Layout]
-    #: Whether publication needs a compare-and-swap of the view's pointer, which only a SQL catalog supports.
-    swaps_pointers: ClassVar[bool]
-    #: Whether the catalog must have views. Otherwise the storage table holds the definition.
-    needs_views: ClassVar[bool]
-    #: The newest format version of a storage table. pyiceberg, which commits to tables of a catalog, writes only 2.
-    max_format_version: ClassVar[int]
+    def open_file(self, location: str) -> Table:
+        """Return the table of a metadata file."""
 
+    def open(self, name: Identifier) -> Table:
+        """Return a table of the catalog."""
+
+
+class DropsTables(Protocol):
+    """The method of a catalog's tables that drops one."""
+
+    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
+        """Drop a table if it has this uuid and belongs to this view; whether it existed."""
+
+
+class ReadsTables(Protocol):
+    """How a catalog reads a table's metadata."""
+
+    files: MetadataFiles
+
+    def load_table(self, name: Identifier, *, what: str) -> tuple[str, TableMetadata]:
+        """Return a table's metadata file and its content."""
+
+
+class Abilities(Protocol):
+    """What a catalog can do with views."""
+
+    @property
+    def is_sql(self) -> bool:
+        """Whether it can compare and swap the pointer of a view."""
+
+    def without_views(self) -> str | None:
+        """Return that it has no views beside its tables, as the end of a sentence; ``None`` if it has some."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStorage(ABC):
+    """A layout, as a class of storage tables. An object is a storage table in the state of one metadata file.
+
+    The class methods say which views have the layout, and how their storage tables are named, found and checked.
+
+    Args:
+        location: The metadata file.
+        table: Its content, reduced to the fields that are used.
+        state: The refresh history; ``None`` if the view was never refreshed.
+        name: The table's name in the catalog, if the catalog holds it.
+    """
+
+    layout: ClassVar[Layout]
+    location: str
+    table: TableMetadata
+    state: StorageState | None
+    name: Identifier | None = None
+
+    # -- what differs between layouts
+
+    @classmethod
     @abstractmethod
-    def claims(self, view: LoadedView) -> bool:
-        """Whether a view has this layout."""
+    def claims(cls, view: LoadedView) -> bool:
+        """Whether a view has this layout. Each view has one."""
 
+    @classmethod
     @abstractmethod
-    def place(self, view: LoadedView) -> StoragePlace:
-        """Return where a view's storage table is: a metadata file, or a name in the catalog."""
+    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:
+        """Return why a view cannot have this layout, as the end of a sentence; ``None`` if it can.
 
+        Args:
+            catalog: The view's catalog.
+            existing: A view of the catalog that is to be materialized.
+        """
+
+    @classmethod
+    def unwritable(cls, format_version: int, unknown_type: str | None = None) -> str | None:
+        """Return why pyiceberg could not commit to a storage table, as a sentence; ``None`` if it can.
+
+        Args:
+            format_version: The version of the table's format.
+            unknown_type: The type of a column that pyiceberg does not know.
+        """
+        if format_version > _WRITABLE_FORMAT:
+            return (
+                f"its format version is {format_version}, and pyiceberg commits to no newer one than {_WRITABLE_FORMAT}"
+            )
+        if unknown_type is not None:
+            return f"a column has, or had, the type {unknown_type}, with which pyiceberg cannot read it"
+        return None
+
+    @classmethod
     @abstractmethod
     def opened(
-        self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
-    ) -> LoadedStorage:
+        cls, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
+    ) -> Self:
         """Check that a table is a view's storage table, and return it.
 
         Args:
@@ -95,8 +169,9 @@ class StoredLayout(ABC):
             InvalidMetadataError: It belongs to another view or table, or is outside of the folders.
         """
 
+    @classmethod
     @abstractmethod
-    def template_name(self, view: Identifier, token: str) -> Identifier | None:
+    def template_name(cls, view: Identifier, token: str) -> Identifier | None:
         """Return the name for a template: an empty table of the catalog that only shows the columns of a query.
 
         ``None`` if no template is needed, because the storage table itself can be made before a view names it.
@@ -106,8 +181,8 @@ class StoredLayout(ABC):
             token: Random hexadecimal digits.
         """
 
-    @abstractmethod
-    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
+    @classmethod
+    def storage_name(cls, view: Identifier, chosen: str | None) -> Identifier | None:  # noqa: ARG003
         """Return the name in the catalog of the storage table beside a view; ``None`` if there is none beside it.
 
         Args:
@@ -117,9 +192,56 @@ class StoredLayout(ABC):
         Raises:
             InvalidIdentifierError: It cannot be the name of a table beside the view.
         """
+        return None
+
+    @classmethod
+    def beside(cls, view: LoadedView, location: str) -> tuple[str, ...]:  # noqa: ARG003
+        """Return the folders outside of the view's folder that may contain the storage table, if a server chose them.
+
+        Args:
+            view: The view.
+            location: The table's current metadata file.
+        """
+        return ()
+
+    @classmethod
+    @abstractmethod
+    def may_be_published(cls, *, named: bool, committed: Callable[[], bool]) -> bool:
+        """Whether a metadata file of a view's storage table may be, or have been, published.
+
+        Args:
+            named: Whether one of the view's metadata files names it.
+            committed: Whether a commit to a table of the catalog may have written it.
+        """
+
+    @property
+    @abstractmethod
+    def base(self) -> str:
+        """The state that a refresh is planned on: it changes with every refresh, and not with irrelevant commits."""
+
+    @property
+    @abstractmethod
+    def intact(self) -> bool:
+        """Whether only refreshes and compactions have changed the stored rows."""
+
+    @property
+    def target(self) -> Target:
+        """How the statements of a refresh name the table."""
+        return self.replacing_target
 
     @abstractmethod
-    def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[StoragePlace, int | None] | None:
+        """Return the place and the snapshot of a refresh's staged rows; ``None`` if they no longer exist.
+
+        Args:
+            refresh_id: The refresh.
+            metadata_location: The metadata file that its job has written.
+        """
+
+    # -- what follows from the table's metadata, and from its name
+
+    @classmethod
+    def created(cls, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> Self:
         """Load a template or storage table that was just created, and that no view names yet.
 
         Args:
@@ -128,44 +250,217 @@ class StoredLayout(ABC):
             location: Its metadata file; only needed if it has no name.
             what: The table, for messages.
         """
+        if name is None:
+            return cls(location, catalog.files.read_table(location, what=f"{what} file"), None)
+        return cls(*catalog.load_table(name, what=what), None, name)
 
-    @abstractmethod
-    def earlier(self, view: LoadedView, place: str) -> LoadedView:
-        """Return a view as it was when its storage table was at a place.
+    @property
+    def place(self) -> StoragePlace:
+        """How a query reads it: by its name in the catalog or, without one, by its metadata file."""
+        return self.name or self.location
+
+    @property
+    def pointers(self) -> dict[Identifier, str]:
+        """The catalog's own entries for the table, each with the metadata file that it names."""
+        return {self.name: self.location} if self.name else {}
+
+    @property
+    def view_properties(self) -> dict[str, str]:
+        """The properties by which a view names the table, beside ``storage-table-location``."""
+        if self.name is None:
+            return {}
+        return {
+            STORAGE_TABLE_PROPERTY: self.name.within_catalog,
+            STORAGE_TABLE_UUID_PROPERTY: self.table.table_uuid or "",
+        }
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The current refresh, if there is one."""
+        return self.state.current if self.state else None
+
+    @property
+    def published_files(self) -> frozenset[str]:
+        """The table's metadata file and the earlier ones in its metadata log."""
+        return frozenset({self.location, *(entry.metadata_file for entry in self.table.metadata_log)})
+
+    @property
+    def tagged(self) -> int | None:
+        """The snapshot with the current refresh's tag."""
+        ref = self.table.refs.get(self.state.tag) if self.state else None
+        return ref.snapshot_id if ref else None
+
+    def snapshot_of(self, record: RefreshRecord) -> int | None:
+        """Return the snapshot with the rows of a recorded refresh; ``None`` if they have expired.
+
+        The sequence number decides. A tag of an earlier refresh may have been moved by another writer.
+        """
+        return self.snapshots_of([record])[record.refresh_id]
+
+    def snapshots_of(self, records: Iterable[RefreshRecord]) -> dict[str, int | None]:
+        """Return :meth:`snapshot_of` several records, by refresh id. The table's snapshots are read once."""
+        by_number = {item.sequence_number: item.snapshot_id for item in reversed(self.table.snapshots)}
+        found = {
+            record.refresh_id: None if record.sequence_number is None else by_number.get(record.sequence_number)
+            for record in records
+        }
+        if self.record is not None and self.record.refresh_id in found:
+            found[self.record.refresh_id] = self.rows_snapshot
+        return found
+
+    @property
+    def rows_table(self) -> TableMetadata:
+        """The table as a base table of other views: with the rows of the refresh, even after other writers' commits."""
+        return msgspec.structs.replace(self.table, current_snapshot_id=self.rows_snapshot)
+
+    @property
+    def rows_snapshot(self) -> int | None:
+        """The snapshot with the current refresh's rows: the current one, or the tagged one if others have written."""
+        return self.table.head if self.intact else self.tagged
+
+    @property
+    def replacing_target(self) -> Target:
+        """How the statements of a refresh that replaces the columns name the table: it is in the staging catalog."""
+        table = staged(STORAGE)
+        return Target(table, table, registers=self.location)
+
+    def altered(self, view: LoadedView) -> Alterations:
+        """Return what other programs have changed of its columns, partitioning and sort order since the last refresh.
+
+        The schema is compared with that of the tagged snapshot, the partition spec and sort order with the recorded
+        ones. No other program finds a table without a name, which has no tag.
+        """
+        if self.state is None or self.tagged is None:
+            return Alterations(settings=tuple(self._lost(view)))
+        found = alterations(self.table, self.tagged, self.state.spec_id, self.state.sort_order_id)
+        if found.shape.order_id is not None and self._has_chosen_order(view):  # a refresh that runs has set it
+            found = alterations(self.table, self.tagged, self.state.spec_id, None)
+        return found._replace(settings=(*found.settings, *self._lost(view)))
+
+    def _lost(self, view: LoadedView) -> Iterator[str]:
+        """Yield the properties that are lost, by the tags that are there."""
+        if self.state is None and any(name.startswith(current_tag("")) for name in self.table.refs):
+            yield f"the property {PROPERTY} with the refresh record was removed"
+        if view.holder is not None and view.holder.tagged is None and any(map(is_definition_tag, self.table.refs)):
+            yield f"the property {DEFINITION_ID_PROPERTY} was removed or changed"
+
+    def _has_chosen_order(self, view: LoadedView) -> bool:
+        try:
+            chosen = sort_order(view.metadata.properties, view.metadata.schema_.names, view=str(view.identifier))
+        except ConfigurationError:
+            return False
+        return chosen is not None and chosen == sort_order_of(self.table)
+
+    def restored(self, view: LoadedView) -> Self:
+        """Return it without :meth:`altered`, as the next refresh makes it before it is planned."""
+        schema_id, spec_id, order_id = self.altered(view).shape
+        table = msgspec.structs.replace(
+            self.table,
+            current_schema_id=self.table.current_schema_id if schema_id is None else schema_id,
+            default_spec_id=self.table.default_spec_id if spec_id is None else spec_id,
+            default_sort_order_id=self.table.default_sort_order_id if order_id is None else order_id,
+        )
+        return replace(self, table=table)
+
+    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
+        """Remove the table from the catalog, if it is the owner's. Its files stay.
 
         Args:
-            view: The view now.
-            place: The storage table's place at that time, as text.
-        """
+            tables: The catalog's tables.
+            owner: The view that it was made for.
 
-    @abstractmethod
-    def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
-        """Return the folders outside of the view's folder that may contain the storage table.
+        Returns:
+            Whether the catalog held it, if it is a table that a catalog holds.
+        """
+        return self.name is None or tables.drop(self.name, uuid=self.table.table_uuid, owner=owner)
+
+    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
+        """Whether a refresh that its record does not name is part of the published history.
+
+        Either one of its own files was published, or ``main`` descends from one of its snapshots.
 
         Args:
-            view: The view.
-            location: The table's current metadata file.
+            refresh_id: The refresh.
+            ours: The storage metadata files that only this refresh writes.
         """
+        history = ancestors(self.table, self.table.head)
+        return not self.published_files.isdisjoint(ours) or any(
+            snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history
+        )
+
+    def folders(self, view: LoadedView) -> tuple[str, ...]:
+        """Return the view's folder, and the storage table's if it is outside of it."""
+        base, beside = view.metadata.location, self.table.location
+        return (base,) if lies_in(beside, (base,)) else (base, beside)
+
+    def dead_branches(self, limit_ms: int) -> list[str]:
+        """Return the branches of refreshes that were not published and can no longer be.
+
+        Args:
+            limit_ms: Only branches that ended before this time, by the times in the metadata.
+        """
+        return dead_branches(self.table, current=(self.table.head, self.tagged), not_current_since_ms=limit_ms)
+
+    def open(self, tables: OpensTables) -> Table:
+        """Return the table for pyiceberg to read."""
+        return tables.open_file(self.location) if self.name is None else tables.open(self.name)
+
+    def frame(self, reader: Any) -> Any:
+        """Return the rows through Spark's ``DataFrameReader``."""
+        return reader.load(self.location) if self.name is None else reader.table(self.name.sql())
+
+    def how_to_read(self, view: Identifier) -> str:
+        """Return where the stored rows can be read, and what a query by the view's name does, for people."""
+        if self.name is None:
+            return f"`airflow-mv read {view}`, or airflow_mv.read(spark, {str(view)!r}) in Spark. {_RECOMPUTES}"
+        then = ": it is the view itself" if self.name == view else f". {_RECOMPUTES}"
+        return f"the table {self.name}, in every engine that uses this catalog{then}"
 
 
 @dataclass(frozen=True, slots=True)
 class PointedStorage(LoadedStorage):
-    """A storage table in no catalog. Only refreshes write to it, so its current snapshot has the rows."""
+    """The view names the storage table's metadata file. Only refreshes write to the table."""
 
-    @property
-    def name(self) -> Identifier | None:
-        """None: it is in no catalog."""
+    layout = "pointed"
+
+    @classmethod
+    def claims(cls, view: LoadedView) -> bool:
+        """Whether the view names no table of the catalog."""
+        return STORAGE_TABLE_PROPERTY not in view.metadata.properties
+
+    @classmethod
+    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
+        """Refuse a catalog that cannot compare and swap the pointer of a view: only a SQL catalog can."""
+        return catalog.without_views() if catalog.is_sql else "cannot compare and swap the pointer of a view"
+
+    @classmethod
+    def unwritable(cls, format_version: int, unknown_type: str | None = None) -> str | None:  # noqa: ARG003
+        """Return none: pyiceberg commits to no table that is in no catalog."""
         return None
 
-    @property
-    def place(self) -> StoragePlace:
-        """Its metadata file."""
-        return self.location
+    @classmethod
+    def opened(
+        cls, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
+    ) -> Self:
+        """Check that the file is not a copy of another view's or table's."""
+        if table is None:
+            raise NotFoundError(f"{what}: there is no such file")
+        check_places(table, folders, what=what)
+        if STORAGE_OF_PROPERTY in table.properties:
+            raise InvalidMetadataError(unnamed(view))
+        own = f"view {view.identifier}, storage table file"
+        check_own_file(location, view.metadata.location, metadata_folders(table), what=own)
+        return cls(location, table, state_of(view, table, location))
 
-    @property
-    def pointers(self) -> dict[Identifier, str]:
-        """None: the view names it."""
-        return {}
+    @classmethod
+    def template_name(cls, view: Identifier, token: str) -> Identifier | None:  # noqa: ARG003
+        """Return none: the storage table itself is made."""
+        return None
+
+    @classmethod
+    def may_be_published(cls, *, named: bool, committed: Callable[[], bool]) -> bool:  # noqa: ARG003
+        """Whether the view names it."""
+        return named
 
     @property
     def base(self) -> str:
@@ -177,136 +472,72 @@ class PointedStorage(LoadedStorage):
         """Always."""
         return True
 
-    def altered(self, view: LoadedView) -> Alterations:
-        """Return nothing: no other program finds it."""
-        return Alterations()
-
-    @property
-    def rows_snapshot(self) -> int | None:
-        """The current one."""
-        return self.table.head
-
-    @property
-    def target(self) -> Target:
-        """Registered in the staging catalog."""
-        table = staged(STORAGE)
-        return Target(table, table, registers=self.location)
-
-    @property
-    def view_properties(self) -> dict[str, str]:
-        """None."""
-        return {}
-
-    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
-        """Do nothing: no catalog holds it."""
-        return True
-
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[StoragePlace, int | None] | None:
         """Return the metadata file that the job has written, if it is in the table's folder."""
         if metadata_location is None or not lies_in(metadata_location, (self.table.location,)):
             return None
         return metadata_location, None
 
-    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
-        """Whether one of the refresh's own files was published."""
-        return not self.published_files.isdisjoint(ours)
-
-    def clock_folder(self, view: LoadedView) -> str:
-        """Return the view's folder, which the table is in."""
-        return view.metadata.location
-
-    def dead_branches(self, limit_ms: int) -> list[str]:
-        """Return none: a refresh is staged in files."""
-        return []
-
-    def open(self, tables: OpensTables) -> Table:
-        """Open the metadata file."""
-        return tables.open_file(self.location)
-
-    def frame(self, reader: Any) -> Any:
-        """Read by the metadata file."""
-        return reader.load(self.location)
-
-    def how_to_read(self, view: Identifier) -> str:
-        """Return the ways of this package: no catalog lists the table."""
-        return f"`airflow-mv read {view}`, or airflow_mv.read(spark, {str(view)!r}) in Spark. {RECOMPUTES}"
-
-
-class PointedLayout(StoredLayout):
-    """The view names the storage table's metadata file."""
-
-    name = "pointed"
-    swaps_pointers = True
-    needs_views = True
-    max_format_version = 3
-
-    def claims(self, view: LoadedView) -> bool:
-        """Whether no other layout does."""
-        return True
-
-    def place(self, view: LoadedView) -> StoragePlace:
-        """Return the metadata file that the view names."""
-        return view.materialized.storage_table_location
-
-    def opened(
-        self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
-    ) -> LoadedStorage:
-        """Check that the file is not a copy of another view's or table's."""
-        if table is None:
-            raise NotFoundError(f"{what}: there is no such file")
-        check_places(table, folders, what=what)
-        if STORAGE_OF_PROPERTY in table.properties:
-            raise InvalidMetadataError(unnamed(view))
-        own = f"view {view.identifier}, storage table file"
-        check_own_file(location, view.metadata.location, metadata_folders(table), what=own)
-        state = state_of(view, table, location)
-        return PointedStorage(location, table, state)
-
-    def template_name(self, view: Identifier, token: str) -> Identifier | None:
-        """Return none: the storage table itself is made."""
-        return None
-
-    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
-        """Return none."""
-        return None
-
-    def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
-        """Read the metadata file."""
-        return PointedStorage(location, catalog.files.read_table(location, what=f"{what} file"), None)
-
-    def earlier(self, view: LoadedView, place: str) -> LoadedView:
-        """Return the view as it named that metadata file."""
-        return replace(view, settings=view.materialized.repointed(place))
-
-    def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
-        """Return none."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True)
 class RegisteredStorage(LoadedStorage):
-    """A storage table in the catalog. Others may write to it, so a tag marks the current refresh's rows.
+    """The catalog holds the storage table, and the view names it.
 
-    Args:
-        identifier: Its name in the catalog.
+    Others may write to it, so a tag marks the current refresh's rows.
     """
 
-    identifier: Identifier
+    layout = "registered"
 
-    @property
-    def name(self) -> Identifier | None:
-        """Its name in the catalog."""
-        return self.identifier
+    @classmethod
+    def claims(cls, view: LoadedView) -> bool:
+        """Whether the view names a table of the catalog beside itself."""
+        return view.metadata.properties.get(STORAGE_TABLE_PROPERTY) not in (None, view.identifier.within_catalog)
 
-    @property
-    def place(self) -> StoragePlace:
-        """Its name in the catalog."""
-        return self.identifier
+    @classmethod
+    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
+        """Refuse a catalog without views."""
+        return catalog.without_views()
 
-    @property
-    def pointers(self) -> dict[Identifier, str]:
-        """The table's own."""
-        return {self.identifier: self.location}
+    @classmethod
+    def opened(
+        cls, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
+    ) -> Self:
+        """Check that the table is the one that the view names, and that it names the view."""
+        name = view.storage_table
+        if name is None:
+            raise InvalidMetadataError(f"view {view.identifier} names no storage table")
+        own = require_own(view, name, table)
+        check_places(own, folders, what=what)
+        return cls(location, own, state_of(view, own, location), name)
+
+    @classmethod
+    def template_name(cls, view: Identifier, token: str) -> Identifier | None:
+        """Return a name beside the view's."""
+        return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__columns_{token[:8]}")
+
+    @classmethod
+    def storage_name(cls, view: Identifier, chosen: str | None) -> Identifier | None:
+        """Return the chosen name, or by default the view's with a suffix."""
+        if chosen is None:
+            return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage")
+        if chosen == view.name:
+            raise InvalidIdentifierError(f"view {view}: its storage table needs another name than the view itself")
+        if "." in chosen or "`" in chosen:
+            raise InvalidIdentifierError(
+                f"view {view}: {chosen!r} is not a name for its storage table: give one part without dots and "
+                "backticks, the table is in the view's namespace"
+            )
+        return Identifier(view.catalog, view.namespace, chosen)
+
+    @classmethod
+    def beside(cls, view: LoadedView, location: str) -> tuple[str, ...]:
+        """Return the folder that a REST server chose for the table."""
+        return beside_first(view.materialized.storage_table_location, location)
+
+    @classmethod
+    def may_be_published(cls, *, named: bool, committed: Callable[[], bool]) -> bool:  # noqa: ARG003
+        """Whether it was committed."""
+        return committed()
 
     @property
     def base(self) -> str:
@@ -331,57 +562,13 @@ class RegisteredStorage(LoadedStorage):
             snapshot.is_compaction and has_columns_of(self.table, tagged, snapshot.snapshot_id) for snapshot in later
         )
 
-    def altered(self, view: LoadedView) -> Alterations:
-        """Compare it with the schema of the tagged snapshot, and with the recorded partition spec and sort order."""
-        if self.state is None or self.tagged is None:
-            return Alterations(settings=tuple(self._lost(view)))
-        found = alterations(self.table, self.tagged, self.state.spec_id, self.state.sort_order_id)
-        if found.shape.order_id is not None and self._has_chosen_order(view):  # a refresh that runs has set it
-            found = alterations(self.table, self.tagged, self.state.spec_id, None)
-        return found._replace(settings=(*found.settings, *self._lost(view)))
-
-    def _lost(self, view: LoadedView) -> Iterator[str]:
-        """Yield the properties that are lost, by the tags that are there."""
-        if self.state is None and any(name.startswith(current_tag("")) for name in self.table.refs):
-            yield f"the property {PROPERTY} with the refresh record was removed"
-        if view.holder is not None and view.holder.tagged is None and any(map(is_definition_tag, self.table.refs)):
-            yield f"the property {DEFINITION_ID_PROPERTY} was removed or changed"
-
-    def _has_chosen_order(self, view: LoadedView) -> bool:
-        try:
-            chosen = sort_order(view.metadata.properties, view.metadata.schema_.names, view=str(view.identifier))
-        except ConfigurationError:
-            return False
-        return chosen is not None and chosen == sort_order_of(self.table)
-
-    @property
-    def rows_snapshot(self) -> int | None:
-        """The current snapshot, or the tagged one if others have written since."""
-        return self.table.head if self.intact else self.tagged
-
     @property
     def target(self) -> Target:
-        """A branch of it."""
-        name = self.identifier.sql()
+        """A branch of it. Another copy of the table is written by its metadata file."""
+        if self.name is None:
+            return self.replacing_target
+        name = self.name.sql()
         return Target(name, f"{name}.{quote(f'branch_{BRANCH}')}", branch=True, start=self.rows_snapshot)
-
-    @property
-    def replacing_target(self) -> Target:
-        """Registered in the staging catalog: a branch has the table's columns, so it cannot hold others."""
-        table = staged(STORAGE)
-        return Target(table, table, registers=self.location)
-
-    @property
-    def view_properties(self) -> dict[str, str]:
-        """Its name and its uuid."""
-        return {
-            STORAGE_TABLE_PROPERTY: self.identifier.within_catalog,
-            STORAGE_TABLE_UUID_PROPERTY: self.table.table_uuid or "",
-        }
-
-    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
-        """Drop it."""
-        return tables.drop(self.identifier, uuid=self.table.table_uuid, owner=owner)
 
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[StoragePlace, int | None] | None:
         """Return the newest snapshot of a complete run of the refresh."""
@@ -389,150 +576,104 @@ class RegisteredStorage(LoadedStorage):
         whole = [snapshot for snapshot in self.table.snapshots if done <= snapshot.summary.items()]
         if not whole:
             return None
-        return self.identifier, max(whole, key=lambda item: item.sequence_number).snapshot_id
-
-    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
-        """Whether ``main`` descends from a snapshot of the refresh."""
-        history = ancestors(self.table, self.table.head)
-        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
-
-    def clock_folder(self, view: LoadedView) -> str:
-        """Return the table's folder: a REST server may have chosen it."""
-        return self.table.location
-
-    def dead_branches(self, limit_ms: int) -> list[str]:
-        """Return the branches of killed refreshes."""
-        return dead_branches(self.table, current=(self.table.head, self.tagged), not_current_since_ms=limit_ms)
-
-    def open(self, tables: OpensTables) -> Table:
-        """Open the catalog's table."""
-        return tables.open(self.identifier)
-
-    def frame(self, reader: Any) -> Any:
-        """Read by name."""
-        return reader.table(self.identifier.sql())
-
-    def how_to_read(self, view: Identifier) -> str:
-        """Return the table's name."""
-        return f"the table {self.identifier}, in every engine that uses this catalog. {RECOMPUTES}"
-
-
-class RegisteredLayout(StoredLayout):
-    """The catalog holds the storage table, and the view names it."""
-
-    name = "registered"
-    swaps_pointers = False
-    needs_views = True
-    max_format_version = 2
-
-    def claims(self, view: LoadedView) -> bool:
-        """Whether the view names a table of the catalog."""
-        return STORAGE_TABLE_PROPERTY in view.metadata.properties
-
-    def place(self, view: LoadedView) -> StoragePlace:
-        """Return the name that the view gives."""
-        return _named(view)
-
-    def opened(
-        self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
-    ) -> LoadedStorage:
-        """Check that the table is the one that the view names, and that it names the view."""
-        name = _named(view)
-        own = require_own(view, name, table)
-        check_places(own, folders, what=what)
-        state = state_of(view, own, location)
-        return RegisteredStorage(location, own, state, name)
-
-    def template_name(self, view: Identifier, token: str) -> Identifier | None:
-        """Return a name beside the view's."""
-        return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__columns_{token[:8]}")
-
-    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
-        """Return the chosen name, or by default the view's with a suffix."""
-        if chosen is None:
-            return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage")
-        if chosen == view.name:
-            raise InvalidIdentifierError(f"view {view}: its storage table needs another name than the view itself")
-        if "." in chosen or "`" in chosen:
-            raise InvalidIdentifierError(
-                f"view {view}: {chosen!r} is not a name for its storage table: give one part without dots and "
-                "backticks, the table is in the view's namespace"
-            )
-        return Identifier(view.catalog, view.namespace, chosen)
-
-    def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
-        """Load the table by its name."""
-        if name is None:
-            raise InvalidMetadataError(f"{what} has no name")
-        found, table = catalog.load_table(name, what=what)
-        return RegisteredStorage(found, table, None, name)
-
-    def earlier(self, view: LoadedView, place: str) -> LoadedView:
-        """Return the view: the table keeps its name."""
-        return view
-
-    def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
-        """Return the folder that a REST server chose for the table."""
-        return beside_first(view.materialized.storage_table_location, location)
-
-
-def _named(view: LoadedView) -> Identifier:
-    if view.storage_table is None:
-        raise InvalidMetadataError(f"view {view.identifier} names no storage table")
-    return view.storage_table
+        return self.place, max(whole, key=lambda item: item.sequence_number).snapshot_id
 
 
 @dataclass(frozen=True, slots=True)
 class TableStorage(RegisteredStorage):
-    """The table under the view's name. Others may write to it, so a tag marks the current refresh's rows."""
-
-    def how_to_read(self, view: Identifier) -> str:
-        """Return the view's own name."""
-        return f"the table {self.identifier}, in every engine that uses this catalog: it is the view itself"
-
-
-class TableLayout(RegisteredLayout):
     """The view's name is the name of the storage table, which holds the definition in a property."""
 
-    name = "table"
-    needs_views = False
-    max_format_version = 2
+    layout = "table"
 
-    def claims(self, view: LoadedView) -> bool:
+    @classmethod
+    def claims(cls, view: LoadedView) -> bool:
         """Whether the view names itself as its storage table."""
         return view.metadata.properties.get(STORAGE_TABLE_PROPERTY) == view.identifier.within_catalog
 
-    def place(self, view: LoadedView) -> StoragePlace:
-        """Return the view's own name."""
-        return view.identifier
+    @classmethod
+    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
+        """Refuse a plain view of the catalog: it cannot become a table of its name."""
+        return "has a view of this name, which cannot become a table" if existing and not existing.holder else None
 
-    def opened(
-        self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
-    ) -> LoadedStorage:
-        """Check that the table is the one that the definition was written for."""
-        own = require_own(view, view.identifier, table)
-        check_places(own, folders, what=what)
-        state = state_of(view, own, location)
-        return TableStorage(location, own, state, view.identifier)
-
-    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
+    @classmethod
+    def storage_name(cls, view: Identifier, chosen: str | None) -> Identifier | None:  # noqa: ARG003
         """Return none: the view itself is the storage table."""
         return None
 
-    def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
+    @classmethod
+    def beside(cls, view: LoadedView, location: str) -> tuple[str, ...]:  # noqa: ARG003
         """Return none: the view's folder is the table's."""
         return ()
 
 
-#: Layouts by name. A view has the first layout that claims it; the last one claims every view.
-STORED_LAYOUTS: dict[Layout, StoredLayout] = {
-    layout.name: layout for layout in (TableLayout(), RegisteredLayout(), PointedLayout())
+#: Layouts by name. The first one that a catalog supports is its default.
+STORED_LAYOUTS: dict[Layout, type[LoadedStorage]] = {
+    storage.layout: storage for storage in (PointedStorage, TableStorage, RegisteredStorage)
 }
 
 
-def stored_layout(view: LoadedView) -> StoredLayout:
+def stored_layout(view: LoadedView) -> type[LoadedStorage]:
     """Return the layout that a view has."""
     return next(layout for layout in STORED_LAYOUTS.values() if layout.claims(view))
+
+
+def storage_place(view: LoadedView) -> StoragePlace:
+    """Return where a view's storage table is: a name in the catalog, or a metadata file."""
+    name = view.storage_table
+    return view.materialized.storage_table_location if name is None else name
+
+
+def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
+    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
+
+    Args:
+        view: The view now.
+        place: The storage table's place at that time, as text.
+    """
+    named = view.storage_table is not None
+    return view if named else replace(view, settings=view.materialized.repointed(place))
+
+
+def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageState | None:
+    """Return the refresh history in a storage table; ``None`` if the view was never refreshed.
+
+    Args:
+        view: The view.
+        table: Its storage table.
+        location: The table's metadata file, for messages.
+
+    Raises:
+        InvalidMetadataError: The record is broken.
+    """
+    state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
+    return state.with_full_names(view.default_catalog, view.default_namespace) if state else None
+
+
+def all_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
+    """Return the recorded refreshes of a view and those in its log, oldest first.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+
+    Raises:
+        InvalidMetadataError: The log is broken.
+    """
+    if storage.state is None:
+        return ()
+    source = f"view {view.identifier}, storage table file {storage.location}, property {LOG_PROPERTY}"
+    recorded = {record.refresh_id for record in storage.state.refreshes}
+    past = past_refreshes(storage.table.properties, source=source)
+    records = [*(record for record in past if record.refresh_id not in recorded), *storage.state.refreshes]
+    return tuple(sorted(records, key=lambda record: record.refreshed_at_ms or 0)) if past else storage.state.refreshes
+
+
+def readable_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
+    """Return :func:`all_refreshes`, or the recorded ones if the log is broken: that must not stop a refresh."""
+    try:
+        return all_refreshes(view, storage)
+    except InvalidMetadataError:
+        return storage.state.refreshes if storage.state else ()
 
 
 def unnamed(view: LoadedView) -> str:

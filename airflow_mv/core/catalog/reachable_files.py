@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile, ManifestFile
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import parsed
-from airflow_mv.core.catalog.loaded import LoadedStorage
+from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.spec.snapshots import without_snapshots
 from airflow_mv.core.spec.stored import decode

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout
+from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.locations import allowed_folders, check_places
 from airflow_mv.core.define.create import query_columns
 from airflow_mv.core.define.definition import Definition
@@ -67,7 +67,7 @@ def adopt(
     folders = allowed_folders(catalog.properties, location)
     check_places(table, (*folders, *((table.location,) if catalog.is_rest else ())), what=what)
     _require_adoptable(name, table, layout)
-    definition = dataclasses.replace(definition, layout=layout.name)
+    definition = dataclasses.replace(definition, layout=layout.layout)
     definition.require_accepted(catalog, name, sql)
     template = query_columns(
         catalog, name, definition, sql, definition.columns, catalog.folders.new(name), stager, name
@@ -88,18 +88,18 @@ def adopt(
         return AdoptTable(catalog, name, metadata, table, effects).publish()
 
 
-def _layout_for(catalog: MaterializedViewCatalog, view: Identifier, definition: Definition) -> StoredLayout:
+def _layout_for(catalog: MaterializedViewCatalog, view: Identifier, definition: Definition) -> type[LoadedStorage]:
     """Return the layout in which a view is a table."""
-    layout = next(item for item in STORED_LAYOUTS.values() if not item.needs_views)
-    if definition.layout not in (None, layout.name):
-        raise ConfigurationError(f"view {view}: an adopted table has the layout {layout.name!r}: leave out --layout")
+    layout = STORED_LAYOUTS["table"]
+    if definition.layout not in (None, layout.layout):
+        raise ConfigurationError(f"view {view}: an adopted table has the layout {layout.layout!r}: leave out --layout")
     if definition.partition_by:
         raise ConfigurationError(f"view {view}: an adopted table keeps its partitioning: leave out --partition-by")
     if definition.storage_name is not None:
         raise ConfigurationError(f"view {view}: an adopted table keeps its name: leave out --storage-name")
-    if layout.name not in catalog.layouts:
+    if layout.layout not in catalog.layouts:
         raise UnsupportedError(
-            f"catalog {catalog.name!r} does not support the layout {layout.name!r} of adopted tables"
+            f"catalog {catalog.name!r} does not support the layout {layout.layout!r} of adopted tables"
         )
     return layout
 
@@ -110,7 +110,7 @@ def _sql(view: Identifier, definition: Definition) -> str:
     return definition.sql.strip().rstrip(";")
 
 
-def _require_adoptable(name: Identifier, table: TableMetadata, layout: StoredLayout) -> None:
+def _require_adoptable(name: Identifier, table: TableMetadata, layout: type[LoadedStorage]) -> None:
     """Check the table itself.
 
     Raises:
@@ -127,11 +127,8 @@ def _require_adoptable(name: Identifier, table: TableMetadata, layout: StoredLay
         )
     elif table.format_version < 2:
         why = f"its format version is {table.format_version}: {spark} SET TBLPROPERTIES ('format-version' = '2')"
-    elif table.format_version > layout.max_format_version:
-        why = (
-            f"its format version is {table.format_version}, and pyiceberg commits to no newer one than "
-            f"{layout.max_format_version}: create a view of another name"
-        )
+    elif (unwritable := layout.unwritable(table.format_version)) is not None:
+        why = f"{unwritable}: create a view of another name"
     elif table.head is None:
         why = "it was never written: drop it, and create the view with --layout table"
     elif own:

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
+from airflow_mv.core.catalog import (
+    STORED_LAYOUTS,
+    LoadedStorage,
+    LoadedView,
+    MaterializedViewCatalog,
+    storage_place,
+    stored_layout,
+)
 from airflow_mv.core.catalog.locations import check_confined, join
 from airflow_mv.core.define.definition import (
     Definition,
@@ -110,7 +117,7 @@ def create(
     definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)
     if definition.sql is None and existing.settings is None:
-        if not STORED_LAYOUTS[definition.layout_for(catalog, existing)].needs_views:
+        if STORED_LAYOUTS[definition.layout_for(catalog, existing)].lacking(catalog, existing):
             raise UnsupportedError(
                 f"{identifier} is a view, and in the layout {definition.layout!r} a materialized view is a table of "
                 "its name: drop the view first and give its query with --sql, or choose another layout"
@@ -176,7 +183,7 @@ def _check_columns(view: Identifier, columns: Sequence[str] | None) -> None:
         raise ConfigurationError(f"view {view}, names of its columns: {wrong}: {', '.join(map(repr, columns or ()))}")
 
 
-def _check_storage_properties(view: Identifier, properties: Mapping[str, str], layout: StoredLayout) -> None:
+def _check_storage_properties(view: Identifier, properties: Mapping[str, str], layout: type[LoadedStorage]) -> None:
     """Check the chosen properties of a storage table.
 
     Raises:
@@ -184,11 +191,10 @@ def _check_storage_properties(view: Identifier, properties: Mapping[str, str], l
         UnsupportedError: The layout does not support it.
     """
     chosen = storage_properties(properties, view=str(view))
-    if int(chosen.get(FORMAT_VERSION, "2")) > layout.max_format_version:
+    if why := layout.unwritable(int(chosen.get(FORMAT_VERSION, "2"))):
         raise UnsupportedError(
-            f"view {view}: a storage table of the layout {layout.name!r} has format version "
-            f"{layout.max_format_version}, because pyiceberg commits to it and writes no newer one: use the layout "
-            f"'pointed', or leave out {STORAGE_PREFIX}{FORMAT_VERSION}"
+            f"view {view}: a storage table of the layout {layout.layout!r} is not possible, because {why}: use the "
+            f"layout 'pointed', or leave out {STORAGE_PREFIX}{FORMAT_VERSION}"
         )
 
 
@@ -417,7 +423,7 @@ def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
 def _kept_name(view: LoadedView) -> str | None:
     """Return the name that a view's storage table has, or had."""
     try:
-        place = stored_layout(view).place(view) if view.settings is not None else None
+        place = storage_place(view) if view.settings is not None else None
     except InvalidMetadataError as error:
         log.warning("The earlier storage table of %s may still be in the catalog: %s", view.identifier, error)
         return None
@@ -450,10 +456,10 @@ def _require_storage_name(catalog: MaterializedViewCatalog, view: LoadedView, na
         return
     layout = stored_layout(view)
     wanted = layout.storage_name(view.identifier, name)
-    if wanted is not None and wanted != layout.place(view) and _has_storage(catalog, view):
+    if wanted is not None and wanted != storage_place(view) and _has_storage(catalog, view):
         raise UnsupportedError(
-            f"view {view.identifier}: its storage table is {layout.place(view)} and keeps its name: leave out the name "
-            f"{name!r}, or drop the view and create it again"
+            f"view {view.identifier}: its storage table is {storage_place(view)} and keeps its name: leave out the "
+            f"name {name!r}, or drop the view and create it again"
         )
 
 

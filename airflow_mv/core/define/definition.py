@@ -15,11 +15,9 @@ from airflow_mv.core.catalog import (
     Layout,
     LoadedView,
     MaterializedViewCatalog,
-    StoredLayout,
     stored_layout,
 )
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
-from airflow_mv.core.catalog.rest import NAMES_NO_VIEWS
 from airflow_mv.core.freshness.state import (
     MAX_STALENESS_PROPERTY,
     ON_SCHEMA_CHANGE_PROPERTY,
@@ -223,27 +221,20 @@ class Definition:
                 f"catalog {catalog.name!r}, property {LAYOUT_PROPERTY}: there is no layout {chosen!r}; there are: "
                 f"{', '.join(sorted(STORED_LAYOUTS))}"
             )
-        has = stored_layout(existing).name if existing and existing.settings else None
+        has = stored_layout(existing).layout if existing and existing.settings else None
         # A plain view cannot become a table of its name.
-        possible = [name for name in catalog.layouts if existing is None or STORED_LAYOUTS[name].needs_views]
+        possible = [name for name in catalog.layouts if STORED_LAYOUTS[name].lacking(catalog, existing) is None]
         wanted = self.layout or has or next(iter(possible), catalog.layouts[0])
         if wanted not in STORED_LAYOUTS:
             raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
         if wanted not in catalog.layouts:
             raise UnsupportedError(
-                f"catalog {catalog.name!r} {_lacking(catalog, STORED_LAYOUTS[wanted])}, which the layout {wanted!r} "
+                f"catalog {catalog.name!r} {STORED_LAYOUTS[wanted].lacking(catalog)}, which the layout {wanted!r} "
                 f"needs: use the layout {catalog.layouts[0]!r}"
             )
         if has not in (None, wanted):
             raise UnsupportedError(f"the view has the layout {has!r}: `airflow-mv convert` moves it to another one")
         return wanted
-
-
-def _lacking(catalog: MaterializedViewCatalog, layout: StoredLayout) -> str:
-    """Return what a catalog lacks that does not support a layout."""
-    if layout.swaps_pointers:
-        return "cannot compare and swap the pointer of a view"
-    return f"has no views {NAMES_NO_VIEWS}" if catalog.is_rest else "has no views"
 
 
 # ----------- The view properties that this package reads are checked before anything is made, not by the first refresh

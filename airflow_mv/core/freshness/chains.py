@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.loaded import readable_refreshes
+from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.each import ItemResult, for_each
 from airflow_mv.core.freshness.observe import Observation, observe, observe_tables
 from airflow_mv.core.freshness.state import (

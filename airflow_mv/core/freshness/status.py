@@ -17,7 +17,7 @@ from airflow_mv.core.catalog import (
     stored_table,
     stored_view,
 )
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.chains import Chains, observe_each
 from airflow_mv.core.freshness.expiry import expiries
 from airflow_mv.core.freshness.observe import Observation
@@ -125,7 +125,7 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
     storage = catalog.load_storage(loaded)
     return {
         "view": str(loaded.identifier),
-        "layout": stored_layout(loaded).name,
+        "layout": stored_layout(loaded).layout,
         "metadata_location": loaded.metadata_location,
         "metadata": stored_view(catalog, loaded),
         "storage_table": str(storage.name) if storage.name else None,

@@ -82,7 +82,7 @@ def expire(
     identifier = catalog.identify(view)
     loaded = catalog.load(identifier)
     storage = catalog.load_storage(loaded)
-    limit = catalog.files.now_ms(storage.clock_folder(loaded)) - older_than // timedelta(milliseconds=1)
+    limit = catalog.files.now_ms(storage.table.location) - older_than // timedelta(milliseconds=1)
     result = _expired(identifier, storage, limit, loaded.adopted_at, dry_run=dry_run)
     if dry_run or not result:
         return result

@@ -233,9 +233,10 @@ class History:
         evidence = Evidence(self._catalog, self._view.identifier, None)
 
         def may_be_published(key: str) -> bool:
-            if stored_layout(self._view).swaps_pointers:
-                return key in named
-            return evidence.table_file(self._files[key].location, self._view).committed
+            file = self._files[key].location
+            return stored_layout(self._view).may_be_published(
+                named=key in named, committed=lambda: evidence.table_file(file, self._view).committed
+            )
 
         logs = {
             key: [exact(entry.metadata_file) for entry in found.metadata_log]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import history_properties, keeps_history

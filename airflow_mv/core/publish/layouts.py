@@ -31,7 +31,7 @@ def layout_of(plan: PlannedRefresh) -> StorageLayout:
 
 def layout_of_view(view: LoadedView) -> StorageLayout:
     """Return the layout that a view has."""
-    return LAYOUTS[stored_layout(view).name]
+    return LAYOUTS[stored_layout(view).layout]
 
 
 def publish(

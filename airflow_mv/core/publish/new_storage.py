@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, StoredLayout
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import NewTable
@@ -133,7 +133,7 @@ class CreateStorage(Change[Name]):
     def __init__(
         self,
         catalog: MaterializedViewCatalog,
-        layout: StoredLayout,
+        layout: type[LoadedStorage],
         template: NewStorage,
         name: Identifier,
         location: str,

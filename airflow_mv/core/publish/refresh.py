@@ -352,7 +352,7 @@ def judge(
     """
     if has_landed(storage, plan.refresh_id, ours):
         return Verdict.LANDED
-    if view.metadata.current_version_id != plan.version_id or stored_layout(view).name != plan.layout:
+    if view.metadata.current_version_id != plan.version_id or stored_layout(view).layout != plan.layout:
         return Verdict.REPLAN
     if storage.base == plan.storage_base:
         return Verdict.READY

@@ -58,8 +58,8 @@ def require_layout(view: LoadedView, now: LoadedView) -> None:
     Raises:
         CommitConflictError: It was converted since.
     """
-    layout = stored_layout(now).name
-    if layout != stored_layout(view).name:
+    layout = stored_layout(now).layout
+    if layout != stored_layout(view).layout:
         raise CommitConflictError(
             f"view {view.identifier} was converted to the layout {layout!r} meanwhile; nothing was dropped or deleted. "
             "Run it again"

@@ -12,7 +12,7 @@ import logging
 from abc import abstractmethod
 from typing import Any
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.lost_properties import LostProperties
 from airflow_mv.core.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
 from airflow_mv.core.publish.layouts import layout_of_view
@@ -237,5 +237,5 @@ def table_of(catalog: MaterializedViewCatalog, view: Identifier) -> Identifier |
         loaded = catalog.load(view)
     except (InvalidMetadataError, MetadataFileNotFoundError):
         return view
-    place = stored_layout(loaded).place(loaded) if loaded.settings is not None else None
+    place = storage_place(loaded) if loaded.settings is not None else None
     return place if isinstance(place, Identifier) else None

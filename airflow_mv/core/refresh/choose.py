@@ -611,7 +611,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         storage_table_location=observation.storage.location,
         storage_base=observation.storage.base,
         storage_table=observation.storage.name,
-        layout=stored_layout(loaded).name,
+        layout=stored_layout(loaded).layout,
         mode=choice.mode,
         reasons=(*(item for item in _altered(observation) if item not in choice.reasons), *choice.reasons),
         refresh_id=_identity(observation, _scope(observation, choice.mode, renamed, checks)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.core.catalog.loaded import LoadedStorage
+from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, copying
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import BaseTableChange, ObservedTable

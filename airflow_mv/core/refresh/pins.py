@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from pydantic import ConfigDict, Field
 
-from airflow_mv.core.catalog import Located, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog import Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import view_with_storage_at
 from airflow_mv.core.freshness.each import for_each
 from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, Pins
@@ -328,7 +329,7 @@ def _restored_view(
     """Pin a materialized view outside of the run: its rows at that time, even if it was refreshed since."""
     loaded = home.load(name, place)
     try:
-        storage = home.load_storage(stored_layout(loaded).earlier(loaded, stored))
+        storage = home.load_storage(view_with_storage_at(loaded, stored))
     except MetadataFileNotFoundError:
         raise PinError(f"the rows of {name} that the run has pinned have expired") from None
     if pin.head is not None and storage.table.find(pin.head) is None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
 from airflow_mv.core.catalog.damage import check_snapshots, store_of
-from airflow_mv.core.catalog.loaded import readable_refreshes
+from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.core.freshness.state import on_schema_change
 from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.chains import observe_each
 from airflow_mv.core.freshness.each import left_out, while_answered
 from airflow_mv.core.freshness.observe import Observation
@@ -202,7 +202,7 @@ def _view_row(seen: Observation, now: datetime) -> ViewRow:
         version_id=view.metadata.current_version_id,
         query=seen.query.text,
         base_tables=tuple(sorted(str(table.identifier) for table in seen.tables)),
-        layout=stored_layout(view).name,
+        layout=stored_layout(view).layout,
         strategy=view.materialized.refresh_strategy,
         allow_stale_data=view.materialized.allow_stale_data,
         time_travel=properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true",

@@ -94,7 +94,7 @@ def repair_clock(
 def _diagnosed(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
     storage = catalog.load_storage(view)
     document = stored_table(catalog, view, storage)
-    store_ms = catalog.files.now_ms(storage.clock_folder(view))
+    store_ms = catalog.files.now_ms(storage.table.location)
     needed = is_false(document, store_ms + MAX_AHEAD_MS)
     return (
         ClockRepair(view.identifier, storage.location, latest_ms(document), store_ms, needed=needed, done=False),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
 from airflow_mv.core.catalog.evidence import Evidence, TableFile, ViewFile, lost_view_properties, require_materialized
@@ -609,7 +609,7 @@ _ALL_LOST = "the stored rows and the history, until the next refresh computes th
 
 def _in_pointer(view: LoadedView) -> bool:
     """Whether the view's own metadata file names the state of its stored rows, so that its pointer publishes them."""
-    return stored_layout(view).swaps_pointers
+    return isinstance(storage_place(view), str)
 
 
 def _links(files: Iterable[TableFile]) -> list[Link]:

@@ -13,7 +13,7 @@ from typing import Any
 import greenlet
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView
-from airflow_mv.core.catalog.loaded import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.script import MAX_AHEAD_MS
 from airflow_mv.core.spec.identifiers import Identifier

@@ -165,7 +165,7 @@ class SimulatedPointers:
                     )
             view = self.world.ledger.view()
             if view is not None:
-                self.world.layout = stored_layout(view).name
+                self.world.layout = stored_layout(view).layout
             self.world.ledger.after_swap(before, role)
             return True
 
