@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowFailException
@@ -131,10 +131,13 @@ class RetriedOperator(BaseOperator):
         retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         **kwargs: Any,
     ) -> None:
-        if not IS_AIRFLOW_3_2:
-            kwargs["retry_policy"] = retry_policy
-        super().__init__(retry_delay=retry_delay, **kwargs)
+        super().__init__(retry_delay=retry_delay, **with_policy(retry_policy), **kwargs)
         self.retry_policy = retry_policy
+
+
+def with_policy(retry_policy: RetryPolicy | None) -> dict[str, Any]:
+    """Return the argument by which ``BaseOperator`` takes the policy: Airflow 3.2 has none."""
+    return {} if IS_AIRFLOW_3_2 else {"retry_policy": retry_policy}
 
 
 @contextmanager
@@ -154,6 +157,10 @@ def airflow_errors() -> Iterator[None]:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from None
 
 
+class _HasRetryPolicy(Protocol):
+    retry_policy: RetryPolicy | None
+
+
 class task_errors:
     """Raise errors of this package without their inner stack: the message says what to do, and where.
 
@@ -164,7 +171,7 @@ class task_errors:
         task: The task.
     """
 
-    def __init__(self, task: RetriedOperator) -> None:
+    def __init__(self, task: _HasRetryPolicy) -> None:
         self.task = task
 
     def __enter__(self) -> None:

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk._shared.secrets_masker import redact
 
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
@@ -81,17 +79,3 @@ def places_of_connections(conn_id: str) -> list[tuple[str, Callable[[], object]]
         else (type(backend).__name__, partial(backend.get_connection, conn_id=conn_id))
         for backend in ensure_secrets_backend_loaded()
     ]
-
-
-class MaskingOperator(BaseOperator):
-    """An operator that masks secrets of its templated fields before Airflow stores these."""
-
-    @abstractmethod
-    def mask_fields(self) -> None:
-        """Mask the secrets. Called before and after the fields are rendered."""
-
-    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
-        """Render the fields. For a mapped task this is the only method that sees them."""
-        self.mask_fields()  # unrendered too: a rendering error quotes it
-        super()._do_render_template_fields(*args, **kwargs)
-        self.mask_fields()

@@ -21,12 +21,15 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.sharing import FOLDER_KEY
-from airflow_mv.operators.spark import MaterializedViewSparkOperator, SparkJobOperator, Submission
+from airflow_mv.operators.spark import SparkJob, Submission
+from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh.application import ApplicationFolder
+    from airflow_mv.operators.create import CreateMaterializedViewOperator
+    from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ _WAITING = frozenset({"scheduled", "queued"})
 _ACTIVE = frozenset({"running", "deferred", "restarting"})
 
 
-class SharedSparkApplicationOperator(SparkJobOperator):
+class SharedSparkApplicationOperator(SparkTaskOperator):
     """Run one Spark application for the scripts of other tasks of the DAG run, as long as these tasks need it.
 
     Spark starts when the first script is there, so a run in which no view needs Spark starts none. The application
@@ -79,7 +82,7 @@ class SharedSparkApplicationOperator(SparkJobOperator):
             ``depends_on_past`` …): it runs beside the tasks that they are for.
     """
 
-    template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "namespace")
+    template_fields: Sequence[str] = (*SparkTaskOperator.template_fields, "namespace")
 
     def __init__(
         self,
@@ -97,6 +100,7 @@ class SharedSparkApplicationOperator(SparkJobOperator):
         self.tasks = list(tasks)
         self.idle_seconds = idle_seconds
         self.starved_seconds = starved_seconds
+        self._job: SparkJob | None = None
 
     def execute(self, context: Context) -> None:
         """Run the application.
@@ -121,6 +125,11 @@ class SharedSparkApplicationOperator(SparkJobOperator):
                 context["ti"].xcom_push(key=FOLDER_KEY, value=folder.folder)
                 number = self.serve(folder, catalog, target, context)
             self.log.info("The tasks of this run have ended" if number else "No view of this run needed Spark")
+
+    def on_kill(self) -> None:
+        """Kill the driver. Airflow gives the task 5 seconds."""
+        if self._job is not None:
+            self._job.kill()
 
     def beside(self, context: Context) -> ApplicationFolder | None:
         """Run the application in a thread of this process, which executes the tasks of the run one after another.
@@ -164,14 +173,14 @@ class SharedSparkApplicationOperator(SparkJobOperator):
         self, folder: ApplicationFolder, catalog: MaterializedViewCatalog, target: SparkTarget, context: Context
     ) -> int:
         """Run a driver when there is a script, until no task needs one. Return how many drivers have run."""
-        number = 0
+        number, self._job = 0, SparkJob(self.spark_task())
         while self._wanted(folder):
             self._open_catalogs(catalog, folder)
             number += 1
             arguments = [folder.folder, catalog.name, "--serve", str(self.idle_seconds)]
             submission = Submission(catalog, target, arguments, confs=_FAIR)
-            with self.scratch():
-                self.run_job(context, submission, f"{folder.folder}:{number}", what="the shared application")
+            with self._job.prepared():
+                self._job.run(context, submission, f"{folder.folder}:{number}", what="the shared application")
         return number
 
     def _wanted(self, folder: ApplicationFolder) -> bool:
@@ -333,7 +342,9 @@ def _watch(folder: ApplicationFolder, ended: Callable[[], bool], stopped: thread
 
 
 def share_spark_application(
-    *tasks: MaterializedViewSparkOperator, namespace: str | None = None, **kwargs: Any
+    *tasks: CreateMaterializedViewOperator | RefreshMaterializedViewOperator,
+    namespace: str | None = None,
+    **kwargs: Any,
 ) -> SharedSparkApplicationOperator:
     """Let tasks of the current DAG share a Spark application, and return the task that runs it.
 

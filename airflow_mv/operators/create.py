@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.sdk import Context
 
 from airflow_mv.checks import as_documents, read_checks
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
-from airflow_mv.links import show_link
-from airflow_mv.operators.spark import MaterializedViewSparkOperator
+from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
+from airflow_mv.operators.spark import TaskStager
+from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.script import Outcome, Script, Stager
 
 
-class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
+class CreateMaterializedViewOperator(SparkTaskOperator):
     """Create a materialized view, with an empty storage table; a refresh fills it.
 
     Idempotent, so the task may be the first of a DAG. The whole definition is compared with an existing view, and
@@ -34,8 +35,12 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         view: ``catalog.namespace.name`` (templated).
         sql: The query (templated); names without a catalog are resolved in the view's catalog and namespace. ``None``
             keeps the query of an existing view, and makes a plain one materialized.
-        iceberg_conn_id: Connection of type ``iceberg`` (templated).
-        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        name: Name of the Spark application (templated).
+        spark_application: Id of the task of this DAG that runs a shared Spark application
+            (:class:`~airflow_mv.operators.SharedSparkApplicationOperator`).
+        deferrable: Has no effect: a creation never waits in the triggerer. It is taken because ``default_args`` of a
+            DAG may have it for its refreshes.
+        max_active_tis_per_dag: As for ``BaseOperator``.
         refresh_strategy: ``incremental`` or ``full``; a new view is ``incremental`` by default.
         allow_stale_data: Whether stale rows may be read; not by default.
         time_travel: Whether each refresh stays in the history; not by default.
@@ -64,11 +69,13 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         require: The most expensive modes that refreshes may need (templated), such as ``["merge"]``, or
             ``["append=append", "delete=merge"]`` for kinds of changes of the base tables. If the query needs more, the
             task fails before anything is made, and says why. See ``airflow-mv explain``.
-        **kwargs: All that ``SparkSubmitOperator`` takes.
+        **kwargs: ``iceberg_conn_id``, ``spark_conn_id``, and all that ``SparkSubmitOperator`` takes except the
+            application.
     """
 
     template_fields: Sequence[str] = (
-        *MaterializedViewSparkOperator.template_fields,
+        *SparkTaskOperator.template_fields,
+        "view",
         "sql",
         "partition_by",
         "sort_by",
@@ -80,6 +87,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         "storage_name",
         "require",
     )
+    operator_extra_links = (MaterializedViewLink(), SparkApplicationLink())
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
 
     def __init__(  # noqa: PLR0913 (each is a field of the definition)
@@ -87,8 +95,10 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         *,
         view: str,
         sql: str | None = None,
-        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        name: str | None = None,
+        spark_application: str | None = None,
+        deferrable: bool | None = None,
+        max_active_tis_per_dag: int | None = 1,
         refresh_strategy: Literal["full", "incremental"] | None = None,
         allow_stale_data: bool | None = None,
         time_travel: bool | None = None,
@@ -108,7 +118,10 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         require: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
-        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
+        super().__init__(name=name or f"airflow-mv {view}", max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)
+        self.view = view
+        self.spark_application = spark_application
+        self.deferrable = deferrable
         self.sql = sql
         self.refresh_strategy = refresh_strategy
         self.allow_stale_data = allow_stale_data
@@ -127,6 +140,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.on_change = on_change
         self.adopt = adopt
         self.require = list(require)
+        #: Runs the view's scripts, once the task is executed.
+        self.stager: TaskStager | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the view if needed.
@@ -165,7 +180,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 accept=accepts_modes(self.require),
                 checks=None if self.checks is None else read_checks(self.checks, source="checks"),
             )
-            with self.stager(catalog, context) as stager:
+            self.stager = TaskStager(self.spark_task(), catalog, context, spark_application=self.spark_application)
+            with self.stager.opened() as stager:
                 stage = self._with_advice(stager)
                 done = define_view(catalog, view, definition, stager=stage, on_change=self.on_change, adopt=self.adopt)
             for line in done.lines:
@@ -175,6 +191,16 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 for dialect, text in texts_of(done.view.metadata, view=str(view)).items():
                     self.log.info("SQL for %s: %s", dialect, text)
             return status(catalog, view).to_dict()
+
+    def on_kill(self) -> None:
+        """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
+        if self.stager is not None:
+            self.stager.kill()
+
+    @property
+    def application_id(self) -> str | None:
+        """The Spark application that ran for the view, after it ran."""
+        return None if self.stager is None else self.stager.application_id
 
     def _with_advice(self, stager: Stager) -> Stager:
         """Return the stager, which says how the refresh gets the Spark that it starts."""

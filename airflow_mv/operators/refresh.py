@@ -14,12 +14,13 @@ from airflow.sdk import Context
 from airflow_mv.assets import VIEWS_ALIAS
 from airflow_mv.checks import as_documents
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
+from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
-from airflow_mv.links import show_link
-from airflow_mv.operators.cluster import WaitingRefresh
+from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
+from airflow_mv.operators.deferral import Deferral, Resumption
 from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
-from airflow_mv.operators.spark import MaterializedViewSparkOperator
+from airflow_mv.operators.spark import TaskStager
+from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, requester, view_outlet
 from airflow_mv.retries import task_errors
 
@@ -38,7 +39,7 @@ INTERVALS_AT_ONCE = 4
 _BY_SCOPE: Any = object()
 
 
-class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
+class RefreshMaterializedViewOperator(SparkTaskOperator):
     """Make a materialized view fresh.
 
     What is done depends on the recorded refresh and the base tables' snapshots, so the task may run any number of
@@ -55,20 +56,31 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
 
     Args:
         view: ``catalog.namespace.name`` (templated).
-        iceberg_conn_id: Connection of type ``iceberg`` (templated).
-        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        name: Name of the Spark application (templated).
+        spark_application: Id of the task of this DAG that runs a shared Spark application
+            (:class:`~airflow_mv.operators.SharedSparkApplicationOperator`). The script runs there; if that task does
+            not run, in an application of its own.
+        deferrable: Whether a refresh waits in the triggerer, without a worker slot: for a shared application, or for a
+            driver in a cluster whose state the provider can request (``yarn_track_via_rm_api``,
+            ``track_driver_via_k8s_api``). ``None``: as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is
+            not set, if a triggerer runs.
         with_inputs: Whether to refresh first the materialized views of the same catalog that the view reads, directly
             or through others, all from one set of base snapshots and as a whole. No asset event is emitted for them.
         max_active_tis_per_dag: As for ``BaseOperator``. By default 4 with ``scope="interval"``, so that a backfill
-            runs in parallel, and else 1: two refreshes of the whole view would repeat work.
-        **kwargs: All that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
+            runs in parallel, and else 1, over all runs: Airflow's backfill ignores ``max_active_runs``, and two
+            refreshes of the whole view would repeat work.
+        **kwargs: ``iceberg_conn_id``, ``spark_conn_id``, and all that ``SparkSubmitOperator`` takes except the
+            application (``conf``, ``packages``, ``executor_memory`` …). ``packages=""`` adds no Maven packages: the
+            cluster has the jars.
     """
 
     template_fields: Sequence[str] = (
-        *MaterializedViewSparkOperator.template_fields,
+        *SparkTaskOperator.template_fields,
+        "view",
         *REFRESH_ARGUMENTS,
         "planned",
     )
+    operator_extra_links = (MaterializedViewLink(), SparkApplicationLink())
     #: The plan made at run time is shown among the rendered templates.
     overwrite_rtif_after_execution = True
 
@@ -76,8 +88,9 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         self,
         *,
         view: str,
-        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        name: str | None = None,
+        spark_application: str | None = None,
+        deferrable: bool | None = None,
         as_of: str | datetime | None = None,
         full: bool | str = False,
         on_fallback: str | None = None,
@@ -95,12 +108,13 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
     ) -> None:
         by_scope = max_active_tis_per_dag is _BY_SCOPE
         super().__init__(
-            view=view,
-            iceberg_conn_id=iceberg_conn_id,
-            spark_conn_id=spark_conn_id,
+            name=name or f"airflow-mv {view}",
             max_active_tis_per_dag=1 if by_scope else max_active_tis_per_dag,
             **kwargs,
         )
+        self.view = view
+        self.spark_application = spark_application
+        self.deferrable = deferrable
         self.as_of = as_of
         self.full = full
         self.on_fallback = on_fallback
@@ -121,6 +135,8 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         if by_scope and self.scope == "interval":
             self.max_active_tis_per_dag = INTERVALS_AT_ONCE
         self.planned: str | None = None
+        #: Runs the view's scripts, once the task is executed.
+        self.stager: TaskStager | None = None
         self._lineage = RefreshLineage()
         named = {getattr(outlet, "uri", None) for outlet in self.outlets}
         # Airflow cannot resolve the name of an asset that is an outlet of only a mapped task instance.
@@ -150,6 +166,45 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
             MaterializedViewError: ``retryable`` says whether another try may succeed; the retry policy uses it.
             JobError, CommitError: A retry may help.
         """
+        return self._refresh(context, Resumption())
+
+    def execute_complete(
+        self,
+        context: Context,
+        event: Mapping[str, Any],
+        plan: str | None = None,
+        until: float | None = None,
+        waiting: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Go on after the trigger's event: publish what was staged meanwhile, or wait on.
+
+        Args:
+            context: The task's context.
+            event: The shared application has answered, or has ended; or the driver in the cluster has left its outcome,
+                or the cluster has to be asked whether it still runs.
+            plan: The plan, if the task waited for the shared application.
+            until: When the task's time ends, likewise, in seconds since the epoch.
+            waiting: The refresh, if the task waited for a driver.
+
+        Raises:
+            MaterializedViewError: As for :meth:`execute`, or the trigger could not read the store.
+            StoppedError: The task's time has ended.
+        """
+        with task_errors(self):
+            resumed = Resumption.of(event, plan, until, waiting)
+        return self._refresh(context, resumed)
+
+    def on_kill(self) -> None:
+        """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
+        if self.stager is not None:
+            self.stager.kill()
+
+    @property
+    def application_id(self) -> str | None:
+        """The Spark application that ran for the view, after it ran."""
+        return None if self.stager is None else self.stager.application_id
+
+    def _refresh(self, context: Context, resumed: Resumption) -> dict[str, Any]:
         from airflow_mv.actions import refresh_views
         from airflow_mv.core.maintenance.run import maintain_after_refresh
 
@@ -160,19 +215,29 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
             memory = _EarlierTry(context)
-
-            # Rows of an interval must be staged again if other intervals were published before the task goes on.
-            defers = options.interval is None
+            task = self.spark_task()
+            deferral = Deferral(
+                task, self.defer, wanted=self.deferrable, timeout=self.execution_timeout, until=resumed.until
+            )
 
             def planned(plan: RefreshPlan) -> None:
-                self._deferrable_plan = plan if defers else None
+                # Rows of an interval must be staged again if other intervals were published before the task goes on.
+                deferral.plan = plan if options.interval is None else None
                 log_plan(self.log, plan)
                 self.planned = plan_text(plan)
                 memory.keep(plan)
                 self._lineage.note_plan(catalog, plan)
 
-            with self.stager(catalog, context) as stager:
-                if self.with_inputs and self._resumed_plan is None:
+            self.stager = TaskStager(
+                task,
+                catalog,
+                context,
+                spark_application=self.spark_application,
+                deferral=deferral,
+                resumed=resumed,
+            )
+            with self.stager.opened() as stager:
+                if self.with_inputs and resumed.plan is None:
                     options, pins = self._refresh_inputs(catalog, view, options, stager, context)
                 (result,) = refresh_views(
                     catalog,
@@ -180,7 +245,7 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
                     stager=stager,
                     options=options,
                     pins=pins,
-                    plan=self._resumed_plan,
+                    plan=resumed.plan,
                     on_plan=planned,
                     requester=requester(context),
                 )
@@ -213,39 +278,6 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
             log_result(self.log, result)
             maintain_after_refresh(catalog, name, published=result.published, stager=stager, report=self.log.info)
         return replace(options, as_of=None), chain.pins
-
-    def execute_complete(
-        self, context: Context, event: Mapping[str, Any], plan: str | None = None, until: float | None = None
-    ) -> dict[str, Any]:
-        """Go on after the shared application has answered, or has ended: publish what it has staged.
-
-        Raises:
-            MaterializedViewError: As for :meth:`execute`.
-            StoppedError: The task's time has ended.
-        """
-        from airflow_mv.core.refresh.plan import RefreshPlan
-
-        self._event, self._until = event, until
-        if plan is not None:  # ``dag.test()`` loses it: then the task plans again
-            self._resumed_plan = RefreshPlan.from_json(plan)
-        return self.execute(context)
-
-    def continue_refresh(
-        self, context: Context, event: Mapping[str, Any], waiting: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Go on after the driver in the cluster has left its outcome, or to ask the cluster whether it still runs.
-
-        Raises:
-            MaterializedViewError: As for :meth:`execute`, or the trigger could not read the store.
-        """
-        from airflow_mv.triggers.base_tables import payload_or_error
-
-        with task_errors(self):
-            payload_or_error(event)
-        if waiting is not None:  # ``dag.test()`` loses it: then the task begins again, and finds driver or outcome
-            self._waiting = WaitingRefresh.from_dict(waiting)
-            self._resumed_plan, self._until = self._waiting.plan, self._waiting.until
-        return self.execute(context)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
         """Return the lineage. The OpenLineage provider calls this after a success."""

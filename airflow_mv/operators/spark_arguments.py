@@ -1,23 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the Spark provider's operator, without its import: Airflow parses DAG files again and again."""
+"""The base of the tasks that run Spark. It does not import the Spark provider: Airflow parses DAG files repeatedly."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID
+from airflow_mv.hooks.iceberg import mask
+from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, with_policy
+
 if TYPE_CHECKING:
+    from airflow.sdk import RetryPolicy
+    from airflow.sdk.types import Logger
     from requests.auth import AuthBase
 
 
-class SparkArgumentsOperator(BaseOperator):
-    """An operator that takes what a ``SparkSubmitOperator`` takes to say how Spark runs, and keeps it.
+#: Arguments that the operators set themselves.
+_OWN = ("application", "application_args", "java_class", "conn_id")
+#: Values that are never secrets, whatever their key (``….credentials.hive.enabled``): masking them would garble logs.
+_PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 
-    They are named one by one, because ``default_args`` and ``.partial()`` go by an operator's named arguments. What is
-    ``None`` is left to the provider's default.
+
+@dataclass(frozen=True, slots=True)
+class SparkTask:
+    """What a task says about Spark, with templates rendered.
+
+    Args:
+        task_id: The task.
+        iceberg_conn_id: Its connection of type ``iceberg``.
+        spark_conn_id: Its connection of type ``spark`` or ``spark_connect``.
+        arguments: The given arguments of a ``SparkSubmitOperator``.
+        log: The task's log.
+    """
+
+    task_id: str
+    iceberg_conn_id: str
+    spark_conn_id: str
+    arguments: Mapping[str, Any]
+    log: Logger
+
+
+class SparkTaskOperator(BaseOperator):
+    """A task that takes what a ``SparkSubmitOperator`` takes to say how Spark runs, and masks the secrets among it.
+
+    The arguments are named one by one, because ``default_args`` and ``.partial()`` go by an operator's named arguments.
+    What is ``None`` is left to the provider's default.
+
+    Args:
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        retry_policy: As for ``BaseOperator`` of Airflow 3.3.
+        retry_delay: As for ``BaseOperator``. By default 45 s, which is the delay after a killed process.
+        **kwargs: All arguments of ``SparkSubmitOperator`` except the application, and of ``BaseOperator``.
+            ``packages=""`` adds no Maven packages: the cluster has the jars.
     """
 
     template_fields: Sequence[str] = (
@@ -35,11 +78,20 @@ class SparkArgumentsOperator(BaseOperator):
         "env_vars",
         "post_submit_commands",
         "properties_file",
+        "iceberg_conn_id",
+        "spark_conn_id",
     )
+    #: A view may well be named ``lake.reports.sql``: no field may be read as the name of a template file.
+    template_ext: Sequence[str] = ()
+    ui_color: str = "#d9efe5"
 
     def __init__(  # noqa: PLR0913 (the provider has them)
         self,
         *,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        retry_delay: timedelta | float = DEFAULT_RETRY_DELAY,
         conf: Mapping[Any, Any] | None = None,
         files: str | None = None,
         py_files: str | None = None,
@@ -76,7 +128,14 @@ class SparkArgumentsOperator(BaseOperator):
         durable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        for key in _OWN:
+            if key in kwargs:
+                advice = "use spark_conn_id" if key == "conn_id" else "the operator sets it itself"
+                raise ConfigurationError(f"{type(self).__name__} has no argument {key!r}: {advice}")
+        super().__init__(retry_delay=retry_delay, **with_policy(retry_policy), **kwargs)
+        self.retry_policy = retry_policy
+        self.iceberg_conn_id = iceberg_conn_id
+        self.spark_conn_id = spark_conn_id
         self.conf = conf
         self.files = files
         self.py_files = py_files
@@ -112,14 +171,29 @@ class SparkArgumentsOperator(BaseOperator):
         self.reconnect_on_retry = reconnect_on_retry
         self.durable = durable
 
-    def spark_arguments(self) -> dict[str, Any]:
-        """Return the given arguments, with templates rendered."""
-        return {name: value for name in SPARK_ARGUMENTS if (value := getattr(self, name)) is not None}
+    def spark_task(self) -> SparkTask:
+        """Return what the task says about Spark, with templates rendered."""
+        given = {name: value for name in SPARK_ARGUMENTS if (value := getattr(self, name)) is not None}
+        return SparkTask(self.task_id, self.iceberg_conn_id, self.spark_conn_id, given, self.log)
+
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        """Render the fields, and mask their secrets: Airflow stores them next.
+
+        For a mapped task this is the only method that sees them.
+        """
+        self._mask_settings()  # unrendered too: a rendering error quotes it
+        super()._do_render_template_fields(*args, **kwargs)
+        self._mask_settings()
+
+    def _mask_settings(self) -> None:
+        for settings in (self.conf, self.env_vars):
+            if isinstance(settings, Mapping):
+                mask({str(key): value for key, value in settings.items() if not _PLAIN.fullmatch(str(value))})
 
 
-#: The names of these arguments.
+#: The names of the arguments that the provider takes.
 SPARK_ARGUMENTS = frozenset(
     name
-    for name, parameter in inspect.signature(SparkArgumentsOperator.__init__).parameters.items()
+    for name, parameter in inspect.signature(SparkTaskOperator.__init__).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-)
+) - {"iceberg_conn_id", "spark_conn_id", "retry_policy", "retry_delay"}

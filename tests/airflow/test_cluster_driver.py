@@ -73,8 +73,9 @@ class Worker:
             result: dict[str, Any] = getattr(task, method)(*arguments, **named)
             return result
         finally:
-            if task.hook is not None and task.hook._submit_sp is not None:
-                task.hook._submit_sp.stdout.close()  # the provider does not close it
+            hook = None if task.stager is None else task.stager.job.hook
+            if hook is not None and hook._submit_sp is not None:
+                hook._submit_sp.stdout.close()  # the provider does not close it
 
     def defer(self) -> TaskDeferred:
         """Begin a try, which is deferred."""
@@ -254,7 +255,7 @@ def test_a_store_without_access_fails_the_task(yarn: FakeYarn) -> None:
     deferred = worker.defer()
     event = {"location": "x", "error": ["ConfigurationError", "no access"]}
     with pytest.raises(ConfigurationError, match="no access"):
-        worker.task().continue_refresh(worker.context(), event, **deferred.kwargs)
+        worker.task().execute_complete(worker.context(), event, **deferred.kwargs)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_after_a_clear_a_finished_earlier_driver_is_ignored(airflow: Airflow, sa
         run = SimpleNamespace(clear_number=1, conf={}, run_after=now, data_interval_start=None, data_interval_end=None)
         events = defaultdict(SimpleNamespace)
         result = operator.execute({"dag": dag, "dag_run": run, "task_state_store": state, "outlet_events": events})
-        operator.hook._submit_sp.stdout.close()  # the provider does not close it
+        operator.stager.job.hook._submit_sp.stdout.close()  # the provider does not close it
 
     assert len(yarn.submitted) == 1
     assert result["outcome"] == "refreshed"

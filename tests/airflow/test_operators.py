@@ -10,7 +10,6 @@ import stat
 import subprocess
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from airflow_mv.operators import (
     FreshnessAlertOperator,
     RefreshMaterializedViewOperator,
 )
+from airflow_mv.operators.options import RefreshArguments
 from airflow_mv.operators.refresh import INTERVALS_AT_ONCE
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
@@ -301,7 +301,7 @@ def test_a_creation_that_needs_spark_says_why_and_how_spark_is_started_once(
     application: str | None,
 ) -> None:
     """The advice is for tasks that share no application."""
-    monkeypatch.setattr(CreateMaterializedViewOperator, "stager", lambda *_: nullcontext(sales.stager))
+    monkeypatch.setattr("airflow_mv.operators.spark.TaskStager.__call__", lambda _, script: sales.stager(script))
     query = "SELECT region, max_by(id, amount) AS best FROM orders GROUP BY region"
     task = CreateMaterializedViewOperator(task_id="create", view=VIEW, sql=query, spark_application=application)
     with caplog.at_level("INFO"):
@@ -316,7 +316,7 @@ def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hoo
 ) -> None:
     """Without a query; its text is translated only on request. Again, nothing happens."""
     stager = type("Stager", (), {"__call__": lambda _, script: sales.stager(script), "close": lambda _: None})()
-    monkeypatch.setattr(CreateMaterializedViewOperator, "stager", lambda *_: nullcontext(stager))
+    monkeypatch.setattr("airflow_mv.operators.spark.TaskStager.__call__", lambda _, script: sales.stager(script))
     monkeypatch.setattr(MaterializedViewHook, "stager", lambda *_: stager)
     for name in ("daily", "weekly"):
         sales.plain_view(name, {"trino": "SELECT id, region, amount FROM orders WHERE REGEXP_LIKE(region, 'n.*')"})
@@ -415,7 +415,7 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(0.5)  # the hook knows its process a moment after that has begun
-    scratch = operator._scratch
+    scratch = operator.stager.job.scratch
     assert scratch
     assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
     operator.on_kill()
@@ -427,7 +427,7 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     process = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
-    operator.hook._submit_sp.stdout.close()  # the provider does not close it
+    operator.stager.job.hook._submit_sp.stdout.close()  # the provider does not close it
 
 
 def test_an_argument_that_the_operator_sets_itself_is_refused_when_the_dag_is_parsed() -> None:
@@ -446,7 +446,7 @@ def test_the_bounds_of_a_catch_up_may_be_templates_and_must_be_numbers() -> None
     def bounds(**given: Any) -> dict[str, int]:
         operator = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, **given)
         assert set(given) <= set(operator.template_fields)
-        return operator.refresh_options(context).bounds
+        return RefreshArguments.of(operator, takes_pins=False).options(context, operator.log).bounds
 
     assert bounds() == bounds(max_snapshots="None", max_bytes="") == {}
     assert bounds(max_snapshots="7", max_bytes=10 * 2**30) == {"max_snapshots": 7, "max_bytes": 10 * 2**30}

@@ -127,10 +127,17 @@ def test_a_task_that_is_stopped_says_so_and_not_that_spark_failed(
     program.chmod(0o755)
     sales.view()
     run = airflow.run(f"""
+        from unittest import mock
+        from airflow_mv.operators.spark import SparkJob
+
         class Stopped(RefreshMaterializedViewOperator):
-            def run_job(self, *args, **kwargs):
-                self.on_kill()
-                super().run_job(*args, **kwargs)
+            def execute(self, context):
+                run = SparkJob.run
+                def stopped(*args, **kwargs):
+                    self.on_kill()
+                    return run(*args, **kwargs)
+                with mock.patch.object(SparkJob, "run", stopped):
+                    return super().execute(context)
         Stopped(task_id="refresh", view="{VIEW}", spark_binary="{program}")
     """)
     assert run.states == {"refresh": "failed"}, run.log

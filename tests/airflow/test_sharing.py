@@ -93,7 +93,7 @@ def refreshing(monkeypatch: pytest.MonkeyPatch, **options: Any) -> RefreshMateri
     task = RefreshMaterializedViewOperator(
         task_id="refresh", spark_application=APPLICATION, **{"view": VIEW, "deferrable": False, **options}
     )
-    monkeypatch.setattr(task, "_submit", submit)
+    monkeypatch.setattr("airflow_mv.operators.spark.TaskStager._submitted", submit)
     return task
 
 

@@ -12,11 +12,12 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_mv.operators import RefreshMaterializedViewOperator
-from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS, SparkArgumentsOperator
+from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS, SparkTaskOperator
 from airflow_mv.operators.spark_provider import SparkSubmission, submit_hook
 
 #: What each submission sets itself.
 OWN = {"application", "application_args", "java_class", "conn_id"}
+CONNECTIONS = {"iceberg_conn_id", "spark_conn_id"}
 OF_OPERATOR = {
     name
     for name, parameter in inspect.signature(SparkSubmitOperator.__init__).parameters.items()
@@ -51,20 +52,20 @@ def _submission(fails: bool = False, **arguments: Any) -> tuple[SparkSubmission,
 def test_the_operators_take_and_render_what_the_provider_s_operator_does() -> None:
     """A release with a new argument or template field fails here: it is added by hand."""
     assert SPARK_ARGUMENTS == OF_OPERATOR - OWN
-    assert set(SparkArgumentsOperator.template_fields) == set(SparkSubmitOperator.template_fields) - OWN
+    assert set(SparkTaskOperator.template_fields) - CONNECTIONS == set(SparkSubmitOperator.template_fields) - OWN
     assert OF_HOOK <= OF_OPERATOR
 
 
 def test_every_option_reaches_the_provider() -> None:
     """With the value that was given; one that was not is left to the provider's default."""
     given = {name: _distinct(name) for name in SPARK_ARGUMENTS - {"reconnect_on_retry"}}
-    operator = SparkArgumentsOperator(task_id="submit", **given)
-    assert operator.spark_arguments() == given
-    hook = submit_hook(operator.spark_arguments(), local=False)
+    operator = SparkTaskOperator(task_id="submit", **given)
+    assert operator.spark_task().arguments == given
+    hook = submit_hook(operator.spark_task().arguments, local=False)
     theirs = SparkSubmitOperator(task_id="theirs", **given)._get_hook()
     shown = [{key: value for key, value in vars(each).items() if key != "_log"} for each in (hook, theirs)]
     assert shown[0] == shown[1]
-    assert SparkArgumentsOperator(task_id="none").spark_arguments() == {}
+    assert SparkTaskOperator(task_id="none").spark_task().arguments == {}
 
 
 def test_default_args_reach_the_hook() -> None:
@@ -72,7 +73,7 @@ def test_default_args_reach_the_hook() -> None:
     operator = RefreshMaterializedViewOperator(
         task_id="refresh", view="lake.sales.daily", default_args={"executor_memory": "7g", "deploy_mode": "cluster"}
     )
-    found = operator.spark_arguments()
+    found = operator.spark_task().arguments
     assert (found["executor_memory"], found["deploy_mode"]) == ("7g", "cluster")
 
 

@@ -79,8 +79,8 @@ def test_drivers_run_in_yarn_and_a_killed_one_is_replaced(
     lake.load_table("sales.orders").append(ROWS.slice(0, 1))
     third = airflow.run(
         f"""
-        from airflow_mv.operators import cluster
-        cluster.FIRST_QUESTION_SECONDS = 5
+        from airflow_mv.operators import deferral
+        deferral.FIRST_QUESTION_SECONDS = 5
         RefreshMaterializedViewOperator(task_id="refresh", {task}, deferrable=True)
         """,
         meanwhile=("Waiting in the triggerer for the outcome of the driver", yarn.kill_the_running_one),

@@ -34,7 +34,7 @@ LIMITS = {
         "airflow-mv refresh": (63, 870),
         "airflow-mv refresh, incremental": (84, 1500),
     },
-    "operator": {"operator": (70, 1040)},
+    "operator": {"operator": (70, 870)},
 }
 #: The most public methods of a class, properties included.
 MAX_METHODS = 32
