@@ -164,7 +164,7 @@ def add_to_registry(
     *,
     requester: Requester,
 ) -> None:
-    """Leave the row of a refresh for the registry. A failure is logged as a warning.
+    """Stage the row of a refresh for the registry. A failure is logged as a warning.
 
     Args:
         catalog: Where the view is.
@@ -176,11 +176,11 @@ def add_to_registry(
     if not catalog.properties.get(PLACE) or not result.published:
         return
     try:
-        from airflow_mv.extras.registry.registry import leave, registry_of
+        from airflow_mv.extras.registry.registry import add_refresh, registry_of
 
         registry = registry_of(catalog)
         if registry is not None:
-            leave(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
+            add_refresh(registry, _measured(_recorded(catalog, plan, result), plan, outcome, result, requester))
     except Exception as error:  # noqa: BLE001 (the rows are published; what follows must not fail the task)
         log.warning(
             "%s was refreshed, but its refresh %s could not be added to the registry (%s: %s). `airflow-mv registry "

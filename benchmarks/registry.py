@@ -20,7 +20,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.extras.registry.filters import of_view
 from airflow_mv.extras.registry.model import RefreshRow, ViewRow, month_of
 from airflow_mv.extras.registry.query import QUESTIONS, ask, query
-from airflow_mv.extras.registry.registry import Registry, bring_in, compact_finished_months, require_registry
+from airflow_mv.extras.registry.registry import Registry, commit_staged, compact_finished_months, require_registry
 from airflow_mv.extras.registry.settings import EXPIRE_AFTER, PLACE
 from benchmarks import report
 
@@ -109,7 +109,7 @@ def simulate(folder: Path, *, hours: int, each: int, direct: bool = False) -> Me
         folder: A new folder for the catalog and its files.
         hours: How many.
         each: Rows of a sync.
-        direct: Add the rows without the spool.
+        direct: Add the rows without staging them.
     """
     (folder / "warehouse").mkdir()
     iceberg = SqlCatalog(
@@ -121,7 +121,7 @@ def simulate(folder: Path, *, hours: int, each: int, direct: bool = False) -> Me
     )
     registry = require_registry(MaterializedViewCatalog(iceberg))
     view, now = "lake.sales.hourly", datetime.now(UTC)
-    registry.views.add(
+    registry.views.upsert(
         [
             ViewRow(catalog="lake", namespace="sales", view=name, checked_at=now, state="stale", lag_seconds=float(lag))
             for lag, name in enumerate([view, *(f"lake.sales.view_{number}" for number in range(200))])
@@ -137,7 +137,7 @@ def simulate(folder: Path, *, hours: int, each: int, direct: bool = False) -> Me
             if direct:
                 rows.append(row)
             else:
-                leaves.append(_seconds(lambda row=row: registry.leave(row)))  # type: ignore[misc]
+                leaves.append(_seconds(lambda row=row: registry.stage(row)))  # type: ignore[misc]
         moment = now - timedelta(hours=hours - start)
         syncs.append(_seconds(lambda rows=rows, moment=moment: _sync(registry, rows, moment)))  # type: ignore[misc]
         if len(sizes) < 8 * min(start + each, hours) // hours:
@@ -150,9 +150,9 @@ def simulate(folder: Path, *, hours: int, each: int, direct: bool = False) -> Me
 def _sync(registry: Registry, rows: list[RefreshRow], now: datetime) -> None:
     """Do what a sync does, but for the look at the views."""
     if rows:
-        registry.refreshes.overwrite(rows)
+        registry.refreshes.upsert(rows)
     else:
-        bring_in(registry)
+        commit_staged(registry)
     compact_finished_months(registry, now)
 
 
@@ -206,7 +206,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--hours", type=int, default=TWO_YEARS, help="refreshes, one each hour up to now")
     parser.add_argument("--each", type=int, default=24, help="refreshes that a sync brings in")
-    parser.add_argument("--direct", action="store_true", help="add the rows without the spool, which is faster")
+    parser.add_argument("--direct", action="store_true", help="add the rows without staging them, which is faster")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

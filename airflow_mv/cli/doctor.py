@@ -275,7 +275,7 @@ def _registry(conn_id: str | None, catalog: MaterializedViewCatalog) -> Inspecti
     registry = registry_of(catalog)
     if registry is None:
         return Inspection(check, ok=True, found=f"none: {PLACE} is not set")
-    waiting = registry.count_spooled()
+    waiting = registry.count_staged()
     settings = effective(name, catalog.properties, _given(conn_id))
     shown = "; ".join(f"{key} = {value!r} ({layer})" for key, value, layer in settings)
     return Inspection(check, ok=True, found=f"{registry.place}, {waiting} refreshes wait for a sync. {shown}")

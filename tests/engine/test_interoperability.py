@@ -79,8 +79,8 @@ def test_spark_reads_the_registry_by_the_names_of_its_tables(lake: Lake) -> None
     """Its rows have the same cells as in Python, the overwritten ones once."""
     registry = Registry(lake.catalog, registry_settings({PLACE: lake.namespace}))
     rows = [refresh_row(hour, reasons=("A", "B"), base_snapshots={"lake.s.t": hour + 1}) for hour in range(3)]
-    registry.refreshes.add(rows)
-    registry.refreshes.overwrite([refresh_row(1, rows_written=7)])
+    registry.refreshes.upsert(rows)
+    registry.refreshes.upsert([refresh_row(1, rows_written=7)])
     found = lake.sql("SELECT * FROM {ns}.refreshes WHERE month = '2025-01'").toArrow()
     assert multiset(found) == multiset(registry.refreshes.read())
     assert found.num_rows == len(rows)

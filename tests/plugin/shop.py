@@ -142,7 +142,7 @@ def _register(found: Lake) -> None:
         for name in REFRESHED
         for number in range(240)
     ]
-    require_registry(found.catalog).refreshes.add(rows)
+    require_registry(found.catalog).refreshes.upsert(rows)
     sync(found.catalog)
 
 

@@ -372,7 +372,7 @@ def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, mo
     now = datetime.now(UTC)
     asked = {"refreshed_at": now - timedelta(days=2), "job_seconds": 10.0, "mode": "append", "full_seconds": 25.0}
     rows = [refresh_row(at, f"pages.sales.v{at:02}", dag_id=f"dag_{at % 3}", **asked) for at in range(30)]
-    registry.refreshes.add([*rows, refresh_row(99, DAILY, refreshed_at=now, seconds=1.0, fallback="a left join")])
+    registry.refreshes.upsert([*rows, refresh_row(99, DAILY, refreshed_at=now, seconds=1.0, fallback="a left join")])
     may_read = SimpleAuthManager.is_authorized_dag
     monkeypatch.setattr(
         SimpleAuthManager,

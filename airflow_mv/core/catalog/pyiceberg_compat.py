@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlparse
@@ -22,21 +22,17 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest
+from pyiceberg.manifest import ManifestEntry, ManifestFile, _inherit_from_manifest
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID
-from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import StructProtocol
 from requests import Session
 
 from airflow_mv.errors import CatalogUnavailableError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.catalog.hive import HiveCatalog
 
 #: Makes the ``FileIO`` of a table from its properties and location.
@@ -304,40 +300,6 @@ def inherit_from_manifest(entry: ManifestEntry, manifest: ManifestFile) -> Manif
     return _inherit_from_manifest(entry, manifest)
 
 
-def write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
-    """Write rows as data files of a table, at least one for each partition. No snapshot has them yet."""
-    from pyiceberg.io.pyarrow import _dataframe_to_data_files  # PyArrow takes long to import
-
-    return list(_dataframe_to_data_files(table.metadata, rows, table.io)) if len(rows) else []
-
-
-class _ReplaceFiles(_OverwriteFiles):
-    """An overwrite that leaves out manifests whose files were all removed before. pyiceberg keeps them for ever."""
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        return [item for item in manifests if item.added_snapshot_id == self._snapshot_id or _has_files(item)]
-
-
-def _has_files(manifest: ManifestFile) -> bool:
-    return manifest.added_files_count != 0 or manifest.existing_files_count != 0
-
-
-def replace_files(transaction: Transaction, io: FileIO, added: Iterable[DataFile], removed: Iterable[DataFile]) -> None:
-    """Add to a transaction a snapshot that replaces data files.
-
-    Args:
-        transaction: The transaction of a table that has a snapshot.
-        io: The table's.
-        added: The files to add.
-        removed: The files to remove.
-    """
-    with _ReplaceFiles(Operation.OVERWRITE, transaction, io, branch=MAIN_BRANCH) as snapshot:
-        for file in added:
-            snapshot.append_data_file(file)
-        for file in removed:
-            snapshot.delete_data_file(file)
-
-
 def send_once(transaction: Transaction) -> None:
     """Commit a transaction with one request. No file is deleted, whatever the answer is.
 
@@ -349,9 +311,3 @@ def send_once(transaction: Transaction) -> None:
     """
     uuid = AssertTableUUID(uuid=transaction.table_metadata.table_uuid)
     transaction._table._do_commit(updates=transaction._updates, requirements=(*transaction._requirements, uuid))
-
-
-def delete_manifests(transaction: Transaction) -> None:
-    """Delete the manifests and manifest lists that were written for a transaction. It must not have been committed."""
-    for producer in transaction._snapshot_producers:
-        producer._clean_all_uncommitted()

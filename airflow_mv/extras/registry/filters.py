@@ -16,7 +16,6 @@ from pyiceberg.expressions import (
     In,
     LessThan,
     LessThanOrEqual,
-    Not,
 )
 
 from airflow_mv.core.spec.identifiers import Identifier
@@ -73,8 +72,3 @@ def both(*filters: Any) -> Filter:
     for item in filters:
         found = And(found, item)
     return found
-
-
-def no(where: Filter) -> Filter:
-    """Return the filter that rows pass which do not pass this one."""
-    return Not(where)

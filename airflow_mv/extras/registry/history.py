@@ -54,8 +54,8 @@ def _costs(row: RefreshRow | None) -> dict[str, float | None]:
 
 
 def _rows(registry: Registry, view: Identifier) -> list[RefreshRow]:
-    """Return the rows of a view, in the table and in the spool."""
-    return [*registry.refreshes.rows(of_view(view)), *registry.spooled().rows.values()]
+    """Return the rows of a view, in the table and staged."""
+    return [*registry.refreshes.rows(of_view(view)), *registry.staged().rows.values()]
 
 
 def _document(row: RefreshRow) -> dict[str, Any]:

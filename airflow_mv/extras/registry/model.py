@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from airflow_mv.core.spec.stored import Long, decode_text, describe
 from airflow_mv.errors import InvalidMetadataError
 
-#: The most bytes of a refresh's file in the spool.
+#: The most bytes of a refresh's staged file.
 MAX_ROW_BYTES = 256 * 1024
 
 
@@ -143,27 +143,20 @@ class Kind(Generic[R]):
     Args:
         name: The table's name.
         model: The model of its rows.
-        keys: The columns that identify a row.
-        partitions: The columns by which the table is partitioned; some of the keys, or derived from them.
-        moment: The column with a time of which all rows of one key have the same, if there is one.
+        key: The column that identifies a row.
+        partitions: The columns by which the table is partitioned. All rows with one key have the same values.
+        moment: A column with a time, which all rows with one key have in common.
     """
 
     name: str
     model: type[R]
-    keys: tuple[str, ...]
+    key: str
     partitions: tuple[str, ...]
     moment: str | None = None
 
-    @property
-    def key_columns(self) -> frozenset[str]:
-        """The columns that the filter of a deletion may use: keys and partition columns."""
-        return frozenset({*self.keys, *self.partitions})
 
-
-VIEWS = Kind("views", ViewRow, ("view",), ("catalog", "namespace"))
-REFRESHES = Kind(
-    "refreshes", RefreshRow, ("view_uuid", "refresh_id"), ("catalog", "namespace", "month"), "refreshed_at"
-)
+VIEWS = Kind("views", ViewRow, "view", ("catalog", "namespace"))
+REFRESHES = Kind("refreshes", RefreshRow, "refresh_id", ("catalog", "namespace", "month"), "refreshed_at")
 KINDS: tuple[Kind[Any], ...] = (VIEWS, REFRESHES)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A catalog's registry: its two components, and the spool in which refreshes leave their rows.
+"""A catalog's registry: its two components, and the staging folder in which refreshes leave their rows.
 
 A refresh writes one small file with a new name and commits to no table of the registry. So a hundred refreshes at once
 do not wait for each other: see ``docs/decisions/0009-refreshes-leave-files-for-the-registry.md``.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from itertools import islice
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile, discard
@@ -33,23 +33,23 @@ from airflow_mv.extras.registry.tables import Component
 
 log = logging.getLogger(__name__)
 
-#: The folder of the spool, below that of the table ``refreshes``. Iceberg's removal of orphan files skips such names.
-SPOOL = "_spool"
-#: The folder beside it for files of the spool that are no rows. No sync reads them again.
+#: The staging folder, below that of the table ``refreshes``. Iceberg's removal of orphan files skips such names.
+STAGING = "_staging"
+#: The folder beside it for staged files that are no rows. No sync reads them again.
 REFUSED = "_refused"
-#: The most rows that one sync brings in.
+#: The most rows that one sync commits.
 MAX_FILES = 10_000
 #: The most bytes of a file with a row. A longer one is not read.
 MAX_BYTES = 4 * 2**20
-#: How long a file that is no row stays in the spool: it may be one that is being written.
+#: How long a staged file that is no row stays: it may be one that is being written.
 REFUSED_AFTER_MS = 3_600_000
-#: Files that are named in the log.
-_NAMED = 20
+#: The most files that a sync names because they are no rows.
+MAX_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
-    """The files in the spool.
+class Staged:
+    """The staged files.
 
     Args:
         rows: The row of each file, by location.
@@ -62,7 +62,7 @@ class Spooled:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A file of the spool that is no row."""
+    """A staged file that is no row."""
 
     file: StoredFile
     content: bytes
@@ -87,21 +87,21 @@ class Registry:
         """Where it is, for messages."""
         return self._home.name
 
-    def _spool(self, *, create: bool) -> str | None:
+    def _staging(self, *, create: bool) -> str | None:
         table = self._home.create(REFRESHES) if create else self._home.open(REFRESHES)
-        return None if table is None else join(table.location(), SPOOL)
+        return None if table is None else join(table.location(), STAGING)
 
-    def leave(self, row: RefreshRow) -> None:
-        """Leave the row of a refresh in the spool. It is in the table after the next sync."""
-        folder = self._spool(create=True) or ""
+    def stage(self, row: RefreshRow) -> None:
+        """Write the row of a refresh into the staging folder. It is in the table after the next sync."""
+        folder = self._staging(create=True) or ""
         self.catalog.files.write(join(folder, f"{uuid.uuid4()}.json"), row.model_dump_json().encode())
 
-    def spooled(self) -> Spooled:
-        """Read at most :data:`MAX_FILES` rows of the spool, the oldest ones. Files that are no rows do not count.
+    def staged(self) -> Staged:
+        """Read at most :data:`MAX_FILES` staged rows, the oldest ones. Files that are no rows do not count.
 
         What has been no row for an hour is moved aside, with its name.
         """
-        found, folder = Spooled({}, {}), self._spool(create=False)
+        found, folder = Staged({}, {}), self._staging(create=False)
         if folder is None:
             return found
         refused: list[_Refused] = []
@@ -113,8 +113,8 @@ class Registry:
             self._move_aside(folder, refused)
         return found
 
-    def _read(self, file: StoredFile, found: Spooled, refused: list[_Refused]) -> None:
-        """Read one file of the spool."""
+    def _read(self, file: StoredFile, found: Staged, refused: list[_Refused]) -> None:
+        """Read one staged file."""
         what, data = f"registry, file {file.location}", b""
         try:
             if file.size_bytes > MAX_BYTES:
@@ -122,14 +122,14 @@ class Registry:
             data = self.catalog.files.read(file.location, what=what)
             found.rows[file.location] = RefreshRow.parse(data, source=what)
         except MetadataFileNotFoundError:
-            return  # another sync has brought it in
+            return  # another sync has committed it
         except (InvalidMetadataError, ConfigurationError) as error:
             found.faults[file.location] = str(error)
             if isinstance(error, InvalidMetadataError) and file.size_bytes <= MAX_BYTES:
                 refused.append(_Refused(file, data))
 
     def _move_aside(self, folder: str, refused: Iterable[_Refused]) -> None:
-        """Move files that are no rows out of the spool, so that the next sync does not read them."""
+        """Move files that are no rows out of the staging folder, so that the next sync does not read them."""
         files = self.catalog.files
         old_ms, aside = files.now_ms(folder) - REFUSED_AFTER_MS, join(folder.rpartition("/")[0], REFUSED)
         for item in refused:
@@ -139,13 +139,13 @@ class Registry:
                 files.write(join(aside, item.file.location.rpartition("/")[2]), item.content)
             discard(files, item.file.location)
 
-    def count_spooled(self) -> int:
-        """Return how many files are in the spool."""
-        folder = self._spool(create=False)
+    def count_staged(self) -> int:
+        """Return how many files are staged."""
+        folder = self._staging(create=False)
         return 0 if folder is None else sum(1 for _ in self.catalog.files.list(folder))
 
     def forget(self, locations: Iterable[str]) -> None:
-        """Delete files of the spool, after their rows were committed."""
+        """Delete staged files, after their rows were committed."""
         for location in locations:
             discard(self.catalog.files, location)
 
@@ -174,23 +174,27 @@ def require_registry(catalog: MaterializedViewCatalog) -> Registry:
     return found
 
 
-def bring_in(registry: Registry) -> tuple[int, dict[str, str]]:
-    """Bring the refreshes in the spool into the table by one commit, then delete their files.
+def commit_staged(registry: Registry) -> tuple[int, dict[str, str]]:
+    """Add the staged refreshes to the table by one commit, then delete their files, and tidy the table.
 
     Returns:
-        How many refreshes were written, and why files of the spool could not be read, by location.
+        How many refreshes were written, and why staged files could not be read, by location: of the first
+        :data:`MAX_NAMED`.
 
     Raises:
         CommitConflictError: Others changed the table each time.
     """
-    found = registry.spooled()
-    written = registry.refreshes.overwrite(_of_best_tries(registry, [*found.rows.values()]))
+    found = registry.staged()
+    written = registry.refreshes.upsert(_of_best_tries(registry, [*found.rows.values()]))
     registry.forget(found.rows)
-    for why in [*found.faults.values()][:_NAMED]:
-        log.warning("The registry did not bring in a file: %s", why)
-    if len(found.faults) > _NAMED:
-        log.warning("The registry did not bring in %d files", len(found.faults))
-    return written, found.faults
+    registry.refreshes.compact()
+    registry.refreshes.expire_if_due()
+    faults = dict(islice(found.faults.items(), MAX_NAMED))
+    for why in faults.values():
+        log.warning("The registry skipped a staged file: %s", why)
+    if len(found.faults) > MAX_NAMED:
+        log.warning("The registry skipped %d staged files", len(found.faults))
+    return written, faults
 
 
 def _of_best_tries(registry: Registry, rows: Sequence[RefreshRow]) -> list[RefreshRow]:
@@ -199,37 +203,32 @@ def _of_best_tries(registry: Registry, rows: Sequence[RefreshRow]) -> list[Refre
     if found_published:
         ids = one_of("refresh_id", {row.refresh_id for row in found_published})
         known = registry.refreshes.rows(both(equal(catalog=registry.catalog.name), ids))
-        ran_before = {key_of(row) for row in known if row.outcome == "refreshed"}
-        found_published = [row for row in found_published if key_of(row) not in ran_before]
+        ran_before = {row.refresh_id for row in known if row.outcome == "refreshed"}
+        found_published = [row for row in found_published if row.refresh_id not in ran_before]
     return [*found_published, *ran]
-
-
-def key_of(row: RefreshRow) -> tuple[Any, ...]:
-    """Return the key of a row among all refreshes."""
-    return tuple(getattr(row, name) for name in REFRESHES.keys)
 
 
 def compact_finished_months(registry: Registry, now: datetime) -> int:
     """Rewrite the refreshes of each earlier month as one file. Return how many partitions were rewritten."""
-    return registry.refreshes.compact(before_month(month_of(now)))
+    return registry.refreshes.compact(before_month(month_of(now)), max_files=1)
 
 
-def leave(registry: Registry, row: RefreshRow) -> None:
-    """Leave the row of a refresh, and bring in what has been left if there is enough of it.
+def add_refresh(registry: Registry, row: RefreshRow) -> None:
+    """Stage the row of a refresh, and commit all staged rows if there are enough.
 
     Args:
         registry: The registry.
         row: The row.
 
     Raises:
-        MaterializedViewError: The row could not be left.
+        MaterializedViewError: The row could not be staged.
     """
-    registry.leave(row)
+    registry.stage(row)
     after = registry.settings.sync_after
-    if after and registry.count_spooled() >= after:
+    if after and registry.count_staged() >= after:
         try:
-            bring_in(registry)
+            commit_staged(registry)
         except CommitConflictError as error:
-            log.info("Another process changes the registry; the refreshes stay in the spool: %s", error)
+            log.info("Another process changes the registry; the refreshes stay staged: %s", error)
         except MaterializedViewError as error:
-            log.warning("The refreshes stay in the registry's spool: %s", error)
+            log.warning("The refreshes of the registry stay staged: %s", error)

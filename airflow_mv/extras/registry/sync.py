@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a catalog's registry up to date, or make it again: from the spool, and from the views themselves."""
+"""Bring a catalog's registry up to date, or make it again: from the staged rows, and from the views themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow
-from airflow_mv.extras.registry.registry import Registry, bring_in, compact_finished_months, key_of, require_registry
+from airflow_mv.extras.registry.registry import Registry, commit_staged, compact_finished_months, require_registry
 from airflow_mv.extras.registry.rows import MAX_LENGTH, refresh_row
 from airflow_mv.redaction import shortened
 
@@ -38,7 +38,7 @@ class Synced:
         refreshes: Refreshes that are new in the table, or were completed.
         views: Views that were checked.
         removed_views: Views that are no longer in the catalog, and were removed from the table.
-        faults: What could not be read, and why: files of the spool by location, views by name, and tables that may be
+        faults: What could not be read, and why: staged files by location, views by name, and tables that may be
             views.
         away: The errors of stores that did not respond.
     """
@@ -68,7 +68,7 @@ class _Looked:
 
 
 def sync(catalog: MaterializedViewCatalog) -> Synced:
-    """Bring the refreshes in the spool into the registry by one commit, and look at all views.
+    """Commit the staged refreshes to the registry, and look at all views.
 
     Args:
         catalog: The catalog whose views are registered.
@@ -78,10 +78,12 @@ def sync(catalog: MaterializedViewCatalog) -> Synced:
         CommitConflictError: Others changed the table each time. Nothing is lost; it is safe to try again.
     """
     registry = require_registry(catalog)
-    written, faults = bring_in(registry)
+    written, faults = commit_staged(registry)
     compact_finished_months(registry, datetime.now(UTC))
     looked = _look(catalog)
     removed = _register(registry, looked)
+    registry.views.compact()
+    registry.views.expire_if_due()
     return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away))
 
 
@@ -103,11 +105,13 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
     if purge:
         registry.refreshes.delete(equal(catalog=catalog.name))
         registry.views.delete(equal(catalog=catalog.name))
-    _, faults = (0, {}) if purge else bring_in(registry)
+    _, faults = (0, {}) if purge else commit_staged(registry)
     looked = _look(catalog)
     rows = _completed(registry, looked.refreshes)
-    written = registry.refreshes.overwrite(rows)
+    written = registry.refreshes.upsert(rows)
     removed = _register(registry, looked)
+    registry.views.compact()
+    registry.views.expire_if_due()
     return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away))
 
 
@@ -142,7 +146,7 @@ def _register(registry: Registry, looked: _Looked) -> int:
 
     The row of a table that could not be read stays, and the table is a fault.
     """
-    registry.views.overwrite(looked.views)
+    registry.views.upsert(looked.views)
     known = registry.views.read(equal(catalog=registry.catalog.name), ["view"])["view"].to_pylist()
     unread = {str(name): str(error) for name, error in registry.catalog.table_views.unread.items()}
     away = {str(name) for name, error in registry.catalog.table_views.unread.items() if _is_away(error)}
@@ -158,10 +162,10 @@ def _is_away(error: MaterializedViewError) -> bool:
 def _completed(registry: Registry, rows: list[RefreshRow]) -> list[RefreshRow]:
     """Return the rows that differ from those in the registry, completed by what only these have."""
     where = equal(catalog=registry.catalog.name)
-    known = {key_of(row): row for row in registry.refreshes.rows(where)} if rows else {}
+    known = {row.refresh_id: row for row in registry.refreshes.rows(where)} if rows else {}
     found = []
     for row in rows:
-        before = known.get(key_of(row))
+        before = known.get(row.refresh_id)
         # A record in the log of past refreshes does not tell what a refresh of an interval has read.
         kept = MEASURED if row.base_snapshots else ("base_snapshots", *MEASURED)
         new = row.model_copy(update={} if before is None else {name: getattr(before, name) for name in kept})

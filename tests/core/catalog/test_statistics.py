@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.catalog.pyiceberg_compat import write_data_files
 from airflow_mv.core.catalog.statistics import FileStatistics, added_rows_may_match, fields_without_nulls, ranges_of
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.core.spec.identifiers import Identifier
@@ -246,7 +246,9 @@ def test_statistics_that_contradict_each_other_prove_nothing(catalog: SqlCatalog
         catalog.drop_table("s.t")
     table = catalog.create_table("s.t", COLUMNS)
     row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": math.nan}
-    (file,) = write_data_files(table, pa.Table.from_pylist([row, {**row, "n": None}], COLUMNS))
+    (file,) = _dataframe_to_data_files(
+        table.metadata, pa.Table.from_pylist([row, {**row, "n": None}], COLUMNS), table.io
+    )
     for place, value in FALSE[name].items():
         if place == ROWS_AT:
             file[place] = value

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_mv.extras.registry.model import RefreshRow, month_of
-from airflow_mv.extras.registry.registry import Registry
+from airflow_mv.extras.registry.registry import STAGING, Registry
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -33,8 +33,8 @@ def refresh_row(number: int, view: str = "lake.sales.daily", **fields: Any) -> R
 
 
 def files_of(registry: Registry, component: str = "refreshes") -> list[Path]:
-    """All files below a component's folder, but those of the spool."""
+    """All files below a component's folder, but those of the staging folder."""
     table = registry._home.open(getattr(registry, component).kind)
     assert table is not None
     folder = Path(urlsplit(table.location()).path)
-    return [path for path in folder.rglob("*") if path.is_file() and "_spool" not in path.parts]
+    return [path for path in folder.rglob("*") if path.is_file() and STAGING not in path.parts]

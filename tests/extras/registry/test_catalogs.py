@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.extras.registry.filters import before_month, equal
+from airflow_mv.extras.registry.filters import all_rows, before_month, equal
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
 from tests.builders import lake
@@ -35,17 +35,17 @@ def test_rows_are_added_overwritten_read_deleted_and_expired(
         registry = require_registry(home.catalog)
         refreshes = registry.refreshes
         with ThreadPoolExecutor(len(HOURLY)) as writers:
-            assert list(writers.map(lambda row: refreshes.add([row, row]), HOURLY)) == [1] * len(HOURLY)
-        assert refreshes.add(HOURLY) == 0
+            assert list(writers.map(lambda row: refreshes.upsert([row, row]), HOURLY)) == [1] * len(HOURLY)
+        assert refreshes.upsert(HOURLY) == len(HOURLY)
         later = refresh_row(0, rows_written=100)
-        assert refreshes.overwrite([later]) == 1
+        assert refreshes.upsert([later]) == 1
         assert refreshes.compact(before_month("2025-02")) == 0
         assert refreshes.delete(equal(refresh_id=HOURLY[3].refresh_id)) == 1
         assert sorted(row.rows_written for row in refreshes.rows()) == [1, 2, 100]
         assert [row.rows_written for row in refreshes.rows(equal(refresh_id=HOURLY[1].refresh_id))] == [1]
         table = home.iceberg.load_table("airflow_mv.refreshes")
         assert sorted(table.scan().to_arrow()["rows_written"].to_pylist()) == [1, 2, 100]
-        assert refreshes.purge() == 3
+        assert refreshes.delete(all_rows()) == 3
         assert refreshes.rows() == []
         home.catalog.files.now_ms = lambda _: table.metadata.last_updated_ms + 3_600_000  # type: ignore[method-assign]
         before = len(files_of(registry))

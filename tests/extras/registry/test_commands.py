@@ -43,7 +43,7 @@ def configured(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
-    """The view records its refreshes without their costs. Before the sync these are in the spool."""
+    """The view records its refreshes without their costs. Before the sync these are staged."""
     whole = call("history", "lake.sales.daily", "--json").json
     assert [item["rows_written"] for item in whole] == [2, 3]
     assert [item["current"] for item in whole] == [False, True]

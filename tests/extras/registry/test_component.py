@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A component as a table of rows with keys: read, add, overwrite, delete, purge, expire."""
+"""A component as a table of rows with keys: read, upsert, delete, compact, expire."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from pathlib import Path
@@ -13,12 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError
-from airflow_mv.extras.registry.filters import before_month, equal, of_view, one_of, refreshed_since
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.extras.registry.filters import all_rows, before_month, equal, of_view, one_of, refreshed_since
 from airflow_mv.extras.registry.model import REFRESHES, RefreshRow
 from airflow_mv.extras.registry.registry import Registry, require_registry
 from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES
@@ -43,7 +41,7 @@ def data_files(registry: Registry) -> list[str]:
 
 @pytest.mark.parametrize("steps", [8, pytest.param(60, marks=pytest.mark.slow)])
 def test_it_keeps_the_rows_that_a_dictionary_would_keep(home: Lake, steps: int) -> None:
-    """Any order of changes, in small partitions that are rewritten all the time, each by one commit."""
+    """Any order of changes, in small partitions that are rewritten all the time."""
     home.catalog.properties[MAX_FILES] = "2"
     registry, dice = require_registry(home.catalog), random.Random(steps)
     kept: dict[tuple[str, str], RefreshRow] = {}
@@ -53,13 +51,9 @@ def test_it_keeps_the_rows_that_a_dictionary_would_keep(home: Lake, steps: int) 
         ]
         new = {(row.view_uuid, row.refresh_id): row for row in rows}
         # The first change makes the table, which a deletion does not.
-        action = dice.choice(["add", "add", "overwrite", "delete", "delete a key"]) if step else "add"
-        before = len(table_of(registry).metadata.snapshots) if step else 0
-        if action == "add":
-            assert registry.refreshes.add(rows) == len(new.keys() - kept.keys())
-            kept = {**new, **kept}
-        elif action == "overwrite":
-            assert registry.refreshes.overwrite(rows) == len(new)
+        action = dice.choice(["upsert", "upsert", "delete", "delete a key"]) if step else "upsert"
+        if action == "upsert":
+            assert registry.refreshes.upsert(rows) == len(new)
             kept = {**kept, **new}
         else:
             ids = [row.refresh_id for row in dice.sample(sorted(kept.values(), key=str), min(len(kept), 2))]
@@ -73,17 +67,15 @@ def test_it_keeps_the_rows_that_a_dictionary_would_keep(home: Lake, steps: int) 
             kept = left
         found = registry.refreshes.rows()
         assert sorted(found, key=str) == sorted(kept.values(), key=str), (step, action)
-        assert len(table_of(registry).metadata.snapshots) <= before + 1
+        registry.refreshes.compact()
     partitions = {(row.namespace, row.month) for row in kept.values()}
     assert len(data_files(registry)) <= 2 * len(partitions)
-    registry.refreshes.compact(before_month("2025-02"))
+    registry.refreshes.compact(before_month("2025-02"), max_files=1)
     january = [location for location in data_files(registry) if "month=2025-01" in location]
     assert len(january) == len({place for place in partitions if place[1] == "2025-01"})
     assert sorted(registry.refreshes.rows(), key=str) == sorted(kept.values(), key=str)
-    snapshots = len(table_of(registry).metadata.snapshots)
-    assert registry.refreshes.purge() == len(kept)
+    assert registry.refreshes.delete(all_rows()) == len(kept)
     assert registry.refreshes.rows() == []
-    assert len(table_of(registry).metadata.snapshots) == snapshots + 1
 
 
 def test_a_read_opens_only_the_partitions_of_its_filter_and_reads_only_its_columns(
@@ -91,7 +83,7 @@ def test_a_read_opens_only_the_partitions_of_its_filter_and_reads_only_its_colum
 ) -> None:
     """The files of all other partitions are deleted, and the read does not miss them."""
     rows = [refresh_row(number, view) for number in range(0, HOURS, 100) for view in VIEWS]
-    registry.refreshes.add(rows)
+    registry.refreshes.upsert(rows)
     february = START.replace(month=2)
     for location in data_files(registry):
         if "namespace=sales" not in location or "month=2025-02" not in location:
@@ -101,8 +93,6 @@ def test_a_read_opens_only_the_partitions_of_its_filter_and_reads_only_its_colum
     assert found.column_names == ["refresh_id", "mode"]
     wanted = [row.refresh_id for row in rows if row.view == VIEWS[0] and row.refreshed_at >= february]
     assert sorted(found["refresh_id"].to_pylist()) == sorted(wanted)
-    with pytest.raises(ConfigurationError, match="the filter uses rows_written"):
-        registry.refreshes.delete(EqualTo("rows_written", 1))
 
 
 @pytest.mark.parametrize("period", ["1 h", ""])
@@ -112,85 +102,64 @@ def test_what_is_no_longer_current_expires_after_the_period_or_never(
     home.catalog.properties[EXPIRE_AFTER] = period
     registry = require_registry(home.catalog)
     for number in range(3):
-        registry.refreshes.overwrite([refresh_row(1, rows_written=number)])
-    assert len(table_of(registry).metadata.snapshots) == 3
+        registry.refreshes.upsert([refresh_row(1, rows_written=number)])
+    snapshots = len(table_of(registry).metadata.snapshots)
     lost = {file.name for file in files_of(registry) if file.suffix in (".parquet", ".avro")}
     now_ms = time.time_ns() // 1_000_000
     monkeypatch.setattr(home.catalog.files, "now_ms", lambda _: now_ms + 2 * 3_600_000)
-    registry.refreshes.overwrite([refresh_row(1, rows_written=5)])
+    registry.refreshes.upsert([refresh_row(1, rows_written=5)])
+    registry.refreshes.expire_if_due()
     left = lost & {file.name for file in files_of(registry)}
-    assert len(table_of(registry).metadata.snapshots) == (1 if period else 4)
+    assert len(table_of(registry).metadata.snapshots) == (1 if period else snapshots + 2)
     assert left == (set() if period else lost)
     assert [row.rows_written for row in registry.refreshes.rows()] == [5]
 
 
-@pytest.mark.parametrize("fault", ["answer", "answer, then others", "link"])
-def test_a_commit_that_conflicts_with_its_own_copy_keeps_its_files(
-    home: Lake, registry: Registry, fault: str, monkeypatch: pytest.MonkeyPatch
+def test_a_commit_whose_answer_was_lost_is_not_sent_again(
+    home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client, a proxy or a file system has sent it twice, because the first answer was lost."""
-    commit, link, other = Table._do_commit, os.link, require_registry(home.catalog)
+    """A client or a proxy has sent it twice. The copy conflicts with the original."""
+    commit = Table._do_commit
 
     def committed_twice(table: Table, **request: Any) -> None:
         monkeypatch.setattr(Table, "_do_commit", commit)
         commit(table, **request)
-        for number in range(1, 3 if "others" in fault else 1):
-            other.refreshes.overwrite([refresh_row(number, rows_written=number)])
         raise CommitFailedException("a requirement was not met")
 
-    def linked_twice(source: Path, target: Path) -> None:
-        link(source, target)
-        link(source, target)
-
     for number in range(3):
-        if fault == "link":
-            monkeypatch.setattr(os, "link", linked_twice)
-        else:
-            monkeypatch.setattr(Table, "_do_commit", committed_twice)
-        assert registry.refreshes.overwrite([refresh_row(0, rows_written=number)]) == 1
-        assert [row.rows_written for row in registry.refreshes.rows(equal(refresh_id=refresh_row(0).refresh_id))] == [
-            number
-        ]
-    assert len(registry.refreshes.rows()) == (3 if "others" in fault else 1)
-    assert len(table_of(registry).metadata.snapshots) == (9 if "others" in fault else 3)
+        monkeypatch.setattr(Table, "_do_commit", committed_twice)
+        assert registry.refreshes.upsert([refresh_row(0, rows_written=number)]) == 1
+        assert [row.rows_written for row in registry.refreshes.rows()] == [number]
 
 
-def test_a_commit_that_came_too_late_leaves_no_files(
+def test_a_change_that_another_one_overtakes_is_made_again(
     home: Lake, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the table does not show which commit came first, they stay."""
-    registry.refreshes.add([refresh_row(0)])
+    """Of other rows, and of the same row: then the later commit counts. No row is there twice."""
+    registry.refreshes.upsert([refresh_row(0)])
     commit = Table._do_commit
-    before: set[Path] = set()
 
     def late(table: Table, **request: Any) -> None:
         monkeypatch.setattr(Table, "_do_commit", commit)
-        before.update(files_of(registry))
-        require_registry(home.catalog).refreshes.add([refresh_row(1)])
+        require_registry(home.catalog).refreshes.upsert([refresh_row(1, rows_written=1), refresh_row(number)])
         commit(table, **request)
 
-    def refused(table: Table, **request: Any) -> None:
-        monkeypatch.setattr(Table, "_do_commit", commit)
-        before.update(files_of(registry))
-        raise CommitFailedException("try again")
-
-    for number, (fault, is_deleted) in enumerate([(late, True), (refused, False)], 2):
-        before.clear()
-        monkeypatch.setattr(Table, "_do_commit", fault)
-        assert registry.refreshes.add([refresh_row(number)]) == 1
-        written = {path for path in before if path.suffix in (".parquet", ".avro")}
-        assert (written <= set(files_of(registry))) is not is_deleted
-    assert len(registry.refreshes.rows()) == 4
+    for number in (2, 3, 1):
+        monkeypatch.setattr(Table, "_do_commit", late)
+        assert registry.refreshes.upsert([refresh_row(number, rows_written=number + 10)]) == 1
+    found = {row.refresh_id: row.rows_written for row in registry.refreshes.rows()}
+    assert len(registry.refreshes.rows()) == len(found) == 4
+    assert [found[refresh_row(number).refresh_id] for number in range(4)] == [None, 11, 12, 13]
 
 
 def test_a_table_of_an_older_version_gets_the_new_columns(home: Lake, registry: Registry) -> None:
-    registry.refreshes.add([refresh_row(1)])
+    registry.refreshes.upsert([refresh_row(1)])
     with table_of(registry).update_schema() as update:
         update.delete_column("executor_seconds")
         update.delete_column("base_snapshots")
     assert registry.refreshes.rows() == [refresh_row(1)]
     row = refresh_row(2, executor_seconds=1.5, base_snapshots={"lake.sales.orders": 7})
-    registry.refreshes.add([row])
+    registry.refreshes.upsert([row])
     assert sorted(registry.refreshes.rows(), key=lambda item: item.refreshed_at) == [refresh_row(1), row]
 
 
@@ -200,8 +169,8 @@ def test_a_table_whose_metadata_names_files_elsewhere_is_refused(
     """pyiceberg would delete what the metadata log names."""
     victim = warehouse.parent / "victim.metadata.json"
     victim.write_text("{}")
-    registry.refreshes.add([refresh_row(1)])
-    (path,) = (file for file in files_of(registry) if file.name == "v2.metadata.json")
+    registry.refreshes.upsert([refresh_row(1)])
+    (path,) = (file for file in files_of(registry) if str(file) == urlsplit(table_of(registry).metadata_location).path)
     document = json.loads(path.read_text())
     for change in (
         {"metadata-log": [{"timestamp-ms": 1, "metadata-file": f"file://{victim}"}]},
@@ -210,12 +179,12 @@ def test_a_table_whose_metadata_names_files_elsewhere_is_refused(
     ):
         path.write_text(json.dumps({**document, **change}))
         with pytest.raises(InvalidMetadataError, match="registry table refreshes"):
-            registry.refreshes.add([refresh_row(2)])
+            registry.refreshes.upsert([refresh_row(2)])
     assert victim.exists()
 
 
 def test_the_columns_are_those_of_the_model_with_its_comments(home: Lake, registry: Registry) -> None:
-    registry.refreshes.add([refresh_row(1)])
+    registry.refreshes.upsert([refresh_row(1)])
     table = table_of(registry)
     fields = RefreshRow.model_fields
     assert {field.name: field.doc for field in table.schema().fields} == {

@@ -6,12 +6,15 @@ from __future__ import annotations
 import multiprocessing
 import random
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
-from airflow_mv.extras.registry.registry import Registry, bring_in, require_registry
+from airflow_mv.errors import CommitConflictError
+from airflow_mv.extras.registry.registry import Registry, commit_staged, require_registry
 from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES, PLACE
 from tests.builders import lake
 from tests.extras.registry.support import files_of, refresh_row
@@ -25,22 +28,33 @@ def _open(uri: str, warehouse: str, place: str) -> Registry:
     from tests.builders import open_catalog
 
     # Partitions are rewritten and snapshots expire while the others read and commit.
-    settings = {PLACE: place, MAX_FILES: "3", EXPIRE_AFTER: "30 s"}
+    settings = {PLACE: place, MAX_FILES: "3", EXPIRE_AFTER: "2 min"}
     return require_registry(MaterializedViewCatalog(open_catalog(uri, Path(warehouse), **settings)))
 
 
+def _until_no_conflict(act: Callable[[], object]) -> None:
+    """Do it again after a conflict, as a task of Airflow does."""
+    while True:
+        with suppress(CommitConflictError):
+            act()
+            return
+
+
 def _work(number: int, uri: str, warehouse: str, place: str, start: Barrier, report: str) -> None:
-    """Add own rows, rows that all add, and rows through the spool, which all bring in."""
+    """Add own rows, rows that all add, and rows through the staging folder, which all bring in."""
     try:
         registry = _open(uri, warehouse, place)
         start.wait(300)
         for turn in range(ROUNDS):
             own, common = refresh_row(1000 * number + turn), refresh_row(-1 - turn)
-            registry.leave(refresh_row(1000 * number + 100 + turn))
-            acts = [lambda own=own, common=common: registry.refreshes.add([own, common]), lambda: bring_in(registry)]
+            registry.stage(refresh_row(1000 * number + 100 + turn))
+            acts = [
+                lambda own=own, common=common: registry.refreshes.upsert([own, common]),
+                lambda: commit_staged(registry),
+            ]
             random.shuffle(acts)
             for act in acts:
-                act()
+                _until_no_conflict(act)
         Path(report).write_text("done")
     except BaseException:
         Path(report).write_text(traceback.format_exc())
@@ -67,13 +81,13 @@ def test_nothing_is_lost_or_twice(place: str, sqlite_uri: str, warehouse: Path, 
     for worker in workers:
         worker.join(500)
     assert {path.read_text() for path in reports} == {"done"}
-    bring_in(registry)
+    commit_staged(registry)
     numbers = [
         1000 * number + more + turn for number in range(PROCESSES) for more in (0, 100) for turn in range(ROUNDS)
     ]
     wanted = {refresh_row(number).refresh_id for number in [*numbers, *(-1 - turn for turn in range(ROUNDS))]}
     found = registry.refreshes.read(columns=["refresh_id"])["refresh_id"].to_pylist()
     assert sorted(found) == sorted(wanted)
-    assert registry.count_spooled() == 0
+    assert registry.count_staged() == 0
     data = [file for file in files_of(registry) if file.suffix == ".parquet"]
     assert len(data) <= 40 * PROCESSES

@@ -65,8 +65,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     with lake("sqlite://", warehouse, **{PLACE: f"{warehouse}/registry"}) as home:
         registry = require_registry(home.catalog)
-        registry.refreshes.add(REFRESHES)  # type: ignore[arg-type]
-        registry.views.add(VIEWS)
+        registry.refreshes.upsert(REFRESHES)  # type: ignore[arg-type]
+        registry.views.upsert(VIEWS)
         yield registry
 
 

@@ -186,23 +186,23 @@ def test_the_row_of_an_interval_has_the_snapshots_that_its_refresh_read(
 def test_a_sync_that_died_after_its_commit_is_repeated_without_a_second_row(home: Lake, registry: Registry) -> None:
     home.view()
     home.refresh(requester=ADA)
-    left = registry.spooled().rows
+    left = registry.staged().rows
     sync(home.catalog)
     for row in left.values():
-        registry.leave(row.model_copy(update={"outcome": "already-committed", "dag_id": None}))
-        registry.leave(row)
+        registry.stage(row.model_copy(update={"outcome": "already-committed", "dag_id": None}))
+        registry.stage(row)
     sync(home.catalog)
     assert registry.refreshes.rows() == list(left.values())
     for row in left.values():
-        registry.leave(row.model_copy(update={"outcome": "already-committed", "dag_id": None}))
+        registry.stage(row.model_copy(update={"outcome": "already-committed", "dag_id": None}))
     assert sync(home.catalog).refreshes == 0
     assert registry.refreshes.rows() == list(left.values())
 
 
 def test_a_file_that_is_no_row_is_reported_and_the_others_come_in(home: Lake, registry: Registry) -> None:
     good = refresh_row(1)
-    registry.leave(good)
-    (location,) = registry.spooled().rows
+    registry.stage(good)
+    (location,) = registry.staged().rows
     folder = location.rpartition("/")[0]
     document = json.loads(good.model_dump_json())
     hostile = {
@@ -224,23 +224,23 @@ def test_files_that_are_no_rows_do_not_stop_the_registry(
 ) -> None:
     """More of them than rows that one sync brings in, older than each row. They are read once."""
     monkeypatch.setattr("airflow_mv.extras.registry.registry.MAX_FILES", 3)
-    registry.leave(refresh_row(0))
-    (location,) = registry.spooled().rows
-    spool = Path(urlsplit(location).path).parent
+    registry.stage(refresh_row(0))
+    (location,) = registry.staged().rows
+    folder = Path(urlsplit(location).path).parent
     old = time.time() - 2 * 3600
     for number in range(5):
-        (spool / f"{number}.json").write_text("{")
-        os.utime(spool / f"{number}.json", (old, old))
-    (spool / "long.json").write_bytes(b" " * (MAX_BYTES + 1))
-    os.utime(spool / "long.json", (old, old))
-    (spool / "young.json").write_text('{"catalog": ')
+        (folder / f"{number}.json").write_text("{")
+        os.utime(folder / f"{number}.json", (old, old))
+    (folder / "long.json").write_bytes(b" " * (MAX_BYTES + 1))
+    os.utime(folder / "long.json", (old, old))
+    (folder / "young.json").write_text('{"catalog": ')
     done = sync(home.catalog)
     assert done.refreshes == 1
     bad = {f"{number}.json" for number in range(5)}
     assert {name.rpartition("/")[2] for name in done.faults} == {"long.json", "young.json", *bad}
-    assert {path.name for path in (spool.parent / REFUSED).iterdir()} == bad
+    assert {path.name for path in (folder.parent / REFUSED).iterdir()} == bad
     for number in range(1, 3):
-        registry.leave(refresh_row(number))
+        registry.stage(refresh_row(number))
     done = sync(home.catalog)
     assert done.refreshes == 2
     assert {name.rpartition("/")[2] for name in done.faults} == {"long.json", "young.json"}
@@ -258,7 +258,7 @@ def test_after_enough_refreshes_one_of_them_brings_all_in(sqlite_uri: str, wareh
         home.append()
         home.refresh()
         assert len(registry.refreshes.rows()) == 2
-        assert registry.count_spooled() == 0
+        assert registry.count_staged() == 0
 
 
 def test_a_refresh_succeeds_and_warns_if_the_registry_cannot_be_written(
