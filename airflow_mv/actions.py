@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects
+from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 from airflow_mv.core.read.read import log_what_is_read, readable
-from airflow_mv.core.read.time_travel import TimeTravel
 from airflow_mv.core.refresh import Pins, RefreshOptions
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.run import refresh
@@ -28,6 +28,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.registry.model import RefreshRow, Requester
 from airflow_mv.extras.registry.settings import PLACE
 
@@ -110,9 +111,11 @@ def define_view(
     See there for the arguments and errors.
     """
     from airflow_mv.core.define.define import define
+    from airflow_mv.extras.adopt import adopt as adopted
     from airflow_mv.extras.explain.explain import why_recomputed
 
-    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
+    adopting = adopted if adopt else None
+    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting)
     is_new = done.action in ("created", "adopted", "replaced")
     return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
 
@@ -154,6 +157,70 @@ def refresh_with_inputs(
             requester=requester,
         )
     return results
+
+
+def maintain_view(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    older_than: timedelta = DEFAULT_GRACE,
+    dry_run: bool = False,
+    stager: Stager | None = None,
+    report: Callable[[str], None] = log.info,
+) -> dict[str, Any]:
+    """Compact a view's files if asked for, then expire old snapshots and delete orphan files.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        older_than: See :func:`airflow_mv.core.maintenance.orphans.maintain`.
+        dry_run: Only report what would be done.
+        stager: Runs the job of a compaction; ``None`` for none.
+        report: Receives progress messages.
+
+    Returns:
+        What the command line prints: the document of the maintenance, with ``compaction`` if it was asked for.
+
+    Raises:
+        MaterializedViewError: See :func:`airflow_mv.extras.compact.compact` and
+            :func:`airflow_mv.core.maintenance.orphans.maintain`.
+    """
+    from airflow_mv.core.maintenance.orphans import maintain
+    from airflow_mv.extras.compact import compact
+
+    compacted = None if stager is None else compact(catalog, view, stager=stager, dry_run=dry_run)
+    done = maintain(catalog, view, older_than=older_than, dry_run=dry_run, report=report).to_dict()
+    return done if compacted is None else {**done, "compaction": compacted.to_dict()}
+
+
+def maintain_after_refresh(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    published: bool,
+    stager: Stager | None,
+    report: Callable[[str], None] = log.info,
+) -> None:
+    """Do what a view's properties ask for after a refresh. It never fails the refresh.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        published: Whether the refresh has published something.
+        stager: Runs the job of a compaction; ``None``: there is no compaction.
+        report: Receives a line for what was done.
+    """
+    from airflow_mv.core.maintenance import run
+
+    def compact(name: Identifier) -> None:
+        from airflow_mv.extras.compact import compact
+
+        if stager is not None:
+            done = compact(catalog, name, stager=stager)
+            report(f"{name}: compaction after the refresh: {done.outcome} ({done.why})")
+
+    given = None if stager is None else compact
+    run.maintain_after_refresh(catalog, view, published=published, compact=given, report=report)
 
 
 def add_to_registry(
@@ -262,7 +329,7 @@ def read(
         sequence_number: The rows of the recorded refresh with this sequence number.
         snapshot_id: The rows in this snapshot of the storage table.
         bases_as_of: The rows that were computed from the base tables as they were at this time, or before it. See
-            :class:`airflow_mv.core.read.time_travel.TimeTravel`.
+            :class:`airflow_mv.extras.history.time_travel.TimeTravel`.
         catalog: Where the view is; by default the configured catalog of that name.
 
     Raises:
@@ -272,7 +339,7 @@ def read(
     from airflow_mv.core.refresh.stagers import session_stager, stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
-    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
+    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
     stager = session_stager(home, spark)
     found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)

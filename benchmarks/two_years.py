@@ -215,7 +215,7 @@ class Hourly:
         lines: list[str] = []
         grace = timedelta(seconds=time.time() - self.began[0])
         started = time.perf_counter()
-        maintain_after_refresh(self.catalog, _VIEW, published=True, stager=None, older_than=grace, report=lines.append)
+        maintain_after_refresh(self.catalog, _VIEW, published=True, older_than=grace, report=lines.append)
         if lines:
             self.taken["maintain"].append(time.perf_counter() - started)
 

@@ -37,8 +37,8 @@ def changes(
 
     SNAPSHOT is a snapshot's id, the version of a Delta table, or, of a materialized view, the id of a refresh.
     """
-    from airflow_mv.core.read.changes import CHANGE_TYPE, INSERT, changed_rows, question
     from airflow_mv.core.spec.identifiers import Identifier
+    from airflow_mv.extras.history.changes import CHANGE_TYPE, INSERT, changed_rows, question
 
     name = Identifier.parse(table)
     if (home is not None) != (name.path is not None):

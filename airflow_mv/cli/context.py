@@ -276,13 +276,13 @@ def with_time_travel(command: Command) -> Command:
         *, as_of: str | None, bases_as_of: str | None, refresh_id: str | None, sequence_number: int | None,
         snapshot_id: int | None, **rest: Any,
     ) -> Any:  # fmt: skip
-        from airflow_mv.core.read.time_travel import TimeTravel
+        from airflow_mv.extras.history.time_travel import TimeTravel
 
         given = (as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
         if sum(value is not None for value in given) > 1:
             raise click.UsageError("give one of --as-of, --bases-as-of, --refresh-id, --sequence-number, --snapshot-id")
         wanted = TimeTravel(parse_time(as_of), refresh_id, sequence_number, snapshot_id, parse_time(bases_as_of))
-        return command(wanted=wanted, **rest)
+        return command(wanted=wanted.given, **rest)
 
     bases = "The rows that were computed from the base tables as they were at this time, or earlier."
     for option in (

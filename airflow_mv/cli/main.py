@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from airflow_mv.core.define.define import OnChange
     from airflow_mv.core.define.definition import Definition
     from airflow_mv.core.freshness.observe import Observation
-    from airflow_mv.core.read.time_travel import TimeTravel
     from airflow_mv.core.refresh import RefreshOptions
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.fleet.known import CatalogStatuses
+    from airflow_mv.extras.history.time_travel import TimeTravel
 
 _STALE = 3
 
@@ -221,8 +221,8 @@ def _defined(
 ) -> tuple[LoadedView, list[str]]:
     """Create, adopt, compare or replace a view; return it, and what was done."""
     from airflow_mv.actions import define_view
-    from airflow_mv.core.define import adopt as adoption
     from airflow_mv.core.define import create as creation
+    from airflow_mv.extras import adopt as adoption
     from airflow_mv.extras.explain.explain import why_recomputed
 
     if replace and (adopt or on_change):
@@ -405,7 +405,7 @@ def refresh(
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
     with its exit code.
     """
-    from airflow_mv.core.maintenance.run import maintain_after_refresh
+    from airflow_mv.actions import maintain_after_refresh
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
@@ -494,7 +494,7 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 def read(
     *,
     view: str,
-    wanted: TimeTravel,
+    wanted: TimeTravel | None,
     limit: int | None,
     no_refresh: bool,
     master: str | None,
@@ -565,8 +565,8 @@ def verify(
 
     The query is computed at the recorded snapshots. Ends with 4 if the rows differ.
     """
-    from airflow_mv.core.read.verify import Part, verify_files
-    from airflow_mv.core.read.verify import verify as verify_view
+    from airflow_mv.extras.verify import Part, verify_files
+    from airflow_mv.extras.verify import verify as verify_view
 
     if files and (sample is not None or interval is not None):
         raise click.UsageError("--files checks all files: it takes neither --sample nor --interval")

@@ -96,7 +96,7 @@ def maintain(
 
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
-    from airflow_mv.core.maintenance.run import maintain_view
+    from airflow_mv.actions import maintain_view
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     stager = stager_for(catalog, master, remote) if compact else None
@@ -150,8 +150,8 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
     After --to, the next refresh brings the view up to date again. After --to-version, rows of another definition are
     not returned until the next refresh has recomputed them.
     """
-    from airflow_mv.core.maintenance.rollback import rollback as roll_back
-    from airflow_mv.core.maintenance.rollback import rollback_version
+    from airflow_mv.extras.history.rollback import rollback as roll_back
+    from airflow_mv.extras.history.rollback import rollback_version
 
     if (refresh_id is None) == (version_id is None):
         raise click.UsageError("give --to REFRESH or --to-version NUMBER")

@@ -34,10 +34,9 @@ def refresh_each(
         MaterializedViewError: The first failure, after all views. A table that was left out, since its store did not
             respond, is one.
     """
-    from airflow_mv.actions import refresh_views
+    from airflow_mv.actions import maintain_after_refresh, refresh_views
     from airflow_mv.core.freshness.each import for_each, left_out
     from airflow_mv.core.freshness.state import Pins
-    from airflow_mv.core.maintenance.run import maintain_after_refresh
     from airflow_mv.core.refresh.pins import pin_base_tables
 
     pins = Pins()

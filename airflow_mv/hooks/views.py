@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from airflow_mv.core.define.define import Defined, OnChange
     from airflow_mv.core.freshness.coverage import Coverage
     from airflow_mv.core.freshness.status import ViewStatus
-    from airflow_mv.core.maintenance.rollback import RolledBack, VersionRolledBack
     from airflow_mv.core.read.read import ReadResult
     from airflow_mv.core.refresh import Pins, RefreshOptions
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from airflow_mv.extras.convert import Conversion
     from airflow_mv.extras.explain.explain import Explanation
     from airflow_mv.extras.fleet.known import PropertiesOf
+    from airflow_mv.extras.history.rollback import RolledBack, VersionRolledBack
     from airflow_mv.extras.registry.query import Answer
     from airflow_mv.extras.registry.sync import Synced
 
@@ -290,8 +290,8 @@ class MaterializedViewHook(BaseHook):
             AlreadyExistsError: The name is a view's.
             UnsupportedError: The table does not fit. The message names everything that differs.
         """
-        from airflow_mv.core.define.adopt import adopt
         from airflow_mv.core.define.definition import Definition
+        from airflow_mv.extras.adopt import adopt
 
         with closing(_Lazy(self, view)) as stager:
             wanted = Definition(sql, **definition)
@@ -317,7 +317,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VersionNotFoundError: The view does not retain the version.
         """
-        from airflow_mv.core.maintenance.rollback import rollback_version
+        from airflow_mv.extras.history.rollback import rollback_version
 
         return rollback_version(self.catalog_for(view), self.identify(view), version_id)
 
@@ -377,7 +377,7 @@ class MaterializedViewHook(BaseHook):
         Returns:
             The document of ``airflow-mv maintain --json``.
         """
-        from airflow_mv.core.maintenance.run import maintain_view
+        from airflow_mv.actions import maintain_view
         from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 
         catalog, grace = self.catalog_for(view), DEFAULT_GRACE if older_than is None else older_than
@@ -402,7 +402,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VerificationError: They differ. The message has a row.
         """
-        from airflow_mv.core.read.verify import Part, verify
+        from airflow_mv.extras.verify import Part, verify
 
         part = Part(interval, sample)
         with closing(self.stager(view)) as stager:
@@ -416,7 +416,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VerificationError: A file is missing or broken.
         """
-        from airflow_mv.core.read.verify import verify_files
+        from airflow_mv.extras.verify import verify_files
 
         found = verify_files(self.catalog_for(view), self.identify(view), report=self.log.info)
         found.require_intact()
@@ -428,7 +428,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             RefreshNotFoundError: The history holds no such refresh, or its rows have expired.
         """
-        from airflow_mv.core.maintenance.rollback import rollback
+        from airflow_mv.extras.history.rollback import rollback
 
         return rollback(self.catalog_for(view), self.identify(view), refresh_id)
 
@@ -508,10 +508,10 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.actions import refresh_with_inputs
         from airflow_mv.core.read.read import read_arrow, readable
-        from airflow_mv.core.read.time_travel import TimeTravel
+        from airflow_mv.extras.history.time_travel import TimeTravel
 
         catalog, identifier = self.catalog_for(view), self.identify(view)
-        wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
+        wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
         with closing(_Lazy(self, view)) as stager:
 
             def refreshed(name: Identifier) -> None:

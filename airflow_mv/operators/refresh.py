@@ -205,8 +205,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         return None if self.stager is None else self.stager.application_id
 
     def _refresh(self, context: Context, resumed: Resumption) -> dict[str, Any]:
-        from airflow_mv.actions import refresh_views
-        from airflow_mv.core.maintenance.run import maintain_after_refresh
+        from airflow_mv.actions import maintain_after_refresh, refresh_views
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
@@ -265,8 +264,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         context: Context,
     ) -> tuple[RefreshOptions, Pins]:
         """Refresh the views that the view reads, in this worker slot. Return how it is refreshed itself."""
-        from airflow_mv.actions import refresh_views
-        from airflow_mv.core.maintenance.run import maintain_after_refresh
+        from airflow_mv.actions import maintain_after_refresh, refresh_views
         from airflow_mv.core.refresh.with_inputs import pinned_chain
 
         chain = pinned_chain(catalog, [view], as_of=options.as_of)

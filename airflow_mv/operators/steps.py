@@ -216,8 +216,7 @@ class CommitRefreshOperator(RetriedOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
-        from airflow_mv.actions import add_to_registry
-        from airflow_mv.core.maintenance.run import maintain_after_refresh
+        from airflow_mv.actions import add_to_registry, maintain_after_refresh
         from airflow_mv.core.refresh.run import stage
 
         started = time.monotonic()

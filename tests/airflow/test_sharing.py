@@ -339,7 +339,7 @@ def test_a_compaction_after_a_refresh_is_waited_for_in_the_worker(
     sales: Lake, folder: ApplicationFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A task that is executed again would find the view fresh: no compaction, and no event of the refresh."""
-    monkeypatch.setattr("airflow_mv.core.maintenance.compact.MIN_FILES", 1)
+    monkeypatch.setattr("airflow_mv.extras.compact.MIN_FILES", 1)
     sales.view("parts", partition_by=["region"], properties={COMPACT_PROPERTY: "1"})
     task = refreshing(monkeypatch, deferrable=True, view="lake.sales.parts")
     with pytest.raises(TaskDeferred) as deferred:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
@@ -26,7 +27,7 @@ def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPl
     return plan, stage(home.catalog, plan, home.stager)
 
 
-def defined_at_once(home: Lake, *, adopt: bool) -> list[str]:
+def defined_at_once(home: Lake, *, adopt: Callable[..., LoadedView] | None = None) -> list[str]:
     """Define the view four times, all before any has done it, and return what each has done."""
     together = Barrier(4)
 

@@ -13,7 +13,6 @@ from pyarrow import parquet as pq
 from pyiceberg.table import Table
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.adopt import adopt
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -31,6 +30,7 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
+from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once
@@ -226,7 +226,7 @@ def test_a_repair_leaves_the_snapshots_from_before_the_adoption(
 
 
 def test_several_runs_may_adopt_a_table_at_the_same_time(home: Lake) -> None:
-    assert sorted(defined_at_once(home, adopt=True)) == ["adopted", "unchanged", "unchanged", "unchanged"]
+    assert sorted(defined_at_once(home, adopt=adopt)) == ["adopted", "unchanged", "unchanged", "unchanged"]
     home.refresh()
     assert len(home.read()) == 2
 

@@ -16,11 +16,11 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance.compact import compact
-from airflow_mv.core.maintenance.rollback import rollback, rollback_version
-from airflow_mv.core.read.verify import verify_files
 from airflow_mv.core.spec.reasons import Code
+from airflow_mv.extras.compact import compact
+from airflow_mv.extras.history.rollback import rollback, rollback_version
 from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.verify import verify_files
 from tests.branches import replace_files
 from tests.builders import QUERY, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW

@@ -82,7 +82,7 @@ def test_the_base_snapshot_of_the_last_refresh_stays_until_the_next(home: Lake) 
     assert plan.mode == "merge"
     assert plan.reasons[0].message.endswith("the snapshots in between have expired")
     home.refresh()
-    maintain_after_refresh(home.catalog, VIEW, published=False, stager=home.stager)
+    maintain_after_refresh(home.catalog, VIEW, published=False)
     assert list(tags(home).values()) == [(home.head(), 7)]
     drop(home.catalog, VIEW)
     assert tags(home) == {}

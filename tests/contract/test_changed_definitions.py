@@ -143,7 +143,7 @@ def test_what_a_definition_does_not_name_is_kept_and_said(every_home: Lake) -> N
 def test_several_runs_may_define_a_view_at_the_same_time(every_home: Lake) -> None:
     """As the first runs of a DAG do in a backfill: one creates the view, and the others find it."""
     every_home.table()
-    assert sorted(defined_at_once(every_home, adopt=False)) == ["created", "unchanged", "unchanged", "unchanged"]
+    assert sorted(defined_at_once(every_home)) == ["created", "unchanged", "unchanged", "unchanged"]
     assert every_home.refresh().outcome == "refreshed"
     assert len(every_home.read()) == 2
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.actions import maintain_after_refresh
 from airflow_mv.core.freshness.status import history, status
-from airflow_mv.core.maintenance import compact as compaction
 from airflow_mv.core.maintenance import run
-from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.orphans import maintain
-from airflow_mv.core.maintenance.rollback import rollback
-from airflow_mv.core.maintenance.run import maintain_after_refresh
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
-from airflow_mv.core.read.time_travel import TimeTravel
-from airflow_mv.core.read.verify import verify_files
 from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
 from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
 from airflow_mv.core.spec.table import ancestors
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.extras import compact as compaction
+from airflow_mv.extras.compact import compact
+from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.verify import verify_files
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
 from tests.core.maintenance.support import NOW, refreshed, snapshot_ids
@@ -210,9 +210,7 @@ def test_old_snapshots_expire_after_a_refresh_unless_somebody_decides_otherwise(
 
     def dropped(view: str, older_than: timedelta) -> int:
         before = len(home.storage(view).table.snapshots)
-        maintain_after_refresh(
-            home.catalog, view, published=True, stager=None, older_than=older_than, report=lines.append
-        )
+        run.maintain_after_refresh(home.catalog, view, published=True, older_than=older_than, report=lines.append)
         return before - len(home.storage(view).table.snapshots)
 
     home.view()

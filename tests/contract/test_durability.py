@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import static_table
-from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.extras.history.rollback import rollback
 from tests.builders import Lake
 from tests.contract.support import VIEW, ids
 

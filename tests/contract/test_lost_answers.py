@@ -18,13 +18,13 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.core.maintenance.orphans import expire
-from airflow_mv.core.maintenance.rollback import rollback, rollback_version
 from airflow_mv.core.publish.protocol import commit
 from airflow_mv.core.publish.registered import DropBranch
-from airflow_mv.core.read.verify import verify_files
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
+from airflow_mv.extras.history.rollback import rollback, rollback_version
 from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.verify import verify_files
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
 from tests.contract.support import VIEW

@@ -11,7 +11,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.adopt import adopt
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -29,6 +28,7 @@ from airflow_mv.core.spec.materialized_view import (
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, without_properties

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_mv.core.read.verify import verify_files
 from airflow_mv.core.refresh import candidates
 from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.verify import verify_files
 from tests.engine.support import Lake
 
 ROWS = "SELECT day, amount, concat('text ', amount % 7) AS text FROM {ns}.orders"

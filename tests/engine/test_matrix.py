@@ -31,12 +31,12 @@ from datetime import timedelta
 from airflow_mv import MaterializedViewCatalog
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import maintain
-from airflow_mv.core.maintenance.rollback import rollback
+from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import InProcessStager, stored_rows
-from airflow_mv.core.read.verify import verify
+from airflow_mv.extras.verify import verify
 
 VIEW, source, base = "lake.sales.daily", *sys.argv[2:]
 catalog = MaterializedViewCatalog("lake")

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.read.verify import verify
 from airflow_mv.core.refresh import Pins, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.spec.reasons import Code, Mode
+from airflow_mv.extras.verify import verify
 from tests.engine.support import Lake, multiset, recomputed
 
 GROUPED = "SELECT a, count(*) AS n, sum(b) AS b, max(a) AS most FROM {ns}.t WHERE a < 3 OR b = 700 GROUP BY a"

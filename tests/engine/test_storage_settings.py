@@ -8,12 +8,12 @@ import pytest
 
 from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance import compact as compaction
-from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.storage_settings import SORT_PROPERTY, sort_order_of
 from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.extras import compact as compaction
+from airflow_mv.extras.compact import compact
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake, multiset, recomputed
 

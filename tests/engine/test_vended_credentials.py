@@ -27,13 +27,13 @@ from airflow_mv.core.job.submit import build_package, jar_confs, main_file, writ
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.ledger import read_ledger
 from airflow_mv.core.maintenance.orphans import maintain
-from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.read.read import read_arrow, readable
-from airflow_mv.core.read.verify import verify, verify_files
 from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
+from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.verify import verify, verify_files
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from tests.builders import DuckStager, Lake
 from tests.core.job.processes import SPARK_HOME

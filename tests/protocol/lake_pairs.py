@@ -24,15 +24,15 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import collect_orphans, expire
-from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import MaterializedViewError, ViewNotFoundError
+from airflow_mv.extras.compact import compact
 from airflow_mv.extras.convert import convert
+from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
@@ -202,7 +202,7 @@ def aged_lake(folder: Path, layout: Layout, patch: pytest.MonkeyPatch) -> Iterat
         aged = Aged(lake, own, folder / "first")
         clock = lake.catalog.files.now_ms
         patch.setattr(lake.catalog.files, "now_ms", lambda base: clock(base) + aged.ahead)
-        patch.setattr("airflow_mv.core.maintenance.compact.MIN_FILES", 0)
+        patch.setattr("airflow_mv.extras.compact.MIN_FILES", 0)
         for amount in range(3):
             lake.sell((1, amount), (2, amount), (3, amount))
             lake.refresh(VIEW)

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Packages and modules.
 EXTRAS = sorted(path.name for path in (ROOT / "airflow_mv/extras").iterdir() if not path.name.startswith("_"))
-#: Create, replace, plan, refresh, status, history, read, expire, roll back, compact, collect, verify and drop.
+#: Create, replace, plan, refresh, status, history, read, expire, collect and drop.
 TESTS = {
     "core/refresh/test_refresh.py": (
         "test_a_stale_view_is_recomputed_and_the_reason_is_reported",
@@ -24,12 +24,11 @@ TESTS = {
         "test_views_of_one_run_are_computed_from_one_set_of_snapshots",
         "test_the_history_lists_every_refresh_oldest_first",
     ),
-    "core/read/test_time_travel.py": ("test_a_past_refresh_is_read_until_its_rows_expire_also_without_time_travel",),
+    "core/read/test_read.py": ("test_the_current_rows_are_read_while_they_are_fresh",),
+    "core/maintenance/test_expire_and_purge.py": ("test_maintenance_leaves_one_snapshot_and_no_orphan",),
     "core/maintenance/test_orphans.py": ("test_after_a_collection_the_view_can_be_refreshed",),
     "contract/test_changed_definitions.py": ("test_metadata_is_changed_without_spark_unless_the_policy_refuses_it",),
-    "contract/test_compact.py": ("test_a_refresh_that_was_staged_before_a_compaction_is_planned_again",),
     "contract/test_folders.py": ("test_a_view_that_was_dropped_and_recreated_is_cleaned_up",),
-    "contract/test_maintenance.py": ("test_without_time_travel_a_rollback_works_until_the_rows_expire",),
     "contract/test_publication.py": ("test_the_staged_files_of_a_dropped_view_are_deleted",),
 }
 #: Runs the tests, and requires that the package came from this folder.

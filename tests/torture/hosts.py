@@ -27,24 +27,24 @@ from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance import compact as compaction
-from airflow_mv.core.maintenance.compact import compact
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import collect_orphans, expire
-from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish import refresh as publish_refresh
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.read.read import read_arrow, readable
-from airflow_mv.core.read.time_travel import TimeTravel
-from airflow_mv.core.read.verify import verify_files
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras import compact as compaction
+from airflow_mv.extras.compact import compact
 from airflow_mv.extras.convert import convert
+from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.verify import verify_files
 from tests.builders import QUERY, Lake
 from tests.torture.history import expected
 from tests.torture.victims import Place

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -11,7 +11,6 @@ from typing import Literal, get_args
 
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.define.adopt import adopt as adopt_table
 from airflow_mv.core.define.create import change_settings, comments_of, create, names_the_same, possible
 from airflow_mv.core.define.definition import NEW_STRATEGY, Definition
 from airflow_mv.core.refresh.checks import stored_checks
@@ -119,7 +118,7 @@ def define(
     *,
     stager: Stager,
     on_change: OnChange = "apply",
-    adopt: bool = False,
+    adopt: Callable[..., LoadedView] | None = None,
 ) -> Defined:
     """Create a view, or give an existing one this definition. Idempotent.
 
@@ -133,7 +132,8 @@ def define(
         on_change: What happens if the view exists with another definition. ``apply``: settings, properties and checks
             are changed; a difference that needs a recompute of all rows is refused. ``rebuild``: all differences are
             applied, and the next refresh recomputes the rows where needed. ``fail``: every difference is refused.
-        adopt: Make the existing table of this name the view, if it is not a view yet.
+        adopt: Makes the existing table of this name the view, if it is not a view yet. Has the arguments of
+            :func:`airflow_mv.extras.adopt.adopt`.
 
     Raises:
         ConfigurationError: ``on_change`` is something else.
@@ -173,15 +173,14 @@ def _made(
     definition: Definition,
     stager: Stager,
     *,
-    adopt: bool,
+    adopt: Callable[..., LoadedView] | None,
 ) -> Defined | None:
     """Create the view, or adopt its table; ``None`` if another run has done it meanwhile.
 
     The first runs of a DAG define a view at the same time, for example in a backfill.
     """
-    make = adopt_table if adopt else create
     try:
-        made = make(catalog, view, definition, stager=stager)
+        made = (adopt or create)(catalog, view, definition, stager=stager)
     except (AlreadyExistsError, CommitConflictError):
         if catalog.exists(view):
             return None

@@ -11,11 +11,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.publish.adoption import release
+from airflow_mv.core.catalog.loaded import Holder
 from airflow_mv.core.publish.protocol import Effects, Verdict, commit
 from airflow_mv.core.publish.refresh import Attempt, Staged
 from airflow_mv.core.publish.registered import RegisteredAttempt, RegisteredPublication
 from airflow_mv.core.publish.removal import Removal, require_layout
+from airflow_mv.core.spec.materialized_view import (
+    DEFINITION_ID_PROPERTY,
+    DEFINITION_PROPERTY,
+    LOG_PROPERTY,
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    is_own_ref,
+)
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
 
 
@@ -84,7 +92,7 @@ class ReleaseTable(DropTable):
             return False
         self._base = state.base
         table = state.holder.table
-        change = release(state.holder)
+        change = _release(state.holder)
         return self._catalog.tables.commit(state.identifier, table.table_uuid or "", change) is not None
 
     def may_land(self, state: LoadedView | None) -> bool:
@@ -117,3 +125,18 @@ class TablePublication(RegisteredPublication):
     def _is_table(self, catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
         located = catalog.locate([view.identifier]).get(view.identifier)
         return located is not None and located.kind == "table"
+
+
+def _release(holder: Holder) -> TableChange:
+    """Return the commit that makes an adopted view an ordinary table again, with its present rows.
+
+    Args:
+        holder: The view's table.
+    """
+    table = holder.table
+    own = (DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY, STORAGE_OF_PROPERTY, PROPERTY, LOG_PROPERTY)
+    return TableChange(
+        requires={holder.tag: holder.tagged},
+        removes=tuple(sorted(ref for ref in table.refs if is_own_ref(ref))),
+        unsets=tuple(name for name in own if name in table.properties),
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
@@ -16,9 +16,8 @@ from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.observe import Observation, observe_tables
 from airflow_mv.core.freshness.state import State, assess
 from airflow_mv.core.freshness.status import timestamp
-from airflow_mv.core.read.time_travel import CURRENT, TimeTravel, find
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.materialized_view import RefreshRecord, StorageState
 from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,
@@ -34,6 +33,20 @@ log = logging.getLogger(__name__)
 
 #: The states whose rows a view with ``allow-stale-data`` may return: earlier results of the same query.
 _SERVABLE = (State.STALE, State.INVALID, State.UNKNOWN)
+
+
+class PastRefresh(Protocol):
+    """Chooses rows of the recorded history, see :class:`airflow_mv.extras.history.time_travel.TimeTravel`."""
+
+    def find(
+        self, catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: StorageState
+    ) -> RefreshRecord:
+        """Return the refresh that the rows are of.
+
+        Raises:
+            RefreshNotFoundError: The history holds no such refresh.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,7 @@ class ReadResult:
 def readable(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
-    wanted: TimeTravel = CURRENT,
+    wanted: PastRefresh | None = None,
     *,
     refresh: Callable[[Identifier], object] | None = None,
 ) -> Readable:
@@ -113,7 +126,7 @@ def readable(
     Args:
         catalog: Where the view is.
         view: The view.
-        wanted: Which rows of the recorded history; no refresh runs for earlier ones.
+        wanted: Which rows of the recorded history, for which no refresh runs; by default the current rows.
         refresh: Refreshes the view if that is needed. With ``None`` the call is refused instead.
 
     Raises:
@@ -121,7 +134,7 @@ def readable(
         RefreshNotFoundError: The history holds no such refresh.
     """
     observation = Chains().observe(catalog, view)
-    if wanted != CURRENT:
+    if wanted is not None:
         return _of_history(catalog, observation, wanted)
     loaded, storage, state = observation.view, observation.storage, observation.freshness.state
     servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in _SERVABLE)
@@ -136,7 +149,7 @@ def readable(
         refresh(loaded.identifier)
         loaded = catalog.load(loaded.identifier)
         storage, state = catalog.load_storage(loaded), State.FRESH
-    return _recorded(catalog, loaded, storage, state, CURRENT)
+    return _recorded(catalog, loaded, storage, state, None)
 
 
 def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
@@ -187,7 +200,7 @@ def _has_variant(kind: Any) -> bool:
     return any(_has_variant(part) for part in (*parts, *(kind.get(name) for name in ("element", "key", "value"))))
 
 
-def _of_history(catalog: MaterializedViewCatalog, observation: Observation, wanted: TimeTravel) -> Readable:
+def _of_history(catalog: MaterializedViewCatalog, observation: Observation, wanted: PastRefresh) -> Readable:
     """Return recorded rows with their own state, which is not that of the present rows."""
     found = _recorded(catalog, observation.view, observation.storage, observation.freshness.state, wanted)
     if found.record == observation.record:
@@ -203,11 +216,11 @@ def _of_history(catalog: MaterializedViewCatalog, observation: Observation, want
 
 
 def _recorded(
-    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: State, wanted: TimeTravel
+    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: State, wanted: PastRefresh | None
 ) -> Readable:
     if storage.state is None:
         raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
-    record = find(catalog, view, storage, storage.state, wanted)
+    record = storage.state.current if wanted is None else wanted.find(catalog, view, storage, storage.state)
     head = storage.snapshot_of(record)
     if head is None and record != storage.state.current:
         raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")

@@ -21,7 +21,6 @@ from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import Readiness, readiness
 from airflow_mv.core.freshness.status import status, statuses
 from airflow_mv.core.read.read import readable
-from airflow_mv.core.read.time_travel import TimeTravel
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.pins import pin_base_tables, restore
 from airflow_mv.core.refresh.run import refresh
@@ -33,6 +32,7 @@ from airflow_mv.errors import InvalidQueryError, StaleViewError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.summaries import summary_of
+from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.plugin.rows import row_of
 from tests.builders import Lake, lake
 

@@ -125,6 +125,11 @@ def snapshot_ids(home: Lake) -> set[int]:
     return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
 
 
+def rewrite(home: Lake, document: dict[str, object]) -> None:
+    """Edit the storage table's metadata file in place, as another writer might."""
+    home.catalog.files.replace_text(home.storage().location, json.dumps(document))
+
+
 # -- garbage of refreshes ----------------------------------------------------------------------
 
 

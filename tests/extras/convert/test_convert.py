@@ -12,17 +12,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_mv.core.catalog import stored_layout
-from airflow_mv.core.define.adopt import adopt
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import history, status
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import expire, maintain
-from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
-from airflow_mv.core.read.time_travel import TimeTravel
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.spec.view import stored_elsewhere
 from airflow_mv.errors import (
@@ -31,7 +28,10 @@ from airflow_mv.errors import (
     ConfigurationError,
     UnsupportedError,
 )
+from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.convert import convert
+from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.history.time_travel import TimeTravel
 from tests.builders import LAYOUTS, QUERY, Lake, lake, rewritten
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
 from tests.core.maintenance.support import files, refreshed

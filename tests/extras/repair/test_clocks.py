@@ -16,7 +16,6 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_table, tables
-from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import publish
@@ -24,6 +23,7 @@ from airflow_mv.core.refresh.run import stage as run_stage
 from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome
 from airflow_mv.core.spec.materialized_view import goes_back, is_ahead, latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
+from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.repair.clock import repair_clock
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import Lake

@@ -30,7 +30,6 @@ from airflow_mv.core.maintenance.orphans import expire, maintain
 from airflow_mv.core.publish import publish
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.read.read import read_arrow, readable
-from airflow_mv.core.read.verify import verify_files
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.spec.identifiers import Identifier
@@ -46,6 +45,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.repair import repair as repairs
 from airflow_mv.extras.repair.repair import Repaired, diagnose, repair
+from airflow_mv.extras.verify import verify_files
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.core.maintenance.support import files, folder_of, local, make_older

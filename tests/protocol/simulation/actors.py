@@ -10,7 +10,6 @@ from datetime import timedelta
 from airflow_mv.core.catalog import STORED_LAYOUTS
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.layouts import PointedStorage
-from airflow_mv.core.define.adopt import adopt
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition, NewDefinition, NewProperties
 from airflow_mv.core.publish.new_storage import NewStorage
@@ -25,6 +24,7 @@ from airflow_mv.core.spec.materialized_view import (
 from airflow_mv.core.spec.table import parse_table
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.repair.repair import _RowRepair as RowRepair
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import creation_of, files_of, past_files
@@ -193,7 +193,7 @@ def expiring(process: Process) -> None:
 
 def rolling_back(process: Process) -> None:
     """Roll the view back to a refresh of its history."""
-    from airflow_mv.core.maintenance.rollback import rollback
+    from airflow_mv.extras.history.rollback import rollback
 
     state = process.world.catalog.load_storage(process.world.catalog.load(VIEW)).state
     older = [record for record in state.refreshes if record != state.current] if state else []
@@ -218,7 +218,7 @@ def start_converting(world: World) -> None:
 
 def compacting(process: Process) -> None:
     """Compact the stored rows."""
-    from airflow_mv.core.maintenance.compact import compact
+    from airflow_mv.extras.compact import compact
 
     done = compact(process.world.catalog, VIEW, stager=Rewriter(process.world, process), effects=process.effects)
     process.world.events[f"compaction: {done.outcome}"] += 1

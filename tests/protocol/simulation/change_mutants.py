@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_mv.core.catalog.sql import RowSwap
-from airflow_mv.core.maintenance.compact import _Compaction as Compaction
 from airflow_mv.core.publish import protocol
 from airflow_mv.core.publish.protocol import Change, Verdict
 from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.publish.view_change import ViewChange
 from airflow_mv.errors import CommitError, CommitStateUnknownError
+from airflow_mv.extras.compact import _Compaction as Compaction
 from airflow_mv.extras.repair.repair import _RowRepair as RowRepair
 from tests.protocol.simulation.actors import Actor, start_expiring, start_rolling_back
 from tests.protocol.simulation.mutants import Patch

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import observe_tables
-from airflow_mv.core.read.time_travel import TimeTravel, find
 from airflow_mv.core.refresh.incremental import kept_columns
 from airflow_mv.core.refresh.stagers import settings_of, spark_errors
 from airflow_mv.core.refresh.statements import place_names
@@ -33,6 +32,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.history.time_travel import TimeTravel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,7 +160,7 @@ def _of_view(
     def snapshot(wanted: int | str) -> int:
         if isinstance(wanted, int):
             return wanted
-        found = storage.snapshot_of(find(catalog, view, storage, state, TimeTravel(refresh_id=wanted)))
+        found = storage.snapshot_of(TimeTravel(refresh_id=wanted).find(catalog, view, storage, state))
         if found is None:
             raise RefreshNotFoundError(f"view {name}: the rows of refresh {wanted} have expired")
         return found

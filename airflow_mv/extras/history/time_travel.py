@@ -47,41 +47,39 @@ class TimeTravel:
         """The field that is set, if there is one, with its value."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
+    @property
+    def given(self) -> TimeTravel | None:
+        """``None`` if no field is set: the current rows."""
+        return self if self.chosen else None
 
-CURRENT = TimeTravel()
+    def find(
+        self, catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: StorageState
+    ) -> RefreshRecord:
+        """Return the recorded refresh that a reader asks for. The log of past refreshes counts, too.
 
+        Args:
+            catalog: Where the view is.
+            view: The view.
+            storage: Its storage table.
+            state: The table's refresh history.
 
-def find(
-    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: StorageState, wanted: TimeTravel
-) -> RefreshRecord:
-    """Return the recorded refresh that a reader asks for. The log of past refreshes counts, too.
-
-    Args:
-        catalog: Where the view is.
-        view: The view.
-        storage: Its storage table.
-        state: The table's refresh history.
-        wanted: Which rows.
-
-    Raises:
-        RefreshNotFoundError: The history holds no such refresh. The message says what it holds.
-        SnapshotNotFoundError: The state of a base table at that time is not known any more.
-        InvalidMetadataError: The log of past refreshes is broken.
-    """
-    if wanted == CURRENT:
-        return state.current
-    state = _with_log(view, storage, state, wanted)
-    if wanted.bases_as_of is not None:
-        return _of_bases(catalog, view, state, parse_time(wanted.bases_as_of))
-    if wanted.snapshot_id is not None:
-        return _of_snapshot(view, storage, state, wanted.snapshot_id)
-    if wanted.sequence_number is not None:
-        found = [record for record in state.refreshes if record.sequence_number == wanted.sequence_number]
-        return found[-1] if found else _missing(view, state, f"with sequence number {wanted.sequence_number}")
-    if wanted.as_of is not None:
-        return _of_time(view, state, parse_time(wanted.as_of))
-    named = next((record for record in state.refreshes if record.refresh_id == wanted.refresh_id), None)
-    return named or _missing(view, state, f"with id {wanted.refresh_id}")
+        Raises:
+            RefreshNotFoundError: The history holds no such refresh. The message says what it holds.
+            SnapshotNotFoundError: The state of a base table at that time is not known any more.
+            InvalidMetadataError: The log of past refreshes is broken.
+        """
+        state = _with_log(view, storage, state, self)
+        if self.bases_as_of is not None:
+            return _of_bases(catalog, view, state, parse_time(self.bases_as_of))
+        if self.snapshot_id is not None:
+            return _of_snapshot(view, storage, state, self.snapshot_id)
+        if self.sequence_number is not None:
+            found = [record for record in state.refreshes if record.sequence_number == self.sequence_number]
+            return found[-1] if found else _missing(view, state, f"with sequence number {self.sequence_number}")
+        if self.as_of is not None:
+            return _of_time(view, state, parse_time(self.as_of))
+        named = next((record for record in state.refreshes if record.refresh_id == self.refresh_id), None)
+        return named or _missing(view, state, f"with id {self.refresh_id}")
 
 
 def _with_log(view: LoadedView, storage: LoadedStorage, state: StorageState, wanted: TimeTravel) -> StorageState:

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expiry, rollback and purge are changes of metadata that go through the same swap as a refresh."""
+"""Expiry and purge are changes of metadata that go through the same swap as a refresh."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyiceberg.table import StaticTable
 
-from airflow_mv.core.define.create import create
-from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.core.maintenance.orphans import collect_orphans, expire, maintain
-from airflow_mv.core.maintenance.rollback import rollback
 from airflow_mv.core.publish import publish
 from airflow_mv.core.spec.view import with_view_properties
-from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, RefreshNotFoundError, ViewNotFoundError
-from tests.builders import QUERY, Lake, exists, lake, metadata_files
+from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, ViewNotFoundError
+from tests.builders import Lake, exists, lake, metadata_files
 from tests.core.maintenance.support import (
     NOW,
     VIEW,
@@ -31,6 +27,7 @@ from tests.core.maintenance.support import (
     orphans,
     read_all,
     refreshed,
+    rewrite,
     snapshot_ids,
 )
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
@@ -85,11 +82,6 @@ def test_the_age_of_a_snapshot_counts_from_its_replacement(home: Lake) -> None:
     rewrite(home, document)
     assert first["snapshot-id"] in expire(home.catalog, VIEW, older_than=timedelta(days=1)).snapshot_ids
     assert last["snapshot-id"] in snapshot_ids(home)
-
-
-def rewrite(home: Lake, document: dict[str, object]) -> None:
-    """Edit the storage table's metadata file in place, as another writer might."""
-    home.catalog.files.replace_text(home.storage().location, json.dumps(document))
 
 
 def test_expiry_preserves_unknown_fields(home: Lake) -> None:
@@ -180,48 +172,6 @@ def test_an_expiry_that_always_loses_the_race_reports_it_and_leaves_no_file(home
     with pytest.raises(CommitConflictError, match="nothing was published"):
         expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
     assert metadata_files(home.storage().table.location) == before
-
-
-# -- rollback ----------------------------------------------------------------------------------
-
-
-def forget_tag(home: Lake, refresh_id: str) -> None:
-    document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
-    del document["refs"][f"refresh-{refresh_id}"]
-    rewrite(home, document)
-    expire(home.catalog, VIEW, older_than=NOW)
-
-
-def redefine(home: Lake, refresh_id: str) -> None:
-    definition = Definition(QUERY.replace("sum", "max"), time_travel=True)
-    create(home.catalog, VIEW, definition, stager=home.stager, replace=True)
-
-
-@pytest.mark.parametrize(
-    ("prepare", "says"),
-    [(forget_tag, "have expired"), (redefine, r"is of version 1 of the view, which is at version 2")],
-)
-def test_a_rollback_to_an_unavailable_refresh_is_refused(
-    home: Lake, prepare: Callable[[Lake, str], None], says: str
-) -> None:
-    first, _ = refreshed(home, 2, time_travel=True)
-    prepare(home, first)
-    before = home.storage().location
-    with pytest.raises(RefreshNotFoundError, match=says):
-        rollback(home.catalog, VIEW, first)
-    assert home.storage().location == before
-
-
-def test_metadata_after_expiry_and_rollback_is_valid_for_pyiceberg(home: Lake) -> None:
-    """pyiceberg validates that refs, log and current snapshot agree."""
-    first, *_ = refreshed(home, 3, time_travel=True)
-    rollback(home.catalog, VIEW, first)
-    expire(home.catalog, VIEW, older_than=NOW)
-    metadata = StaticTable.from_metadata(home.storage().location).metadata
-    assert metadata.current_snapshot_id == metadata.refs["main"].snapshot_id == metadata.snapshot_log[-1].snapshot_id
-    assert {entry.snapshot_id for entry in metadata.snapshot_log} <= {item.snapshot_id for item in metadata.snapshots}
-    times = [entry.timestamp_ms for entry in metadata.snapshot_log]
-    assert times == sorted(times)
 
 
 # -- purge -------------------------------------------------------------------------------------

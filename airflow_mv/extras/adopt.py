@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an existing table a materialized view of a query (layout ``table``)."""
+"""Make an existing table a materialized view of a query (layout ``table``).
+
+The adoption is one commit to the table. It requires ``main`` where it was checked, and that the tag
+``airflow_mv_adopted`` does not exist; it sets this tag, which stays as long as the view does. So at most one copy of an
+adoption is applied, and the rows from before it can be read.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,38 @@ import dataclasses
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.loaded import Holder
 from airflow_mv.core.catalog.locations import allowed_folders, check_places
+from airflow_mv.core.catalog.tables import definition_properties, view_in_table
 from airflow_mv.core.define.create import query_columns
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.publish.adoption import AdoptTable
 from airflow_mv.core.publish.new_storage import removed_template
-from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.core.publish.refresh import history_limits
 from airflow_mv.core.publish.view_change import SUMMARY
 from airflow_mv.core.script import Stager
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import STORAGE_OF_PROPERTY, TIME_TRAVEL_PROPERTY, is_own_ref
+from airflow_mv.core.spec.materialized_view import (
+    ADOPTED_PROPERTY,
+    ADOPTED_TAG,
+    LOG_PROPERTY,
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    is_own_ref,
+)
 from airflow_mv.core.spec.table import TableMetadata, same_columns
-from airflow_mv.core.spec.view import new_view
+from airflow_mv.core.spec.view import ViewMetadata, new_view, with_view_properties
 from airflow_mv.core.sql.types import columns_of, unknown_type
-from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
+from airflow_mv.errors import AlreadyExistsError, CommitConflictError, ConfigurationError, UnsupportedError
 
 log = logging.getLogger(__name__)
 
 _MAX_NAMED = 5
+_MAIN = "main"
 
 
 def adopt(
@@ -177,3 +192,87 @@ def _required(field: Mapping[str, Any], above: str = "") -> Iterator[str]:
     kind = field["type"]
     for inner in kind.get("fields", ()) if isinstance(kind, Mapping) else ():
         yield from _required(inner, f"{path}.")
+
+
+class _AdoptedTable(NamedTuple):
+    """A table, and the view that it is."""
+
+    table: TableMetadata
+    view: LoadedView | None
+
+
+class AdoptTable(Change[_AdoptedTable]):
+    """The adoption of a table. It is recognized by the view's uuid.
+
+    Args:
+        catalog: Where the table is.
+        view: Its name.
+        metadata: The view's first metadata.
+        table: The table as it was checked.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: Identifier,
+        metadata: ViewMetadata,
+        table: TableMetadata,
+        effects: Effects,
+    ) -> None:
+        super().__init__(f"table {view}", "its adoption", effects)
+        self._catalog, self._view, self._metadata, self._checked = catalog, view, metadata, table
+        self._id = uuid.uuid4().hex
+        self._base: int | None = None
+
+    def load(self) -> _AdoptedTable:
+        """Load the table."""
+        location, table = self._catalog.load_table(self._view, what=self.target)
+        return _AdoptedTable(table, view_in_table(self._view, location, table))
+
+    def judge(self, state: _AdoptedTable) -> Verdict:
+        """``SUPERSEDED`` if it is another view by now; ``REPLAN`` if it is another table, or its columns changed."""
+        if state.view is not None:
+            ours = state.view.metadata.view_uuid == self._metadata.view_uuid
+            return Verdict.LANDED if ours else Verdict.SUPERSEDED
+        now, then = state.table, self._checked
+        same = (now.table_uuid, now.current_schema_id) == (then.table_uuid, then.current_schema_id)
+        return Verdict.READY if same and now.head is not None else Verdict.REPLAN
+
+    def send(self, state: _AdoptedTable) -> bool:
+        """Commit the definition and its tag, if ``main`` has not moved since the table was loaded."""
+        table, head = state.table, state.table.head
+        self._base = head
+        if head is None:
+            return False
+        earlier = {ADOPTED_PROPERTY: str(table.last_sequence_number)}
+        metadata = with_view_properties(self._metadata, earlier)
+        holder = Holder(table, self._id)
+        change = TableChange(
+            requires={_MAIN: head, ADOPTED_TAG: None, holder.tag: None},
+            tags={ADOPTED_TAG: head, holder.tag: head},
+            properties={
+                STORAGE_OF_PROPERTY: self._view.within_catalog,
+                **definition_properties(self._view, table, metadata, self._id),
+            },
+            unsets=tuple(name for name in (PROPERTY, LOG_PROPERTY) if name in table.properties),
+        )
+        return self._catalog.tables.commit(self._view, table.table_uuid or "", change) is not None
+
+    def may_land(self, state: _AdoptedTable) -> bool:
+        """Whether it is not a view, and ``main`` has not moved since the adoption was sent."""
+        return state.view is None and state.table.head == self._base
+
+    def publish(self) -> LoadedView:
+        """Run the protocol.
+
+        Raises:
+            AlreadyExistsError: The table has become another view.
+            CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
+        """
+        verdict = commit(self).verdict
+        if verdict == Verdict.SUPERSEDED:
+            raise AlreadyExistsError(f"{self._view} has become another view meanwhile; its definition stays")
+        if verdict == Verdict.REPLAN:
+            raise CommitConflictError(f"table {self._view} was replaced, or got other columns, meanwhile. Run it again")
+        return self._catalog.load(self._view)
