@@ -72,6 +72,24 @@ def test_a_chain_is_refreshed_in_order_from_one_consistent_snapshot_set(airflow:
     assert f"lake.sales.orders at snapshot {pinned}" in found.task_log("pin")
 
 
+def test_one_task_refreshes_the_views_that_its_view_reads(airflow: Airflow, chain: Lake) -> None:
+    """With ``with_inputs``. The rows of the inputs did not change, so the view stays fresh, and there is no event."""
+    found = run(
+        airflow,
+        f"""
+        with DAG("DAG_ID"):
+            RefreshMaterializedViewOperator(task_id="refresh", view="{TOTALS}", with_inputs=True)
+        """,
+    )
+
+    assert found.states == {"refresh": "success"}, found.log
+    assert (found.values["refresh"]["view"], found.values["refresh"]["outcome"]) == (TOTALS, "fresh")
+    assert found.events == []
+    read = {view: chain.storage(f"sales.{view}").record.snapshots["lake.sales.orders"] for view in ("daily", "counts")}
+    assert read["daily"] == chain.head()
+    assert read["counts"] != chain.head()
+
+
 def test_a_published_refresh_emits_an_asset_event_for_its_consumers(airflow: Airflow, chain: Lake) -> None:
     """It has the refresh id, the mode, the base snapshots, the number of rows, and the lag of the view."""
     found = run(airflow, f'materialized_views_dag("DAG_ID", ["{COUNTS}"])')
