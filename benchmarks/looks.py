@@ -48,7 +48,7 @@ def page(views: int) -> None:
     from airflow_mv.plugin.survey import Survey
 
     hook = MaterializedViewHook()
-    properties_of = hook.properties_from("lake")
+    properties_of = hook.connection.properties_from("lake")
     found = Survey("lake", lambda: hook.catalog_named("lake"), 3600, properties_of=properties_of).found(wait=600)
     assert (len(found.rows), found.looking) == (views, None)
 

@@ -93,9 +93,9 @@ def _connection(conn_id: str, catalogs: tuple[str, ...]) -> tuple[Inspection, tu
     check = f"connection {conn_id}"
     try:
         with airflow_connections():
-            from airflow_mv.hooks import MaterializedViewHook
+            from airflow_mv.hooks.iceberg import CatalogConnection
 
-            bound = MaterializedViewHook(conn_id).bound_name()
+            bound = CatalogConnection(conn_id).bound_name()
     except MaterializedViewError as error:
         return Inspection(check, ok=False, found=str(error)), ()
     if bound is None and not catalogs:

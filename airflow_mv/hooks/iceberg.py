@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection, conf
 from airflow.sdk.log import mask_secret
 
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.hooks.connections import find_connection
 
 if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+    from pyiceberg.catalog import Catalog
+
+    from airflow_mv.extras.fleet.known import PropertiesOf
 
 DEFAULT_ICEBERG_CONN_ID = "iceberg_default"
 #: Extra key of an ``iceberg`` connection: the catalog's name in Spark and in the catalog's rows.
@@ -159,3 +164,114 @@ def mask(properties: Mapping[str, Any]) -> None:
     for form in hide_secrets(properties):
         if len(form) >= shortest:
             mask_secret(form)
+
+
+class CatalogConnection:
+    """An ``iceberg`` connection, and those of the other catalogs that its views read.
+
+    Args:
+        conn_id: The connection.
+        catalogs: Connections of other catalogs by catalog name; they override those of the connection's extra.
+    """
+
+    def __init__(self, conn_id: str, catalogs: Mapping[str, str] | None = None) -> None:
+        self.conn_id = conn_id
+        self._catalogs = dict(catalogs or {})
+        self._completed: Connection | None = None
+        self._parsed: Mapping[str, Any] | None = None
+
+    def bound_name(self) -> str | None:
+        """Return the name of the catalog that the connection is for; ``None`` if any is possible.
+
+        Raises:
+            ConfigurationError: The connection is missing or wrong.
+        """
+        name = self.extra().get(CATALOG_NAME)
+        return str(name) if name else None
+
+    def identify(self, view: str) -> Identifier:
+        """Parse a view's name; its catalog may be left out where the connection has the extra ``catalog_name``.
+
+        Raises:
+            InvalidIdentifierError: It is not a name.
+            ConfigurationError: It is of another catalog than the connection's.
+        """
+        bound = self.bound_name()
+        identifier = Identifier.parse(view, default_catalog=bound)
+        if bound not in (None, identifier.catalog):
+            raise ConfigurationError(
+                f"view {view} is in catalog {identifier.catalog!r}, but connection {self.conn_id!r} is for "
+                f"{bound!r} (extra {CATALOG_NAME!r}); name another connection in iceberg_conn_id"
+            )
+        return identifier
+
+    def open(self, name: str) -> Catalog:
+        """Open the pyiceberg catalog of the connection under a name, through ``IcebergHook``.
+
+        Raises:
+            ConfigurationError: The connection is missing or wrong.
+            CatalogUnavailableError: The catalog does not respond.
+        """
+        from airflow_mv.core.catalog.catalog import catalog_errors
+
+        given = {**self.extra(), "password": self._connection().password or ""}
+        with catalog_errors(f"connection {self.conn_id!r}: the catalog", given):
+            catalog = self.hook(name).catalog
+        mask(catalog.properties)
+        return catalog
+
+    def hook(self, name: str) -> IcebergHook:
+        """Return the provider's hook, with a catalog of this name."""
+        return iceberg_hook(self._connection(), name)
+
+    def extra(self) -> Mapping[str, Any]:
+        """Return the connection's extra. Airflow parses and masks it at each access, which is done once here."""
+        if self._parsed is None:
+            self._parsed = self._connection().extra_dejson
+        return self._parsed
+
+    def others(self) -> dict[str, str]:
+        """Return the connections of other catalogs by catalog name."""
+        return {**other_catalogs(self._connection()), **self._catalogs}
+
+    def properties_from(self, name: str) -> PropertiesOf:
+        """Return a function that has the properties of catalogs by name, without opening them.
+
+        Args:
+            name: The name of the connection's own catalog. The others are those that its views may read.
+        """
+        from airflow_mv.core.catalog.configured import configured
+
+        def properties_of(catalog: str) -> Mapping[str, Any] | None:
+            if catalog == name:
+                return self.extra()
+            conn_id = self.others().get(catalog)
+            # It may be of one view only, whose own look raises it.
+            with suppress(ConfigurationError, CatalogUnavailableError):
+                return configured().get(catalog) if conn_id is None else completed(conn_id).extra_dejson
+            return None
+
+        return properties_of
+
+    def content(self) -> object:
+        """Return the content of the connection and of those of other catalogs. It is equal until one is edited.
+
+        Raises:
+            ConfigurationError: The connection is missing or wrong.
+        """
+        known: list[object] = [_fields(self._connection())]
+        for name, conn_id in sorted(self.others().items()):
+            try:
+                known.append((name, _fields(completed(conn_id))))
+            except (ConfigurationError, CatalogUnavailableError):  # it may never be needed
+                known.append((name, None))
+        return known
+
+    def _connection(self) -> Connection:
+        if self._completed is None:
+            self._completed = completed(self.conn_id)
+        return self._completed
+
+
+def _fields(connection: Connection) -> tuple[object, ...]:
+    return (connection.conn_type, connection.host, connection.login, connection.password, connection.extra)

@@ -5,33 +5,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import BaseHook
 
 from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import (
-    CatalogUnavailableError,
-    ConfigurationError,
     MaterializedViewError,
     ViewNotFoundError,
 )
-from airflow_mv.hooks.iceberg import (
-    CATALOG_NAME,
-    DEFAULT_ICEBERG_CONN_ID,
-    completed,
-    iceberg_hook,
-    mask,
-    other_catalogs,
-)
+from airflow_mv.hooks.iceberg import DEFAULT_ICEBERG_CONN_ID, CatalogConnection, mask
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
 
 if TYPE_CHECKING:
     import pandas as pd
-    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
     from pyiceberg.catalog import Catalog
 
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
@@ -41,16 +31,14 @@ if TYPE_CHECKING:
     from airflow_mv.core.freshness.status import ViewStatus
     from airflow_mv.core.read.read import ReadResult
     from airflow_mv.core.refresh import Pins, RefreshOptions
-    from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.script import Outcome
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.convert import Conversion
     from airflow_mv.extras.explain.explain import Explanation
-    from airflow_mv.extras.fleet.known import PropertiesOf
     from airflow_mv.extras.history.rollback import RolledBack, VersionRolledBack
     from airflow_mv.extras.registry.query import Answer
-    from airflow_mv.extras.registry.sync import Synced
 
 
 class MaterializedViewHook(BaseHook):
@@ -88,31 +76,14 @@ class MaterializedViewHook(BaseHook):
         catalogs: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self.catalogs = dict(catalogs or {})
+        #: What the connection says, without opening a catalog.
+        self.connection = CatalogConnection(iceberg_conn_id, catalogs)
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
         self._opened: dict[str, MaterializedViewCatalog] = {}
         self._opening = threading.RLock()
-        self._connection: Connection | None = None
-        self._parsed: Mapping[str, Any] | None = None
 
     # -- catalogs ------------------------------------------------------------------------------
-
-    def identify(self, view: str) -> Identifier:
-        """Parse a view's name; its catalog may be left out where the connection has the extra ``catalog_name``.
-
-        Raises:
-            InvalidIdentifierError: It is not a name.
-            ConfigurationError: It is of another catalog than the connection's.
-        """
-        bound = self.bound_name()
-        identifier = Identifier.parse(view, default_catalog=bound)
-        if bound not in (None, identifier.catalog):
-            raise ConfigurationError(
-                f"view {view} is in catalog {identifier.catalog!r}, but connection {self.iceberg_conn_id!r} is for "
-                f"{bound!r} (extra {CATALOG_NAME!r}); name another connection in iceberg_conn_id"
-            )
-        return identifier
 
     def catalog_for(self, view: str) -> MaterializedViewCatalog:
         """Open the catalog that a view is in, under the name that the view begins with.
@@ -121,7 +92,7 @@ class MaterializedViewHook(BaseHook):
             ConfigurationError: The connection is missing or wrong.
             CatalogUnavailableError: The catalog does not respond.
         """
-        return self.catalog_named(self.identify(view).catalog)
+        return self.catalog_named(self.connection.identify(view).catalog)
 
     def catalog_named(self, name: str) -> MaterializedViewCatalog:
         """Open the connection's catalog under a name, once per hook.
@@ -134,45 +105,11 @@ class MaterializedViewHook(BaseHook):
                 from airflow_mv.core.catalog import MaterializedViewCatalog
 
                 opened = MaterializedViewCatalog(self.iceberg_catalog(name))
-                opened.openers = {other: partial(_open, other, conn_id) for other, conn_id in self._others().items()}
+                opened.openers = {
+                    other: partial(_open, other, conn_id) for other, conn_id in self.connection.others().items()
+                }
                 self._opened[name] = opened
             return self._opened[name]
-
-    def _others(self) -> dict[str, str]:
-        return {**other_catalogs(self._completed()), **self.catalogs}
-
-    def properties_from(self, name: str) -> PropertiesOf:
-        """Return a function that has the properties of catalogs by name, without opening them.
-
-        Args:
-            name: The name of the connection's own catalog. The others are those that its views may read.
-        """
-        from airflow_mv.core.catalog.configured import configured
-
-        def properties_of(catalog: str) -> Mapping[str, Any] | None:
-            if catalog == name:
-                return self._extra()
-            conn_id = self._others().get(catalog)
-            # It may be of one view only, whose own look raises it.
-            with suppress(ConfigurationError, CatalogUnavailableError):
-                return configured().get(catalog) if conn_id is None else completed(conn_id).extra_dejson
-            return None
-
-        return properties_of
-
-    def content(self) -> object:
-        """Return the content of the connection and of those of other catalogs. It is equal until one is edited.
-
-        Raises:
-            ConfigurationError: The connection is missing or wrong.
-        """
-        known: list[object] = [_fields(self._completed())]
-        for name, conn_id in sorted(self._others().items()):
-            try:
-                known.append((name, _fields(completed(conn_id))))
-            except (ConfigurationError, CatalogUnavailableError):  # it may never be needed
-                known.append((name, None))
-        return known
 
     def close(self) -> None:
         """Close the connections of the catalogs that were opened; a later call opens new ones."""
@@ -185,13 +122,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`catalog_for`.
         """
-        from airflow_mv.core.catalog.catalog import catalog_errors
-
-        given = {**self._extra(), "password": self._completed().password or ""}
-        with catalog_errors(f"connection {self.iceberg_conn_id!r}: the catalog", given):
-            catalog = self._iceberg_hook(name).catalog
-        mask(catalog.properties)
-        return catalog
+        return self.connection.open(name)
 
     def spark_settings(self, view: str) -> SparkSettings:
         """Return what a Spark session needs to reach the view's catalog. Its ``secrets`` are masked in logs."""
@@ -203,12 +134,14 @@ class MaterializedViewHook(BaseHook):
 
     def get_conn(self) -> MaterializedViewCatalog:
         """Return the catalog of a connection that is bound to one name by the extra ``catalog_name``."""
-        return self.catalog_named(self.bound_name() or self.iceberg_conn_id)
+        return self.catalog_named(self.connection.bound_name() or self.iceberg_conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
         """List the catalog's namespaces, through ``IcebergHook``."""
         try:
-            tested: tuple[bool, str] = self._iceberg_hook(self.bound_name() or self.iceberg_conn_id).test_connection()
+            tested: tuple[bool, str] = self.connection.hook(
+                self.connection.bound_name() or self.iceberg_conn_id
+            ).test_connection()
         except MaterializedViewError as error:
             return False, str(error)
         return tested
@@ -219,13 +152,13 @@ class MaterializedViewHook(BaseHook):
         """Return whether a view, or an interval of it, is fresh, with the reasons."""
         from airflow_mv.core.freshness.status import status
 
-        return status(self.catalog_for(view), self.identify(view), interval=interval)
+        return status(self.catalog_for(view), self.connection.identify(view), interval=interval)
 
     def plan(self, view: str, options: RefreshOptions | None = None, *, pins: Pins | None = None) -> RefreshPlan:
         """Plan a refresh; metadata only. See :func:`airflow_mv.core.refresh.plan_refresh`."""
         from airflow_mv.core.refresh import plan_refresh
 
-        return plan_refresh(self.catalog_for(view), self.identify(view), options, pins=pins)
+        return plan_refresh(self.catalog_for(view), self.connection.identify(view), options, pins=pins)
 
     def coverage(self, view: str, *, start: datetime | None = None, end: datetime | None = None) -> Coverage:
         """Return which intervals of a view are fresh, stale, or were never computed. Reads metadata only.
@@ -240,7 +173,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.core.refresh.coverage import coverage
 
-        return coverage(self.catalog_for(view), self.identify(view), start=start, end=end)
+        return coverage(self.catalog_for(view), self.connection.identify(view), start=start, end=end)
 
     def explain(self, view: str, sql: str | None = None) -> Explanation:
         """Return how a view would be refreshed after each kind of change of its base tables, and a cheaper query.
@@ -251,13 +184,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.extras.explain.explain import explain
 
-        return explain(self.catalog_for(view), self.identify(view), sql)
-
-    def publish(self, plan: RefreshPlan, outcome: Outcome | None) -> RefreshResult | None:
-        """Publish a staged plan; ``None`` where it must be planned again."""
-        from airflow_mv.core.refresh.run import publish
-
-        return publish(self.catalog_for(str(plan.view)), plan, outcome)
+        return explain(self.catalog_for(view), self.connection.identify(view), sql)
 
     def define(self, view: str, sql: str | None, *, on_change: OnChange = "apply", **definition: Any) -> Defined:
         """Create a view, or give an existing one this definition; see :func:`airflow_mv.core.define.define.define`.
@@ -276,7 +203,9 @@ class MaterializedViewHook(BaseHook):
 
         wanted = Definition(sql, **definition)
         with closing(_Lazy(self, view)) as stager:
-            return define_view(self.catalog_for(view), self.identify(view), wanted, stager=stager, on_change=on_change)
+            return define_view(
+                self.catalog_for(view), self.connection.identify(view), wanted, stager=stager, on_change=on_change
+            )
 
     def adopt(self, view: str, sql: str, **definition: Any) -> LoadedView:
         """Make the existing table of a name a materialized view of a query. Its first refresh replaces the rows.
@@ -295,7 +224,7 @@ class MaterializedViewHook(BaseHook):
 
         with closing(_Lazy(self, view)) as stager:
             wanted = Definition(sql, **definition)
-            return adopt(self.catalog_for(view), self.identify(view), wanted, stager=stager)
+            return adopt(self.catalog_for(view), self.connection.identify(view), wanted, stager=stager)
 
     def versions(self, view: str, *, at: datetime | None = None) -> list[dict[str, Any]]:
         """Return the retained versions of a view's definition, oldest first.
@@ -309,7 +238,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.core.freshness.versions import versions
 
-        return versions(self.catalog_for(view), self.identify(view), at=at)
+        return versions(self.catalog_for(view), self.connection.identify(view), at=at)
 
     def rollback_version(self, view: str, version_id: int) -> VersionRolledBack:
         """Make an earlier version of a view's definition current again; the next refresh recomputes its rows.
@@ -319,7 +248,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.extras.history.rollback import rollback_version
 
-        return rollback_version(self.catalog_for(view), self.identify(view), version_id)
+        return rollback_version(self.catalog_for(view), self.connection.identify(view), version_id)
 
     def convert(self, view: str, layout: Layout) -> Conversion:
         """Move a view to another layout: ``pointed``, ``registered`` or ``table``. Rows, history and settings stay.
@@ -329,13 +258,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.extras.convert import convert
 
-        return convert(self.catalog_for(view), self.identify(view), layout)
-
-    def sync_registry(self, catalog: str) -> Synced:
-        """Bring a catalog's registry up to date. See :func:`airflow_mv.extras.registry.sync.sync`."""
-        from airflow_mv.extras.registry.sync import sync
-
-        return sync(self.catalog_named(catalog))
+        return convert(self.catalog_for(view), self.connection.identify(view), layout)
 
     def query_registry(self, catalog: str, sql: str) -> Answer:
         """Run one SELECT over a catalog's registry. See :func:`airflow_mv.extras.registry.query.query`."""
@@ -384,7 +307,7 @@ class MaterializedViewHook(BaseHook):
         with closing(_Lazy(self, view)) as stager:
             return maintain_view(
                 catalog,
-                self.identify(view),
+                self.connection.identify(view),
                 older_than=grace,
                 dry_run=dry_run,
                 stager=stager if compact else None,
@@ -405,8 +328,10 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.extras.verify import Part, verify
 
         part = Part(interval, sample)
-        with closing(self.stager(view)) as stager:
-            found = verify(self.catalog_for(view), self.identify(view), session=lambda: stager.session, part=part)
+        with closing(in_process_stager(self, view)) as stager:
+            found = verify(
+                self.catalog_for(view), self.connection.identify(view), session=lambda: stager.session, part=part
+            )
         found.require_equal()
         return found.to_dict()
 
@@ -418,7 +343,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.extras.verify import verify_files
 
-        found = verify_files(self.catalog_for(view), self.identify(view), report=self.log.info)
+        found = verify_files(self.catalog_for(view), self.connection.identify(view), report=self.log.info)
         found.require_intact()
         return found.to_dict()
 
@@ -430,7 +355,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.extras.history.rollback import rollback
 
-        return rollback(self.catalog_for(view), self.identify(view), refresh_id)
+        return rollback(self.catalog_for(view), self.connection.identify(view), refresh_id)
 
     def drop(self, view: str, *, purge: bool = False, missing_ok: bool = False) -> dict[str, Any]:
         """Remove a view from the catalog.
@@ -446,7 +371,7 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.core.maintenance.drop import drop
         from airflow_mv.core.maintenance.drop import purge as purge_view
 
-        catalog, identifier = self.catalog_for(view), self.identify(view)
+        catalog, identifier = self.catalog_for(view), self.connection.identify(view)
         try:
             files = purge_view(catalog, identifier) if purge else None
             if files is None:
@@ -457,21 +382,6 @@ class MaterializedViewHook(BaseHook):
             return {"view": str(identifier), "dropped": False}
         deleted = {"deleted_files": len(files.files), "deleted_bytes": files.size_bytes} if files else {}
         return {"view": str(identifier), "dropped": True, **deleted}
-
-    def stager(self, view: str) -> InProcessStager:
-        """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.
-
-        Close it when done. No session is opened before the first script.
-
-        Raises:
-            ConfigurationError: The Spark connection is missing or wrong.
-        """
-        from airflow_mv.core.refresh.stagers import InProcessStager
-
-        target = spark_target(self.spark_conn_id)
-        if target.missing:
-            self.log.info(target.notice)
-        return InProcessStager(self.catalog_for(view), master=target.master, remote=target.remote, report=self.log.info)
 
     def read(
         self,
@@ -510,7 +420,7 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.core.read.read import read_arrow, readable
         from airflow_mv.extras.history.time_travel import TimeTravel
 
-        catalog, identifier = self.catalog_for(view), self.identify(view)
+        catalog, identifier = self.catalog_for(view), self.connection.identify(view)
         wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
         with closing(_Lazy(self, view)) as stager:
 
@@ -529,38 +439,25 @@ class MaterializedViewHook(BaseHook):
         """
         return (batch.to_pandas() for batch in self.read(view, **options).batches)
 
-    # -- the connection ------------------------------------------------------------------------
-
-    def bound_name(self) -> str | None:
-        """Return the name of the catalog that the connection is for; ``None`` if any is possible.
-
-        Raises:
-            ConfigurationError: The connection is missing or wrong.
-        """
-        name = self._extra().get(CATALOG_NAME)
-        return str(name) if name else None
-
-    def _completed(self) -> Connection:
-        if self._connection is None:
-            self._connection = completed(self.iceberg_conn_id)
-        return self._connection
-
-    def _extra(self) -> Mapping[str, Any]:
-        """Return the connection's extra. Airflow parses and masks it at each access, which is done once here."""
-        if self._parsed is None:
-            self._parsed = self._completed().extra_dejson
-        return self._parsed
-
-    def _iceberg_hook(self, name: str) -> IcebergHook:
-        return iceberg_hook(self._completed(), name)
-
-
-def _fields(connection: Connection) -> tuple[object, ...]:
-    return (connection.conn_type, connection.host, connection.login, connection.password, connection.extra)
-
 
 def _open(name: str, conn_id: str) -> MaterializedViewCatalog:
     return MaterializedViewHook(conn_id).catalog_named(name)
+
+
+def in_process_stager(hook: MaterializedViewHook, view: str) -> InProcessStager:
+    """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.
+
+    Close it when done. No session is opened before the first script.
+
+    Raises:
+        ConfigurationError: The Spark connection is missing or wrong.
+    """
+    from airflow_mv.core.refresh.stagers import InProcessStager
+
+    target = spark_target(hook.spark_conn_id)
+    if target.missing:
+        hook.log.info(target.notice)
+    return InProcessStager(hook.catalog_for(view), master=target.master, remote=target.remote, report=hook.log.info)
 
 
 class _Lazy:
@@ -572,7 +469,7 @@ class _Lazy:
         self._stager: InProcessStager | None = None
 
     def __call__(self, script: Any) -> Outcome:
-        self._stager = self._stager or self._hook.stager(self._view)
+        self._stager = self._stager or in_process_stager(self._hook, self._view)
         return self._stager(script)
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ class FreshnessAlertOperator(BaseOperator):
         from airflow_mv.extras.fleet.fact_cache import FactCache
 
         def of(name: str, **chosen: Any) -> Watched:
-            properties_of = hook.properties_from(name)
+            properties_of = hook.connection.properties_from(name)
             return Watched(name, partial(hook.catalog_named, name), cache=cache, properties_of=properties_of, **chosen)
 
         cache = FactCache.of_user()
@@ -148,7 +148,9 @@ class FreshnessAlertOperator(BaseOperator):
                 name, *space = split(self.namespace)
                 yield of(name, namespace=tuple(space))
                 return
-            views = [hook.identify(view) for view in ([self.views] if isinstance(self.views, str) else self.views)]
+            views = [
+                hook.connection.identify(view) for view in ([self.views] if isinstance(self.views, str) else self.views)
+            ]
             for name in sorted({view.catalog for view in views}):
                 yield of(name, views=tuple(view for view in views if view.catalog == name))
 

@@ -161,7 +161,7 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
-            catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
+            catalog, view = hook.catalog_for(self.view), hook.connection.identify(self.view)
             show_link(context, view)
             definition = Definition(
                 sql=self.sql,

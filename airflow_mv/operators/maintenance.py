@@ -55,7 +55,7 @@ class _ViewsOperator(RetriedOperator):
         """
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, getattr(self, "spark_conn_id", DEFAULT_SPARK_CONN_ID))
-            show_link(context, hook.identify(self.view))
+            show_link(context, hook.connection.identify(self.view))
             return self.run_on(hook)
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:

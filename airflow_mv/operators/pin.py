@@ -88,12 +88,15 @@ class PinBaseTablesOperator(RetriedOperator):
             catalog, views = self._listed(hook)
             order = None
             if isinstance(self.views, Mapping):
-                order = {hook.identify(view): [*map(hook.identify, names)] for view, names in self.views.items()}
+                order = {
+                    hook.connection.identify(view): [*map(hook.connection.identify, names)]
+                    for view, names in self.views.items()
+                }
             run = pin_base_tables(
                 catalog,
                 views,
                 as_of=moment(self.as_of, field="as_of") or self._time_of(context),
-                definitions={hook.identify(view): sql for view, sql in self.definitions.items()},
+                definitions={hook.connection.identify(view): sql for view, sql in self.definitions.items()},
                 order=order,
             )
             if self.namespace is not None:
@@ -119,7 +122,7 @@ class PinBaseTablesOperator(RetriedOperator):
             name, namespace = split_namespace(self.namespace)
             catalog = hook.catalog_named(name)
             return catalog, materialized_views(catalog, namespace)
-        views = [hook.identify(view) for view in self.views or ()]
+        views = [hook.connection.identify(view) for view in self.views or ()]
         names = sorted({view.catalog for view in views})
         if len(names) != 1:
             raise ConfigurationError(

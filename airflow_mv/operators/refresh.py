@@ -209,7 +209,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
-            catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
+            catalog, view = hook.catalog_for(self.view), hook.connection.identify(self.view)
             show_link(context, view)
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)

@@ -46,8 +46,10 @@ class SyncRegistryOperator(RetriedOperator):
             ConfigurationError: The catalog has no registry.
             CommitConflictError: Others changed it each time. A retry may help.
         """
+        from airflow_mv.extras.registry.sync import sync
+
         with task_errors(self):
-            done = MaterializedViewHook(self.iceberg_conn_id).sync_registry(self.catalog)
+            done = sync(MaterializedViewHook(self.iceberg_conn_id).catalog_named(self.catalog))
         self.log.info("%s: %d refreshes written, %d views", done.registry, done.refreshes, done.views)
         for what, why in done.faults.items():
             self.log.warning("not read: %s: %s", what, why)

@@ -119,7 +119,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
-            catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
+            catalog, view = hook.catalog_for(self.view), hook.connection.identify(self.view)
             show_link(context, view)
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
@@ -217,7 +217,7 @@ class CommitRefreshOperator(RetriedOperator):
             CommitError: A retry may help.
         """
         from airflow_mv.actions import add_to_registry, maintain_after_refresh
-        from airflow_mv.core.refresh.run import stage
+        from airflow_mv.core.refresh.run import publish, stage
 
         started = time.monotonic()
         with task_errors(self):
@@ -233,7 +233,7 @@ class CommitRefreshOperator(RetriedOperator):
                 outcome = stage(catalog, plan, _left_behind(catalog))
             except JobError as error:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from None
-            result = hook.publish(plan, outcome)
+            result = publish(catalog, plan, outcome)
         if result is None:
             raise AirflowFailException(
                 f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"

@@ -52,7 +52,7 @@ class CatalogSource:
     Args:
         address: Its connection and name.
         seconds: Maximum age of its shown content.
-        content: The content of the connection, see :meth:`MaterializedViewHook.content`.
+        content: The content of the connection, see :meth:`CatalogConnection.content`.
     """
 
     address: Address
@@ -65,7 +65,7 @@ class CatalogSource:
 
     def __post_init__(self) -> None:
         name, hook = self.address.catalog, MaterializedViewHook(self.address.conn_id)
-        self.survey = Survey(name, self.open, self.seconds, properties_of=hook.properties_from(name))
+        self.survey = Survey(name, self.open, self.seconds, properties_of=hook.connection.properties_from(name))
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix="airflow-mv-page")
         # Counts of many views must not keep a reader of one view waiting.
         self.counting = ThreadPoolExecutor(1, thread_name_prefix="airflow-mv-counts")
@@ -163,7 +163,7 @@ class Sources:
 def _addresses(entry: str, seen: Iterable[str]) -> list[tuple[Address, object]]:
     conn_id, colon, name = entry.partition(":")
     hook = MaterializedViewHook(conn_id)
-    content, bound = hook.content(), hook.bound_name()
+    content, bound = hook.connection.content(), hook.connection.bound_name()
     names = [name] if colon else [bound] if bound else sorted(set(seen))
     if not names:
         raise ConfigurationError(

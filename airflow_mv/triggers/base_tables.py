@@ -104,7 +104,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
 
     def pending(view: str) -> PendingChanges | None:
         hook = connected.hook
-        seen = observe(hook.catalog_for(view), hook.identify(view), pins=pins)
+        seen = observe(hook.catalog_for(view), hook.connection.identify(view), pins=pins)
         changes = pending_changes(seen, wanted)
         is_fresh = changes is None and seen.freshness.state == State.FRESH and seen.pointers is not None
         connected.fresh[view, wanted] = seen.pointers if is_fresh else None

@@ -165,7 +165,7 @@ class Connected:
 
     def _open(self, now: float) -> None:
         fresh = MaterializedViewHook(self.conn_id)
-        content = fresh.content()
+        content = fresh.connection.content()
         if self._hook is None or content != self._content:
             self.close()
             self._hook, self._content, self._opened = fresh, content, now

@@ -240,7 +240,7 @@ def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFre
     from airflow_mv.core.freshness.observe import observe
     from airflow_mv.extras.fleet.summaries import summary_of
 
-    catalog, view = hook.catalog_for(wanted.view), hook.identify(wanted.view)
+    catalog, view = hook.catalog_for(wanted.view), hook.connection.identify(wanted.view)
     if wanted.direct:
         return ViewFreshness(summary_of(observe(catalog, view, pins=chains.pins, span=wanted.span)))
     return ViewFreshness(summary_of(chains.observe(catalog, view, span=wanted.span)))
@@ -251,7 +251,7 @@ def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[st
     from airflow_mv.core.freshness.each import for_each
 
     found: dict[str, dict[Wanted, Identifier]] = {}
-    for result in for_each(wanted, lambda item: hook.identify(item.view)):
+    for result in for_each(wanted, lambda item: hook.connection.identify(item.view)):
         if result.value is not None:
             found.setdefault(result.value.catalog, {})[result.item] = result.value
     return found
@@ -268,7 +268,7 @@ def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: Fac
 
     def recalled(name: str) -> dict[Wanted, ViewFreshness]:
         keys = {item: key_of(view) for item, view in by_catalog[name].items()}
-        properties_of = hook.properties_from(name)
+        properties_of = hook.connection.properties_from(name)
         lookup = look_up(
             name, properties_of(name) or {}, None, cache, properties_of, SUMMARY, wanted=set(keys.values())
         )

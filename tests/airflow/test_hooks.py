@@ -51,7 +51,7 @@ def test_a_connection_may_be_bound_to_one_catalog_name(airflow: Airflow, daily: 
     airflow.connect("bound", conn_type="iceberg", extra=_extra(daily, catalog_name="lake"))
     hook = MaterializedViewHook("bound")
 
-    assert str(hook.identify("sales.daily")) == VIEW
+    assert str(hook.connection.identify("sales.daily")) == VIEW
     assert hook.status("sales.daily").state == "fresh"
     assert hook.get_conn().name == "lake"
     assert "catalog_name" not in hook.get_conn().properties
@@ -200,7 +200,7 @@ def test_a_connection_that_cannot_be_looked_up_may_be_there_at_the_next_try(
     """Airflow's own lookup finds none then. A refresh must not fail for good, nor run Spark on the worker."""
     looking_in(monkeypatch, vault, server)
     with pytest.raises(CatalogUnavailableError, match=f"connection 'lost' was not found, and {reason}"):
-        MaterializedViewHook("lost").content()
+        MaterializedViewHook("lost").connection.content()
     with pytest.raises(CatalogUnavailableError, match=reason):
         spark_target("spark_default")
 
@@ -209,18 +209,18 @@ def test_a_connection_that_no_place_has_is_missing(monkeypatch: pytest.MonkeyPat
     """Each of them has answered."""
     looking_in(monkeypatch, Vault(), ApiServer())
     with pytest.raises(ConfigurationError, match=r"there is no connection 'lost' \(iceberg_conn_id\)"):
-        MaterializedViewHook("lost").content()
+        MaterializedViewHook("lost").connection.content()
     assert spark_target("spark_default").missing
     late = Vault(OSError("sealed"), None, Connection(conn_id="late", conn_type="iceberg"))
     looking_in(monkeypatch, late, ApiServer())
-    assert MaterializedViewHook("late").content()
+    assert MaterializedViewHook("late").connection.content()
     looking_in(monkeypatch, Vault(*[ValueError("port 'hunter22'")] * 9), ApiServer())
     with pytest.raises(ConfigurationError, match=r"Vault has a value for it that is not a connection \(ValueError\)"):
-        MaterializedViewHook("odd").content()
+        MaterializedViewHook("odd").connection.content()
 
 
 @pytest.mark.skipif(not hasattr(ErrorType, "PERMISSION_DENIED"), reason="Airflow 3.2 finds no connection then")
 def test_a_connection_that_the_task_may_not_read_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     looking_in(monkeypatch, Vault(), ApiServer(answer="PERMISSION_DENIED"))
     with pytest.raises(ConfigurationError, match="connection 'secret': Airflow denies this task access to it"):
-        MaterializedViewHook("secret").content()
+        MaterializedViewHook("secret").connection.content()

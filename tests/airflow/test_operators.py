@@ -317,7 +317,7 @@ def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hoo
     """Without a query; its text is translated only on request. Again, nothing happens."""
     stager = type("Stager", (), {"__call__": lambda _, script: sales.stager(script), "close": lambda _: None})()
     monkeypatch.setattr("airflow_mv.operators.spark.TaskStager.__call__", lambda _, script: sales.stager(script))
-    monkeypatch.setattr(MaterializedViewHook, "stager", lambda *_: stager)
+    monkeypatch.setattr("airflow_mv.hooks.views.in_process_stager", lambda *_: stager)
     for name in ("daily", "weekly"):
         sales.plain_view(name, {"trino": "SELECT id, region, amount FROM orders WHERE REGEXP_LIKE(region, 'n.*')"})
 
