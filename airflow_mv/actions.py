@@ -173,7 +173,7 @@ def maintain_view(
     Args:
         catalog: Where the view is.
         view: The view.
-        older_than: See :func:`airflow_mv.core.maintenance.orphans.maintain`.
+        older_than: See :func:`airflow_mv.extras.maintenance.orphans.maintain`.
         dry_run: Only report what would be done.
         stager: Runs the job of a compaction; ``None`` for none.
         report: Receives progress messages.
@@ -183,10 +183,10 @@ def maintain_view(
 
     Raises:
         MaterializedViewError: See :func:`airflow_mv.extras.compact.compact` and
-            :func:`airflow_mv.core.maintenance.orphans.maintain`.
+            :func:`airflow_mv.extras.maintenance.orphans.maintain`.
     """
-    from airflow_mv.core.maintenance.orphans import maintain
     from airflow_mv.extras.compact import compact
+    from airflow_mv.extras.maintenance.orphans import maintain
 
     compacted = None if stager is None else compact(catalog, view, stager=stager, dry_run=dry_run)
     done = maintain(catalog, view, older_than=older_than, dry_run=dry_run, report=report).to_dict()
@@ -210,7 +210,7 @@ def maintain_after_refresh(
         stager: Runs the job of a compaction; ``None``: there is no compaction.
         report: Receives a line for what was done.
     """
-    from airflow_mv.core.maintenance import run
+    from airflow_mv.extras.maintenance import run
 
     def compact(name: Identifier) -> None:
         from airflow_mv.extras.compact import compact

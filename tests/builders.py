@@ -225,6 +225,12 @@ class Lake:
         """The current storage table of the view."""
         return self.catalog.load_storage(self.catalog.load(view))
 
+    def drop(self, view: str | Identifier = "sales.daily") -> None:
+        """Drop a materialized view."""
+        from airflow_mv.extras.maintenance.drop import drop  # the other builders need the core alone
+
+        drop(self.catalog, view)
+
     def read(self, view: str | Identifier = "sales.daily") -> list[dict[str, Any]]:
         """The stored rows, by an independent reader: in the registered layout by the storage table's name."""
         storage = self.storage(view)

@@ -215,7 +215,7 @@ def drop(*, view: str, purge: bool, force: bool, yes: bool, as_json: bool, conn_
 
 
 def _dropped(catalog: MaterializedViewCatalog, view: Identifier | LoadedView, *, force: bool) -> dict[str, Any]:
-    from airflow_mv.core.maintenance.drop import drop as drop_view
+    from airflow_mv.extras.maintenance.drop import drop as drop_view
 
     left = drop_view(catalog, view, force=force).left
     return {"left": left} if left else {}
@@ -224,7 +224,7 @@ def _dropped(catalog: MaterializedViewCatalog, view: Identifier | LoadedView, *,
 def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
     """Drop a view with its files. If they cannot be proven its own, drop it only with ``force`` and leave the files."""
     from airflow_mv.core.catalog.evidence import folder_of
-    from airflow_mv.core.maintenance.drop import purge as purge_view
+    from airflow_mv.extras.maintenance.drop import purge as purge_view
 
     folder, loaded = folder_of(catalog, view), None
     try:

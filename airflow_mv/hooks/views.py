@@ -368,8 +368,8 @@ class MaterializedViewHook(BaseHook):
         Returns:
             ``view``, ``dropped``, and with ``purge`` ``deleted_files`` and ``deleted_bytes``.
         """
-        from airflow_mv.core.maintenance.drop import drop
-        from airflow_mv.core.maintenance.drop import purge as purge_view
+        from airflow_mv.extras.maintenance.drop import drop
+        from airflow_mv.extras.maintenance.drop import purge as purge_view
 
         catalog, identifier = self.catalog_for(view), self.connection.identify(view)
         try:

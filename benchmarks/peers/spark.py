@@ -13,8 +13,8 @@ from pathlib import Path
 import airflow_mv
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.core.refresh.run import refresh
+from airflow_mv.extras.maintenance.drop import drop
 from benchmarks.peers.lake import Lake
 from benchmarks.peers.turns import Fingerprint, Turn
 from benchmarks.tpch import CATALOG

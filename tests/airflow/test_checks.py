@@ -13,7 +13,7 @@ from airflow_mv.core.refresh.run import find_staged
 from airflow_mv.core.script import CheckResult
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
-from tests.core.maintenance.support import local
+from tests.extras.maintenance.support import local
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 

@@ -15,8 +15,8 @@ from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
-from tests.core.maintenance.support import files, folder_of, local, make_older, orphans
 from tests.engine.support import reload_configuration
+from tests.extras.maintenance.support import files, folder_of, local, make_older, orphans
 
 VIEW = "lake.sales.daily"
 KEYS = {

@@ -16,8 +16,8 @@ from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY
 from airflow_mv.core.spec.stored import decode
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
-from tests.core.maintenance.support import files, local
 from tests.engine.support import reload_configuration
+from tests.extras.maintenance.support import files, local
 from tests.extras.repair.test_repair import parts, set_comment
 
 VIEW = "lake.sales.daily"

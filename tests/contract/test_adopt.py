@@ -17,9 +17,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance.drop import drop, purge
-from airflow_mv.core.maintenance.expire import keep_base_snapshots
-from airflow_mv.core.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.core.read.read import readable
 from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
 from airflow_mv.errors import (
@@ -31,6 +28,9 @@ from airflow_mv.errors import (
     UnsupportedError,
 )
 from airflow_mv.extras.adopt import adopt
+from airflow_mv.extras.maintenance.drop import drop, purge
+from airflow_mv.extras.maintenance.expire import keep_base_snapshots
+from airflow_mv.extras.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once

@@ -11,15 +11,15 @@ import pytest
 
 from airflow_mv.cli import show
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance import expire as base_snapshots
-from airflow_mv.core.maintenance.drop import drop
-from airflow_mv.core.maintenance.expire import keep_base_snapshots
-from airflow_mv.core.maintenance.run import maintain_after_refresh
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
 from airflow_mv.errors import CommitStateUnknownError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
+from airflow_mv.extras.maintenance import expire as base_snapshots
+from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.expire import keep_base_snapshots
+from airflow_mv.extras.maintenance.run import maintain_after_refresh
 from tests.builders import Lake
 from tests.contract.support import VIEW
 

@@ -11,8 +11,6 @@ import pytest
 
 from airflow_mv.actions import maintain_after_refresh
 from airflow_mv.core.freshness.status import history, status
-from airflow_mv.core.maintenance import run
-from airflow_mv.core.maintenance.orphans import maintain
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
@@ -23,10 +21,12 @@ from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.maintenance import run
+from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.verify import verify_files
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
-from tests.core.maintenance.support import NOW, refreshed, snapshot_ids
+from tests.extras.maintenance.support import NOW, refreshed, snapshot_ids
 from tests.faults import Clock, Fault, FaultyCatalog, arrive_late, lose_answer_after, lose_answer_before
 
 

@@ -14,11 +14,11 @@ from requests import PreparedRequest, ReadTimeout, Response
 from requests.adapters import HTTPAdapter
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, ViewNotFoundError
+from airflow_mv.extras.maintenance.drop import drop
 from tests.builders import Lake, lake
 from tests.contract.support import VIEW
-from tests.core.maintenance.support import local
+from tests.extras.maintenance.support import local
 
 pytestmark = pytest.mark.rest
 

@@ -20,12 +20,12 @@ from airflow_mv.core.catalog.entries import CatalogEntry
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance import drop as drops
-from airflow_mv.core.maintenance.drop import drop, purge
-from airflow_mv.core.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
+from airflow_mv.extras.maintenance import drop as drops
+from airflow_mv.extras.maintenance.drop import drop, purge
+from airflow_mv.extras.maintenance.orphans import collect_orphans, maintain
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import VIEW
 

@@ -16,19 +16,19 @@ from _pytest.mark import ParameterSet
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.drop import drop
-from airflow_mv.core.maintenance.orphans import expire
 from airflow_mv.core.publish.protocol import commit
 from airflow_mv.core.publish.registered import DropBranch
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
 from airflow_mv.extras.history.rollback import rollback, rollback_version
+from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.orphans import expire
 from airflow_mv.extras.repair.repair import repair
 from airflow_mv.extras.verify import verify_files
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
 from tests.contract.support import VIEW
-from tests.core.maintenance.support import NOW, files, local, refreshed, snapshot_ids
+from tests.extras.maintenance.support import NOW, files, local, refreshed, snapshot_ids
 from tests.faults import FAULTS, Clock, FaultyCatalog, after, lose_answer_after, lose_answer_before
 from tests.homes import HOMES, home_parameter, in_homes
 

@@ -15,7 +15,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     DEFINITION_PROPERTY,
@@ -30,6 +29,7 @@ from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
+from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW

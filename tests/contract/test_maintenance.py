@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_mv.core.freshness.status import history, status
-from airflow_mv.core.maintenance.orphans import expire
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.maintenance.orphans import expire
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
-from tests.core.maintenance.support import NOW, refreshed, snapshot_ids
+from tests.extras.maintenance.support import NOW, refreshed, snapshot_ids
 from tests.faults import (
     Clock,
     Fault,

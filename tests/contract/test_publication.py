@@ -14,7 +14,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
@@ -290,14 +289,14 @@ def test_i09_a_change_that_lands_before_its_branch_is_dropped_has_the_old_defini
 
 def test_a_dropped_view_is_not_found(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
-    drop(home.catalog, VIEW)
+    home.drop(VIEW)
     with pytest.raises(ViewNotFoundError, match=r"sales\.daily"):
         publish(home.catalog, plan, where(outcome), effects=clock.effects)
 
 
 def test_a_view_that_was_dropped_and_recreated_is_another_view(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
-    drop(home.catalog, VIEW)
+    home.drop(VIEW)
     home.view()
     with pytest.raises(ViewNotFoundError, match="created again"):
         publish(home.catalog, plan, where(outcome), effects=clock.effects)

@@ -17,8 +17,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status, stored_metadata
-from airflow_mv.core.maintenance.drop import drop
-from airflow_mv.core.maintenance.orphans import expire
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import plan_refresh
@@ -46,6 +44,8 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.orphans import expire
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders, rewritten
 from tests.faults import (

@@ -22,8 +22,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import how_to_read, status
-from airflow_mv.core.maintenance.drop import drop, purge
-from airflow_mv.core.maintenance.orphans import maintain
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import plan_refresh
@@ -39,10 +37,12 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
+from airflow_mv.extras.maintenance.drop import drop, purge
+from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.repair.repair import repair
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
-from tests.core.maintenance.support import files, local
+from tests.extras.maintenance.support import files, local
 from tests.faults import Clock, FaultyCatalog, after, arrive_late, lose_answer_before
 from tests.homes import HOMES, home_parameter
 from tests.rest.proxy import changed

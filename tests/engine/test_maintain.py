@@ -11,14 +11,14 @@ import pytest
 from airflow_mv.core.catalog.locations import exact_form, lies_in
 from airflow_mv.core.catalog.reachable_files import snapshot_files
 from airflow_mv.core.freshness.expiry import expires_ms
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.expire import keep_base_snapshots
-from airflow_mv.core.maintenance.orphans import maintain
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.expire import keep_base_snapshots
+from airflow_mv.extras.maintenance.orphans import maintain
 from tests.engine.support import Lake, multiset, no_spark, recomputed
 
 TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"

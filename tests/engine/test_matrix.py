@@ -29,8 +29,8 @@ _LIFE = """
 import json, sys
 from datetime import timedelta
 from airflow_mv import MaterializedViewCatalog
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.orphans import maintain
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition

@@ -19,12 +19,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import TableAlreadyExistsError
 
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.orphans import DEFAULT_GRACE, maintain
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import stage
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, maintain
 from tests.builders import ORDERS, DuckStager, Lake, orders
 
 VIEW = "sales.daily"

@@ -24,8 +24,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.orphans import collect_orphans, expire
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
@@ -33,6 +31,8 @@ from airflow_mv.errors import MaterializedViewError, ViewNotFoundError
 from airflow_mv.extras.compact import compact
 from airflow_mv.extras.convert import convert
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync

@@ -11,9 +11,9 @@ from random import Random
 
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.catalog.layouts import all_refreshes
-from airflow_mv.core.maintenance.drop import purge
 from airflow_mv.errors import MetadataFileNotFoundError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.drop import purge
 from tests.protocol.simulation.actors import (
     collecting,
     compacting,

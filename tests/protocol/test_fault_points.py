@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.catalog import Layout
-from airflow_mv.core.maintenance.orphans import collect_orphans
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import find_staged, stage
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.maintenance.orphans import collect_orphans
 from tests.builders import LAYOUTS, Lake, lake
 from tests.faults import Clock, FaultyCatalog, count_unknown, cut_short, forbidden, lose_answer_after
 

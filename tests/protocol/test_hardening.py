@@ -15,17 +15,17 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.drop import drop
-from airflow_mv.core.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh.run import find_staged
 from airflow_mv.core.refresh.run import publish as publish_plan
 from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.operators.submission_files import ship
 from tests.builders import LAYOUTS, QUERY, Lake, exists, lake
-from tests.core.maintenance.support import NOW, VIEW, files, folder_of, local, make_older
+from tests.extras.maintenance.support import NOW, VIEW, files, folder_of, local, make_older
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
 
 

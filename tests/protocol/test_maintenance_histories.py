@@ -23,12 +23,12 @@ from hypothesis.stateful import (
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import history
-from airflow_mv.core.maintenance.orphans import collect_orphans, expire
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from tests.builders import QUERY, Lake, lake
-from tests.core.maintenance.support import LONG, VIEW, folder_of, make_older, orphans, read_all, staged
+from tests.extras.maintenance.support import LONG, VIEW, folder_of, make_older, orphans, read_all, staged
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
 
 

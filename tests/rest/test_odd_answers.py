@@ -25,12 +25,12 @@ from urllib3 import HTTPResponse
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.drop import drop
-from airflow_mv.core.maintenance.expire import expire
 from airflow_mv.core.publish.protocol import Effects, Verdict, commit
 from airflow_mv.core.publish.registered import DropBranch
 from airflow_mv.errors import MaterializedViewError, NotFoundError, ViewNotFoundError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.expire import expire
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, lake
 from tests.services import RestServers

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Packages and modules.
 EXTRAS = sorted(path.name for path in (ROOT / "airflow_mv/extras").iterdir() if not path.name.startswith("_"))
-#: Create, replace, plan, refresh, status, history, read, expire, collect and drop.
+#: Create, replace, plan, refresh, publish, status, history and read.
 TESTS = {
     "core/refresh/test_refresh.py": (
         "test_a_stale_view_is_recomputed_and_the_reason_is_reported",
@@ -25,11 +25,11 @@ TESTS = {
         "test_the_history_lists_every_refresh_oldest_first",
     ),
     "core/read/test_read.py": ("test_the_current_rows_are_read_while_they_are_fresh",),
-    "core/maintenance/test_expire_and_purge.py": ("test_maintenance_leaves_one_snapshot_and_no_orphan",),
-    "core/maintenance/test_orphans.py": ("test_after_a_collection_the_view_can_be_refreshed",),
     "contract/test_changed_definitions.py": ("test_metadata_is_changed_without_spark_unless_the_policy_refuses_it",),
-    "contract/test_folders.py": ("test_a_view_that_was_dropped_and_recreated_is_cleaned_up",),
-    "contract/test_publication.py": ("test_the_staged_files_of_a_dropped_view_are_deleted",),
+    "contract/test_publication.py": (
+        "test_a_refresh_that_is_published_twice_lands_once",
+        "test_a_process_that_dies_at_the_change_is_completed_by_the_next_one",
+    ),
 }
 #: Runs the tests, and requires that the package came from this folder.
 CODE = """\

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 from pyiceberg.table import StaticTable
 
-from airflow_mv.core.maintenance.orphans import collect_orphans
 from airflow_mv.core.publish.refresh import has_landed
+from airflow_mv.extras.maintenance.orphans import collect_orphans
 from tests.builders import QUERY, Lake
 from tests.torture.history import State, check_content, checked, moves, published, row_of, states_of
 from tests.torture.interrupted import HASTY, Case, Ended, Interruption, Story, refresh_with_interruption

@@ -27,8 +27,6 @@ from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.orphans import collect_orphans, expire
 from airflow_mv.core.publish import refresh as publish_refresh
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.read.read import read_arrow, readable
@@ -41,6 +39,8 @@ from airflow_mv.extras.compact import compact
 from airflow_mv.extras.convert import convert
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from airflow_mv.extras.repair.repair import repair

@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.maintenance.orphans import maintain
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.orphans import maintain
 from tests.engine.support import LAKE, Lake, configure, open_spark
 
 QUERY = "SELECT day, sum(amount) AS amount, count(*) AS rows FROM {ns}.orders GROUP BY day"

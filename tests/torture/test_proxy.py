@@ -22,7 +22,6 @@ from sqlalchemy import create_engine, make_url, text
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -31,6 +30,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.maintenance.drop import drop
 from tests.builders import QUERY, DuckStager, Lake, exists, lake
 from tests.torture.history import checked, moves, published, states_of, watch
 from tests.torture.interrupted import HASTY

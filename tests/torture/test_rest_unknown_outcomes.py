@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from airflow_mv.core.maintenance.orphans import collect_orphans, expire
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from tests.builders import lake
 from tests.services import RestServers
 from tests.torture.history import moves, row_of, watch

@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import event
 
 from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits, locations
-from airflow_mv.core.maintenance.drop import drop
 from airflow_mv.errors import ConfigurationError
 from tests.builders import lake, open_catalog
 
@@ -107,7 +106,7 @@ def test_a_database_that_the_user_may_only_read_is_no_unknown_outcome(
         engine.dispose()
         # In the other layouts Spark writes the rows into a table of the catalog, and Spark's error ends a refresh.
         refresh = [home.refresh] if layout == "pointed" else []
-        for change in (*refresh, lambda: drop(home.catalog, "sales.daily"), lambda: home.view("other")):
+        for change in (*refresh, lambda: home.drop("sales.daily"), lambda: home.view("other")):
             with pytest.raises(ConfigurationError, match=r"catalog 'lake' forbids .* may only read its database"):
                 change()
         assert [str(view) for view in home.catalog.list()] == ["lake.sales.daily"]

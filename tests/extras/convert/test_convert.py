@@ -16,8 +16,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import history, status
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.orphans import expire, maintain
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.run import refresh
@@ -32,9 +30,11 @@ from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.convert import convert
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.orphans import expire, maintain
 from tests.builders import LAYOUTS, QUERY, Lake, lake, rewritten
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
-from tests.core.maintenance.support import files, refreshed
+from tests.extras.maintenance.support import files, refreshed
 from tests.faults import FAULTS, Clock, FaultyCatalog, after, lose_answer_before
 
 WAYS = [*permutations(LAYOUTS, 2)]

@@ -17,7 +17,7 @@ from airflow_mv.core.spec.materialized_view import refresh_tag
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from tests.builders import Lake, lake
-from tests.core.maintenance.support import VIEW, refreshed
+from tests.extras.maintenance.support import VIEW, refreshed
 from tests.faults import Clock, Fault, FaultyCatalog, Send
 
 DAY = timedelta(days=1)

@@ -12,11 +12,11 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.orphans import expire
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.orphans import expire
 from tests.builders import QUERY, Lake, lake
-from tests.core.maintenance.support import (
+from tests.extras.maintenance.support import (
     NOW,
     VIEW,
     refreshed,

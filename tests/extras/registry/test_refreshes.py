@@ -57,7 +57,7 @@ def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, re
 def test_a_view_is_registered_as_it_was_at_the_last_look_and_is_removed_after_its_drop(
     home: Lake, registry: Registry
 ) -> None:
-    from airflow_mv.core.maintenance.drop import drop
+    from airflow_mv.extras.maintenance.drop import drop
 
     view = home.view(properties={"owner": "finance", "airflow-mv.max-staleness": "2 h"})
     home.view("lost")

@@ -25,8 +25,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import history
-from airflow_mv.core.maintenance.drop import purge
-from airflow_mv.core.maintenance.orphans import expire, maintain
 from airflow_mv.core.publish import publish
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.read.read import read_arrow, readable
@@ -43,12 +41,14 @@ from airflow_mv.errors import (
     StaleViewError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.orphans import expire, maintain
 from airflow_mv.extras.repair import repair as repairs
 from airflow_mv.extras.repair.repair import Repaired, diagnose, repair
 from airflow_mv.extras.verify import verify_files
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
-from tests.core.maintenance.support import files, folder_of, local, make_older
+from tests.extras.maintenance.support import files, folder_of, local, make_older
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse
 
 OTHER = "sales.other"

@@ -174,7 +174,7 @@ def recreate_view(world: World) -> None:
 
 def collecting(process: Process) -> None:
     """Collect the unreachable files."""
-    from airflow_mv.core.maintenance.orphans import collect_orphans
+    from airflow_mv.extras.maintenance.orphans import collect_orphans
 
     world = process.world
     found = collect_orphans(
@@ -186,7 +186,7 @@ def collecting(process: Process) -> None:
 
 def expiring(process: Process) -> None:
     """Expire the storage table's old snapshots."""
-    from airflow_mv.core.maintenance.orphans import expire
+    from airflow_mv.extras.maintenance.orphans import expire
 
     expire(process.world.catalog, VIEW, older_than=timedelta(minutes=1), effects=process.effects)
 

@@ -16,7 +16,6 @@ import pytest
 
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.maintenance import expire, orphans
 from airflow_mv.core.publish import pointed
 from airflow_mv.core.publish import refresh as publishing
 from airflow_mv.core.publish.protocol import Verdict
@@ -27,6 +26,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.view import ViewMetadata, parse_view
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
+from airflow_mv.extras.maintenance import expire, orphans
 from tests.protocol.simulation.actors import Actor, night, start_collecting, start_expiring, start_rolling_back
 from tests.protocol.simulation.workers import Spark
 from tests.protocol.simulation.world import BASES, GRACE, World

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.catalog import locations
-from airflow_mv.core.maintenance import orphans
 from airflow_mv.core.publish import protocol
 from airflow_mv.core.spec import definition, materialized_view, table, view
 from airflow_mv.core.sql import query
 from airflow_mv.extras import compact
+from airflow_mv.extras.maintenance import orphans
 from tests.protocol.simulation import checks
 from tests.protocol.simulation.world import GRACE
 

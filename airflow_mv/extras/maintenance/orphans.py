@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """After-commit maintenance: expire old snapshots of a storage table, and delete orphan files.
 
-A file is deleted only with a proof of ownership, see :mod:`airflow_mv.core.maintenance.history`. The order of reads
+A file is deleted only with a proof of ownership, see :mod:`airflow_mv.extras.maintenance.history`. The order of reads
 makes it
 safe: the store's clock first, then the listing, and only then the pointer. A listed file that is older than the grace
 was written long before the pointer was read: either it has been published by then, or it never will be.
@@ -21,11 +21,6 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.files import StoredFile, leads_out, named
 from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
-from airflow_mv.core.maintenance.expire import Expired as Expired
-from airflow_mv.core.maintenance.expire import expire as expire
-from airflow_mv.core.maintenance.folders import Others, others_in, own_folders
-from airflow_mv.core.maintenance.history import UNPROVEN, History, Proof, owner
-from airflow_mv.core.maintenance.ledger import Ledger, ledger_location, read_ledger, write_ledger
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.publish.removal import require_same
@@ -33,6 +28,11 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.snapshots import REASONS
 from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.extras.maintenance.expire import Expired as Expired
+from airflow_mv.extras.maintenance.expire import expire as expire
+from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
+from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
+from airflow_mv.extras.maintenance.ledger import Ledger, ledger_location, read_ledger, write_ledger
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.maintenance.orphans import expire, maintain
 from airflow_mv.core.publish import publish
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.spec.materialized_view import current_tag, staging_branch
+from airflow_mv.extras.maintenance.orphans import expire, maintain
 from tests.branches import create_branch
 from tests.builders import Lake, lake
-from tests.core.maintenance.support import NOW, VIEW, folders_of, make_older, orphans, refreshed, snapshot_ids
+from tests.extras.maintenance.support import NOW, VIEW, folders_of, make_older, orphans, refreshed, snapshot_ids
 from tests.faults import Clock, FaultyCatalog, after
 
 DAY = timedelta(days=1)

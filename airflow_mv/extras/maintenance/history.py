@@ -25,12 +25,12 @@ from airflow_mv.core.catalog.evidence import Evidence
 from airflow_mv.core.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredFile
 from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import PastFilesOf
-from airflow_mv.core.maintenance.ledger import ledger_location
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.core.spec.stored import unpacked
 from airflow_mv.core.spec.table import Snapshot
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.extras.maintenance.ledger import ledger_location
 
 _CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')
 _HEAD = 4096

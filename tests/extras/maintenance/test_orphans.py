@@ -14,8 +14,6 @@ import pytest
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.core.catalog.reachable_files import snapshot_files
-from airflow_mv.core.maintenance.ledger import ledger_location
-from airflow_mv.core.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import find_staged, stage
 from airflow_mv.core.script import Outcome
@@ -27,8 +25,10 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.maintenance.ledger import ledger_location
+from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from tests.builders import Lake, lake
-from tests.core.maintenance.support import (
+from tests.extras.maintenance.support import (
     LONG,
     VIEW,
     files,

@@ -16,9 +16,9 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.maintenance.orphans import DEFAULT_GRACE, collect_orphans
 from airflow_mv.core.publish import publish
 from airflow_mv.core.refresh.run import refresh
+from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, collect_orphans
 from tests.builders import QUERY, Lake
 from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, stop_after, stop_before
 

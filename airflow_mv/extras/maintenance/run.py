@@ -8,13 +8,13 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.maintenance.expire import count_old, keep_base_snapshots
-from airflow_mv.core.maintenance.orphans import maintain
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.storage_settings import most_files, most_old_snapshots
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.maintenance.expire import count_old, keep_base_snapshots
+from airflow_mv.extras.maintenance.orphans import maintain
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def maintain_after_refresh(
         view: The view.
         published: Whether the refresh has published something. Otherwise only the tags in base tables are renewed.
         compact: Called if the view has more files than its property ``airflow-mv.maintenance.compact-files``.
-        older_than: See :func:`airflow_mv.core.maintenance.orphans.maintain`.
+        older_than: See :func:`airflow_mv.extras.maintenance.orphans.maintain`.
         report: Receives a line for what was done.
     """
     try:
