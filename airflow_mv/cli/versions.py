@@ -20,7 +20,7 @@ def versions(*, view: str, at: str | None, as_json: bool, conn_id: str | None) -
 
     Each with its time, its engine, its columns and its query.
     """
-    from airflow_mv.core.freshness.versions import versions as view_versions
+    from airflow_mv.extras.history.versions import versions as view_versions
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     documents = view_versions(catalog, identifier, at=parse_time(at))

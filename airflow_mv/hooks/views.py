@@ -236,7 +236,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             SnapshotNotFoundError: The view's version log begins later.
         """
-        from airflow_mv.core.freshness.versions import versions
+        from airflow_mv.extras.history.versions import versions
 
         return versions(self.catalog_for(view), self.connection.identify(view), at=at)
 

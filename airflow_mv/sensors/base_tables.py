@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
-from airflow_mv.core.freshness.pending import PendingCriteria
+from airflow_mv.extras.pending.criteria import PendingCriteria
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.triggers.base_tables import (

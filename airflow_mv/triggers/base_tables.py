@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
-from airflow_mv.core.freshness.pending import Announcements, PendingCriteria, Require
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, ConfigurationError, MaterializedViewError
+from airflow_mv.extras.pending.criteria import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
 from airflow_mv.triggers.views import Wanted, unmoved
 
 if TYPE_CHECKING:
-    from airflow_mv.core.freshness.pending_changes import PendingChanges
+    from airflow_mv.extras.pending.changes import PendingChanges
 
 Time = timedelta | float | str
 #: Key in the asset's state store.
@@ -93,8 +93,8 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     """
     from airflow_mv.core.freshness.each import for_each
     from airflow_mv.core.freshness.observe import observe
-    from airflow_mv.core.freshness.pending_changes import pending_changes
     from airflow_mv.core.freshness.state import Pins, State
+    from airflow_mv.extras.pending.changes import pending_changes
 
     found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, cast
 
-from airflow_mv.core.freshness.pending import PendingCriteria
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
+from airflow_mv.extras.pending.criteria import PendingCriteria
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.triggers.views import Results, ViewFreshness, ViewPolls, Wanted, read_views
 

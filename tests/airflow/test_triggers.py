@@ -19,9 +19,9 @@ from airflow.triggers.base import TriggerEvent
 from sqlalchemy import Engine
 
 from airflow_mv.core.freshness.observe import Observation, observe
-from airflow_mv.core.freshness.pending import PendingCriteria
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.pending.criteria import PendingCriteria
 from airflow_mv.sensors import BaseTablesChangedSensor
 from airflow_mv.triggers import (
     BaseTablesChangedOnceTrigger,

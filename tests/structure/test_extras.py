@@ -25,7 +25,6 @@ TESTS = {
         "test_the_history_lists_every_refresh_oldest_first",
     ),
     "core/read/test_read.py": ("test_the_current_rows_are_read_while_they_are_fresh",),
-    "contract/test_changed_definitions.py": ("test_metadata_is_changed_without_spark_unless_the_policy_refuses_it",),
     "contract/test_publication.py": (
         "test_a_refresh_that_is_published_twice_lands_once",
         "test_a_process_that_dies_at_the_change_is_completed_by_the_next_one",

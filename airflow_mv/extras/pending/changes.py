@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.core.freshness.observe import Observation, require_readable
-from airflow_mv.core.freshness.pending import PendingCriteria
 from airflow_mv.core.freshness.state import BaseTableChange, Lag, State, lag, last_change
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.pending.criteria import PendingCriteria
 
 #: States that a refresh would change.
 _BEHIND = frozenset({State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGED})

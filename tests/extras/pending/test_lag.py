@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.core.freshness.observe import Observation, observe
-from airflow_mv.core.freshness.pending_changes import pending_changes
 from airflow_mv.core.freshness.state import Readiness, lag, readiness
+from airflow_mv.extras.pending.changes import pending_changes
 from tests.core.refresh.intervals.support import VIEW, Days, days, days_lake
 
 HOUR = timedelta(hours=1)

@@ -14,10 +14,10 @@ from sqlalchemy import event
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.pending import Announcements, PendingCriteria
-from airflow_mv.core.freshness.pending_changes import PendingChanges, pending_changes
 from airflow_mv.core.freshness.state import Pins
 from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
+from airflow_mv.extras.pending.changes import PendingChanges, pending_changes
+from airflow_mv.extras.pending.criteria import Announcements, PendingCriteria
 from tests.builders import Lake, lake
 
 JOINED = (
