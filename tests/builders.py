@@ -184,7 +184,7 @@ class Lake:
             namespace: The namespace of the query's short names.
             comments: Comments of columns.
         """
-        if self.catalog.without_views():
+        if self.catalog.view_support.lacking:
             pytest.skip("the catalog has no views")
         view = self.catalog.identify(f"sales.{name}")
         fields = [

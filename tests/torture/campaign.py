@@ -185,7 +185,7 @@ def _resumed_after_retry(lake: Lake, place: Place, victim: _Victim, result: Resu
     assert isinstance(ended, Ended), f"{victim.case}: {ended}"
     assert ended.outcome in ("refreshed", "already-committed", "superseded", "fresh"), f"{victim.case}: {ended}"
     storage = lake.storage(place.name)
-    assert has_landed(storage, ended.refresh_id or "", ()), f"{victim.case}: {ended}"
+    assert has_landed(storage, ended.refresh_id or ""), f"{victim.case}: {ended}"
     assert victim.exit_code() == 0
     result.resumed[ended.outcome] += 1
 

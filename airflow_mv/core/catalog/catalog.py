@@ -28,11 +28,12 @@ from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY, spark_settings_o
 from airflow_mv.core.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path
 from airflow_mv.core.catalog.layouts import (
-    STORED_LAYOUTS,
     Layout,
     LoadedStorage,
+    ViewSupport,
     storage_place,
     stored_layout,
+    supported_layouts,
     unnamed,
 )
 from airflow_mv.core.catalog.limits import note_tables, opening, restrain
@@ -173,8 +174,53 @@ class CatalogFolders:
             check_regular(place, what=what)
         return folders
 
+    def below(self, location: str, name: str) -> str | None:
+        """Return a folder in a view's folder for its storage table; ``None`` where a server chooses it."""
+        return None if self._by_server else join(location, name)
+
+    def allowed(self, metadata_location: str, location: str) -> tuple[str, ...]:
+        """Return the folders that may contain the files of a table that is not a view's.
+
+        Args:
+            metadata_location: Its metadata file.
+            location: Its folder, which is allowed if a server chose it.
+        """
+        folders = allowed_folders(self._properties, metadata_location)
+        return (*folders, location) if self._by_server else folders
+
+    def now_ms(self, folder: str, own_ms: int) -> int:
+        """Return the clock of a folder's store; where a server writes the times, this host's: the server's decides.
+
+        Args:
+            folder: A folder in the store.
+            own_ms: This host's clock.
+        """
+        return own_ms if self._by_server else self._files.now_ms(folder)
+
+    def ahead_ms(self, location: str, time_ms: int) -> int:
+        """Return how far a time in a file is ahead of the store's clock; 0 where a server writes the times."""
+        return 0 if self._by_server else time_ms - self._files.modified_ms(location)
+
+    def discard(self, location: str) -> None:
+        """Delete a table's metadata file that was not published. A server deletes the files that it has written."""
+        if not self._by_server:
+            discard(self._files, location)
+
+    def probed(self) -> str:
+        """Write a file to the warehouse and delete it again; return what that shows, for people."""
+        if self._by_server:
+            return "its server chooses the locations"
+        warehouse = self._properties.get("warehouse")
+        if warehouse:
+            probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
+            self._files.write(probe, b"")
+            self._files.delete(probe)
+        return f"warehouse {warehouse or 'not set'} can be written"
+
     def flush_new(self, location: str) -> None:
         """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
+        if self._by_server:
+            return
         warehouse = self._properties.get("warehouse", "")
         flush(location, local_path(warehouse) if is_local(warehouse) else None)
 
@@ -312,15 +358,14 @@ class MaterializedViewCatalog:
 
         The catalog property ``airflow-mv.layout`` chooses it, if the catalog supports that layout.
         """
-        possible = [name for name, layout in STORED_LAYOUTS.items() if layout.lacking(self) is None]
-        chosen = self.properties.get(LAYOUT_PROPERTY)
-        return tuple(sorted(possible, key=lambda name: name != chosen))
+        return supported_layouts(self.view_support, self.properties.get(LAYOUT_PROPERTY))
 
-    def without_views(self) -> str | None:
-        """Return that the catalog has no views beside its tables, as the end of a sentence; ``None`` if it has some."""
+    @property
+    def view_support(self) -> ViewSupport:
+        """Whether the catalog has views, and can swap their pointers."""
         if self._has_view_entries:
-            return None
-        return f"has no views {NAMES_NO_VIEWS}" if self.is_rest else "has no views"
+            return ViewSupport(self.is_sql, None)
+        return ViewSupport(self.is_sql, f"has no views {NAMES_NO_VIEWS}" if self.is_rest else "has no views")
 
     @property
     def pointers(self) -> SqlPointers:
@@ -522,7 +567,7 @@ class MaterializedViewCatalog:
                 folders += layout.beside(view, location) if self.is_rest else ()
                 what = f"view {view.identifier}, storage table {place}"
             else:
-                if layout.lacking(self):
+                if layout.lacking(self.view_support):
                     raise InvalidMetadataError(unnamed(view))
                 what = f"view {view.identifier}, storage table file {place}"
                 location, table = place, self._table_in(view, place, folders)
@@ -626,6 +671,15 @@ class MaterializedViewCatalog:
         self.files.write(location, metadata.to_bytes())
         return location
 
+    def write_first(self, metadata: ViewMetadata, template: Identifier | None) -> str | None:
+        """Write a view's first metadata file; ``None`` if a server writes it, or the view becomes a table.
+
+        Args:
+            metadata: The view's metadata.
+            template: The table with the view's columns, if the view itself becomes a table.
+        """
+        return None if self.is_rest or template is not None else self.write_metadata(metadata, number=0)
+
     def swap(self, name: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
         """Make an entry name another metadata file if it names ``base`` now, in one conditional change.
 
@@ -688,6 +742,30 @@ class MaterializedViewCatalog:
         identifier = self.identify(view)
         if not (self._rest or self.pointers).delete(identifier):
             raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
+
+    def pointers_of(self, names: Sequence[Identifier]) -> dict[Identifier, str]:
+        """Return the metadata files that names stand for, as far as that costs a query and no request for each name."""
+        if self.is_rest:
+            return {}
+        return {name: place.metadata_location for name, place in self.locate(names).items()}
+
+    def reusable(
+        self, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
+    ) -> dict[Identifier, Located]:
+        """Return the earlier answers that do not have to be asked for again.
+
+        A catalog that can locate several names in one query gets one query: separate answers may be of states that
+        never existed together.
+
+        Args:
+            wanted: The names to locate.
+            located: The earlier answers.
+        """
+        return {
+            name: located[name]
+            for name in wanted
+            if name in located and (len(wanted) == 1 or not self.home_of(name).is_sql)
+        }
 
     def row(self, name: Identifier) -> Row | None:
         """Return the entry of a table or view in a SQL catalog, or of a table in a metastore.

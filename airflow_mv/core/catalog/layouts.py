@@ -14,7 +14,7 @@ A new layout is added here and in :mod:`airflow_mv.core.publish.layouts`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import beside_first, check_own_file, check_places, lies_in, metadata_folders
-from airflow_mv.core.catalog.tables import require_own
+from airflow_mv.core.catalog.tables import WRITABLE_FORMAT, require_own
 from airflow_mv.core.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote
 from airflow_mv.core.spec.materialized_view import (
@@ -57,8 +57,6 @@ from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, Invali
 Layout = str
 #: What a query by a view's name does, if the name is not a table.
 _RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
-#: The newest format version that pyiceberg writes.
-_WRITABLE_FORMAT = 2
 
 
 class OpensTables(Protocol):
@@ -87,15 +85,17 @@ class ReadsTables(Protocol):
         """Return a table's metadata file and its content."""
 
 
-class Abilities(Protocol):
-    """What a catalog can do with views."""
+@dataclass(frozen=True, slots=True)
+class ViewSupport:
+    """How a catalog supports views.
 
-    @property
-    def is_sql(self) -> bool:
-        """Whether it can compare and swap the pointer of a view."""
+    Args:
+        swaps: Whether it can compare and swap the pointer of a view.
+        lacking: That it has no views beside its tables, as the end of a sentence; ``None`` if it has some.
+    """
 
-    def without_views(self) -> str | None:
-        """Return that it has no views beside its tables, as the end of a sentence; ``None`` if it has some."""
+    swaps: bool
+    lacking: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class LoadedStorage(ABC):
 
     @classmethod
     @abstractmethod
-    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:
+    def lacking(cls, catalog: ViewSupport, existing: LoadedView | None = None) -> str | None:
         """Return why a view cannot have this layout, as the end of a sentence; ``None`` if it can.
 
         Args:
@@ -142,9 +142,9 @@ class LoadedStorage(ABC):
             format_version: The version of the table's format.
             unknown_type: The type of a column that pyiceberg does not know.
         """
-        if format_version > _WRITABLE_FORMAT:
+        if format_version > WRITABLE_FORMAT:
             return (
-                f"its format version is {format_version}, and pyiceberg commits to no newer one than {_WRITABLE_FORMAT}"
+                f"its format version is {format_version}, and pyiceberg commits to no newer one than {WRITABLE_FORMAT}"
             )
         if unknown_type is not None:
             return f"a column has, or had, the type {unknown_type}, with which pyiceberg cannot read it"
@@ -374,19 +374,10 @@ class LoadedStorage(ABC):
         """
         return self.name is None or tables.drop(self.name, uuid=self.table.table_uuid, owner=owner)
 
-    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
-        """Whether a refresh that its record does not name is part of the published history.
-
-        Either one of its own files was published, or ``main`` descends from one of its snapshots.
-
-        Args:
-            refresh_id: The refresh.
-            ours: The storage metadata files that only this refresh writes.
-        """
+    def has_landed(self, refresh_id: str) -> bool:
+        """Whether ``main`` descends from a snapshot of a refresh, which its record may not name any more."""
         history = ancestors(self.table, self.table.head)
-        return not self.published_files.isdisjoint(ours) or any(
-            snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history
-        )
+        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
 
     def folders(self, view: LoadedView) -> tuple[str, ...]:
         """Return the view's folder, and the storage table's if it is outside of it."""
@@ -429,9 +420,9 @@ class PointedStorage(LoadedStorage):
         return STORAGE_TABLE_PROPERTY not in view.metadata.properties
 
     @classmethod
-    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
+    def lacking(cls, catalog: ViewSupport, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
         """Refuse a catalog that cannot compare and swap the pointer of a view: only a SQL catalog can."""
-        return catalog.without_views() if catalog.is_sql else "cannot compare and swap the pointer of a view"
+        return catalog.lacking if catalog.swaps else "cannot compare and swap the pointer of a view"
 
     @classmethod
     def unwritable(cls, format_version: int, unknown_type: str | None = None) -> str | None:  # noqa: ARG003
@@ -494,9 +485,9 @@ class RegisteredStorage(LoadedStorage):
         return view.metadata.properties.get(STORAGE_TABLE_PROPERTY) not in (None, view.identifier.within_catalog)
 
     @classmethod
-    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
+    def lacking(cls, catalog: ViewSupport, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
         """Refuse a catalog without views."""
-        return catalog.without_views()
+        return catalog.lacking
 
     @classmethod
     def opened(
@@ -591,7 +582,7 @@ class TableStorage(RegisteredStorage):
         return view.metadata.properties.get(STORAGE_TABLE_PROPERTY) == view.identifier.within_catalog
 
     @classmethod
-    def lacking(cls, catalog: Abilities, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
+    def lacking(cls, catalog: ViewSupport, existing: LoadedView | None = None) -> str | None:  # noqa: ARG003
         """Refuse a plain view of the catalog: it cannot become a table of its name."""
         return "has a view of this name, which cannot become a table" if existing and not existing.holder else None
 
@@ -610,6 +601,20 @@ class TableStorage(RegisteredStorage):
 STORED_LAYOUTS: dict[Layout, type[LoadedStorage]] = {
     storage.layout: storage for storage in (PointedStorage, TableStorage, RegisteredStorage)
 }
+
+
+def supported_layouts(
+    catalog: ViewSupport, first: str | None, existing: LoadedView | None = None
+) -> tuple[Layout, ...]:
+    """Return the layouts that views of a catalog can have; the first is the default.
+
+    Args:
+        catalog: How it supports views.
+        first: The one that comes first, if it is supported.
+        existing: A view of the catalog that is to be materialized.
+    """
+    found = (name for name, layout in STORED_LAYOUTS.items() if layout.lacking(catalog, existing) is None)
+    return tuple(sorted(found, key=lambda name: name != first))
 
 
 def stored_layout(view: LoadedView) -> type[LoadedStorage]:

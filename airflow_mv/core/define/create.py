@@ -117,7 +117,7 @@ def create(
     definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)
     if definition.sql is None and existing.settings is None:
-        if STORED_LAYOUTS[definition.layout_for(catalog, existing)].lacking(catalog, existing):
+        if STORED_LAYOUTS[definition.layout_for(catalog, existing)].lacking(catalog.view_support, existing):
             raise UnsupportedError(
                 f"{identifier} is a view, and in the layout {definition.layout!r} a materialized view is a table of "
                 "its name: drop the view first and give its query with --sql, or choose another layout"
@@ -530,7 +530,7 @@ def query_columns(
     resolved = resolve_query(catalog, sql, columns, context, view=str(view))
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
     name = layout.template_name(view, token)
-    folder = None if catalog.is_rest else join(location, f"storage-{token[:12]}")
+    folder = catalog.folders.below(location, f"storage-{token[:12]}")
     known = known_table(
         resolved,
         columns,
@@ -549,8 +549,7 @@ def query_columns(
         _require_clock(catalog, storage, "Spark's driver" if isinstance(known, Reason) else "this host")
         if name is not None:
             catalog.tables.require_refs(name)
-        if not catalog.is_rest:
-            catalog.folders.flush_new(storage.location)
+        catalog.folders.flush_new(storage.location)
         names = columns or storage.columns
         _require_readable(view, names)
         require_fitting(properties, view=str(view), columns=names)
@@ -632,9 +631,7 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage, writer
     Raises:
         ClockError: The time is ahead.
     """
-    if catalog.is_rest:
-        return  # the server's clock decides
-    ahead_ms = storage.table.last_updated_ms - catalog.files.modified_ms(storage.location)
+    ahead_ms = catalog.folders.ahead_ms(storage.location, storage.table.last_updated_ms)
     if ahead_ms > MAX_AHEAD_MS:
         raise ClockError(
             f"view {storage.owner}: the clock of {writer} is {ahead_ms / 1000:.0f} s ahead of the store's clock. "

@@ -18,6 +18,7 @@ from airflow_mv.core.catalog import (
     stored_layout,
 )
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
+from airflow_mv.core.catalog.layouts import supported_layouts
 from airflow_mv.core.freshness.state import (
     MAX_STALENESS_PROPERTY,
     ON_SCHEMA_CHANGE_PROPERTY,
@@ -215,7 +216,8 @@ class Definition:
             ConfigurationError: There is no such layout.
             UnsupportedError: The catalog does not support it, or the view has another one.
         """
-        chosen = catalog.properties.get(LAYOUT_PROPERTY, catalog.layouts[0])
+        support, layouts = catalog.view_support, catalog.layouts
+        chosen = catalog.properties.get(LAYOUT_PROPERTY, layouts[0])
         if chosen not in STORED_LAYOUTS:
             raise ConfigurationError(
                 f"catalog {catalog.name!r}, property {LAYOUT_PROPERTY}: there is no layout {chosen!r}; there are: "
@@ -223,14 +225,12 @@ class Definition:
             )
         has = stored_layout(existing).layout if existing and existing.settings else None
         # A plain view cannot become a table of its name.
-        possible = [name for name in catalog.layouts if STORED_LAYOUTS[name].lacking(catalog, existing) is None]
-        wanted = self.layout or has or next(iter(possible), catalog.layouts[0])
+        wanted = self.layout or has or next(iter(supported_layouts(support, chosen, existing)), layouts[0])
         if wanted not in STORED_LAYOUTS:
             raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
-        if wanted not in catalog.layouts:
+        if lacking := STORED_LAYOUTS[wanted].lacking(support):
             raise UnsupportedError(
-                f"catalog {catalog.name!r} {STORED_LAYOUTS[wanted].lacking(catalog)}, which the layout {wanted!r} "
-                f"needs: use the layout {catalog.layouts[0]!r}"
+                f"catalog {catalog.name!r} {lacking}, which the layout {wanted!r} needs: use the layout {layouts[0]!r}"
             )
         if has not in (None, wanted):
             raise UnsupportedError(f"the view has the layout {has!r}: `airflow-mv convert` moves it to another one")

@@ -39,26 +39,6 @@ class StorageEdit(Protocol):
         """Return the table commit that makes the change."""
 
 
-class EditAttempt(ABC):
-    """How an edit of a storage table is sent, perhaps several times."""
-
-    @abstractmethod
-    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
-        """Write what is missing and send the edit; see :meth:`airflow_mv.core.publish.protocol.Change.send`."""
-
-    @abstractmethod
-    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
-        """Whether a copy of what was sent last may be applied yet."""
-
-    @abstractmethod
-    def has_landed(self, storage: LoadedStorage) -> bool:
-        """Whether a file that only this attempt wrote was published. Otherwise the edit is known by what it leaves."""
-
-    @abstractmethod
-    def clean_up(self) -> None:
-        """Delete what was written, when no copy can be applied any more."""
-
-
 class StorageLayout(ABC):
     """How a layout's refreshes are staged and published. :mod:`airflow_mv.core.publish.layouts` lists all."""
 
@@ -81,32 +61,39 @@ class StorageLayout(ABC):
         """
 
     @abstractmethod
-    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
-        """Return the attempt that sends a change without a refresh, such as an expiry."""
+    def edit(
+        self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects, *, as_file: bool = False
+    ) -> Attempt:
+        """Return the attempt that sends a change without a refresh, such as an expiry.
 
-    @abstractmethod
-    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
-        """Return the attempt that sends the next metadata file itself, for what no table commit can change.
-
-        The catalog must have rows, see :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.is_sql`.
+        Args:
+            catalog: Where the view is.
+            change: The change.
+            effects: Clock, sleep and jitter.
+            as_file: Send the next metadata file itself, for what no table commit can change. The catalog must have
+                rows: :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.is_sql`.
         """
 
-    def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+    def drop_view(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: LoadedView,
+        effects: Effects,
+        *,
+        purges: bool,  # noqa: ARG002
+    ) -> None:
         """Remove a view from the catalog, before its storage table.
 
         Args:
             catalog: Where the view is.
             view: The view.
             effects: Clock, sleep and jitter.
+            purges: Whether its files are deleted next: then a table that was not made for it is removed, too.
 
         Raises:
             CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
         """
         drop_entry(catalog, view, effects)
-
-    def purge_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-        """Remove a view whose files are deleted next, and also a table that was not made for it."""
-        self.drop_view(catalog, view, effects)
 
     @abstractmethod
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:

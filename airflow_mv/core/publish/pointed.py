@@ -19,7 +19,6 @@ from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.locations import check_confined, check_location, join, lies_in
 from airflow_mv.core.publish.layout import (
-    EditAttempt,
     StorageEdit,
     StorageLayout,
     good_outcome,
@@ -54,7 +53,7 @@ from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 log = logging.getLogger(__name__)
 
 
-class PointedAttempt:
+class PointedAttempt(Attempt):
     """One publication by the view's pointer.
 
     Args:
@@ -69,27 +68,24 @@ class PointedAttempt:
         self.base: str | None = None
         self.view_location: str | None = None
 
-    @property
-    def ours(self) -> tuple[str, ...]:
-        """The staged file, and the file that records the refresh."""
-        return tuple(item for item in (self._staged.where, self.storage_location) if item is not None)
-
-    def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:
-        """Yes: every change of the storage table has a file of its own, which the plan names."""
-        return True
-
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Write the missing files, and swap the pointer."""
         if self.storage_location is None:
             self.storage_location = _write_storage(self._catalog, view, storage, self._staged)
         return self.storage_location if swap(self._catalog, self, view) else None
 
-    def is_ours(self, storage: LoadedStorage) -> bool:
-        """Whether the file that only this publication wrote is, or was, the storage table's metadata file."""
-        return self.storage_location in storage.published_files
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether the view's pointer still names the base."""
+        return self.base == view.metadata_location
 
-    def landed(self) -> None:
-        """Keep all files: they may be the published ones."""
+    def has_landed(self, storage: LoadedStorage) -> bool:
+        """Whether the staged file, or the one that records the refresh, was published."""
+        ours = (self._staged.where, self.storage_location)
+        return not storage.published_files.isdisjoint(item for item in ours if item is not None)
+
+    def is_publisher(self, storage: LoadedStorage) -> bool:
+        """Whether the file that only this publication wrote was published. All files are kept: they may be."""
+        return self.storage_location in storage.published_files
 
     def clean_up(self) -> None:
         """Delete what this publication wrote."""
@@ -259,7 +255,7 @@ def require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:
         )
 
 
-class FileEdit(EditAttempt):
+class FileEdit(Attempt):
     """An edit that is sent as the storage table's next metadata file, by the swap of a pointer.
 
     Args:
@@ -284,14 +280,14 @@ class FileEdit(EditAttempt):
         Two swaps of one base publish one file, and at most one of them matches: to send it again is safe.
         """
 
-    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
+    def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Write the file, once for each base, and swap the pointer."""
         base = self.base_of(view, storage)
         if self._location is None or self._base != base:
             # The old base has moved: a swap from it can never be applied any more, so its file can be deleted.
             self.clean_up()
             self._location, self._base = self._write(view, storage), base
-        return self.swap(view, storage, self._location)
+        return self._location if self.swap(view, storage, self._location) else None
 
     def _write(self, view: LoadedView, storage: LoadedStorage) -> str:
         now_ms = self._effects.now_ms()
@@ -365,12 +361,15 @@ class PointedPublication(StorageLayout):
             return
         yield outcome
 
-    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
-        """Return the attempt that swaps the view's pointer."""
-        return PointedEdit(catalog, change, effects)
-
-    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
-        """Return the same."""
+    def edit(
+        self,
+        catalog: MaterializedViewCatalog,
+        change: StorageEdit,
+        effects: Effects,
+        *,
+        as_file: bool = False,
+    ) -> Attempt:
+        """Return the attempt that swaps the view's pointer, which always names a file."""
         return PointedEdit(catalog, change, effects)
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:

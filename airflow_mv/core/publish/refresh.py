@@ -10,7 +10,8 @@ current storage metadata file or in the metadata log, or if ``main`` descends fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -160,30 +161,12 @@ class Staged:
     effects: Effects
 
 
-class Attempt(Protocol):
-    """One attempt to publish, in one layout: it may send its change several times."""
+class Attempt(ABC):
+    """How one change of a storage table is sent in one layout, perhaps several times: a refresh, or an edit."""
 
-    @property
-    def base(self) -> str | None:
-        """The view's metadata file that the last change was sent from. Once the view has moved on, it can never land.
-
-        ``None`` if the change does not require any state of the view.
-        """
-
-    @property
-    def ours(self) -> tuple[str, ...]:
-        """The storage metadata files that only this publication writes."""
-
-    def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:
-        """Whether the staged rows can be added to the storage table: it may have changed where no reader sees it.
-
-        Args:
-            view: The view now.
-            storage: Its storage table now.
-        """
-
+    @abstractmethod
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
-        """Send the change to the catalog. As long as the base is the same, the same change is sent.
+        """Write what is missing, and send the change. As long as the base is the same, the same change is sent.
 
         Returns:
             The published storage metadata file, or ``None`` if the catalog refused. A refusal does not prove that an
@@ -193,18 +176,27 @@ class Attempt(Protocol):
             CommitStateUnknownError: No answer; the change may land, even later.
         """
 
-    def is_ours(self, storage: LoadedStorage) -> bool:
-        """Whether a landed refresh was published by this publication, and not by another one of the same refresh.
+    @abstractmethod
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether a copy of what was sent last may be applied yet."""
 
-        Args:
-            storage: The storage table now.
-        """
+    def has_landed(self, storage: LoadedStorage) -> bool:  # noqa: ARG002
+        """Whether a file that only this change has written was published. Else it is known by what it leaves."""
+        return False
 
-    def landed(self) -> None:
-        """Called when the refresh is published, by this publication or by another one of the same refresh."""
-
+    @abstractmethod
     def clean_up(self) -> None:
-        """Delete written files that cannot be published any more. A file that is left does no harm."""
+        """Delete what was written, when no copy can be applied any more. A file that is left does no harm."""
+
+    # -- for a refresh
+
+    def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:  # noqa: ARG002
+        """Whether the staged rows can be added to the storage table: it may have changed where no reader sees it."""
+        return True
+
+    def is_publisher(self, storage: LoadedStorage) -> bool:
+        """Whether a landed refresh was published by this attempt, and not by another one. What is left is dropped."""
+        return self.has_landed(storage)
 
 
 class PublishOutcome(StrEnum):
@@ -279,7 +271,7 @@ class RefreshChange(Change[Current]):
             self._plan,
             state.view,
             state.storage,
-            self._attempt.ours,
+            landed=self._attempt.has_landed(state.storage),
             covers=lambda record: _covers(self._catalog, self._plan, record),
         )
         fits = verdict != Verdict.READY or self._attempt.fits(state.view, state.storage)
@@ -292,7 +284,7 @@ class RefreshChange(Change[Current]):
 
     def may_land(self, state: Current) -> bool:
         """Whether the storage table, and the view if it matters, have not changed since the change was sent."""
-        return self._attempt.base in (None, state.view.metadata_location)
+        return self._attempt.may_land(state.view, state.storage)
 
     def clean_up(self) -> None:
         """Delete the files that the attempt has written."""
@@ -317,17 +309,17 @@ class RefreshChange(Change[Current]):
     def _outcome(self, verdict: Verdict, storage: LoadedStorage) -> PublishOutcome:
         if verdict != Verdict.LANDED:
             return PublishOutcome.SUPERSEDED if verdict == Verdict.SUPERSEDED else PublishOutcome.REPLAN
-        self._attempt.landed()
         # A sent change proves nothing, because another process may have published the same refresh.
-        return PublishOutcome.COMMITTED if self._attempt.is_ours(storage) else PublishOutcome.ALREADY_COMMITTED
+        ours = self._attempt.is_publisher(storage)
+        return PublishOutcome.COMMITTED if ours else PublishOutcome.ALREADY_COMMITTED
 
 
 def judge(
     plan: PlannedRefresh,
     view: LoadedView,
     storage: LoadedStorage,
-    ours: Collection[str],
     *,
+    landed: bool,
     covers: Callable[[RefreshRecord], bool],
 ) -> Verdict:
     """Decide what the present state means for a staged refresh.
@@ -347,10 +339,10 @@ def judge(
         plan: The plan.
         view: The view now.
         storage: Its storage table now.
-        ours: The storage metadata files that only this refresh writes.
+        landed: Whether a file that only this refresh has written was published.
         covers: Whether the record of another refresh makes this one unneeded.
     """
-    if has_landed(storage, plan.refresh_id, ours):
+    if has_landed(storage, plan.refresh_id, written=landed):
         return Verdict.LANDED
     if view.metadata.current_version_id != plan.version_id or stored_layout(view).layout != plan.layout:
         return Verdict.REPLAN
@@ -361,11 +353,17 @@ def judge(
     return Verdict.REPLAN
 
 
-def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -> bool:
-    """Whether a refresh is part of the storage table's published history."""
+def has_landed(storage: LoadedStorage, refresh_id: str, *, written: bool = False) -> bool:
+    """Whether a refresh is part of the storage table's published history.
+
+    Args:
+        storage: The storage table.
+        refresh_id: The refresh.
+        written: Whether a file that only this refresh has written was published.
+    """
     if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
         return True
-    return storage.has_landed(refresh_id, ours)
+    return written or storage.has_landed(refresh_id)
 
 
 def _covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, record: RefreshRecord) -> bool:

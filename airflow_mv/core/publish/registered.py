@@ -19,7 +19,6 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.locations import beside_first
 from airflow_mv.core.catalog.sql import TABLE
 from airflow_mv.core.publish.layout import (
-    EditAttempt,
     StorageEdit,
     StorageLayout,
     good_outcome,
@@ -79,7 +78,7 @@ log = logging.getLogger(__name__)
 _MAIN = "main"
 
 
-class RegisteredAttempt:
+class RegisteredAttempt(Attempt):
     """One publication by a commit to the storage table.
 
     Args:
@@ -104,16 +103,6 @@ class RegisteredAttempt:
         self._checked = False
         self._stamps: set[int | None] = set()
         self._snapshot_id: int | None = None
-
-    @property
-    def base(self) -> str | None:
-        """None: a commit requires a state of the storage table, but not of the view."""
-        return None
-
-    @property
-    def ours(self) -> tuple[str, ...]:
-        """None: the catalog writes the commit's metadata file."""
-        return ()
 
     def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether no snapshot was added to the table since rows with other columns were staged in a file."""
@@ -210,8 +199,16 @@ class RegisteredAttempt:
         self._catalog.folders.flush(view, own)
         self._checked = True
 
-    def is_ours(self, storage: LoadedStorage) -> bool:
-        """Whether our record is in the history or, if it was dropped from it, ``main`` descends from our snapshot."""
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Always: a commit requires a state of the storage table, but not of the view."""
+        return True
+
+    def is_publisher(self, storage: LoadedStorage) -> bool:
+        """Whether our record is in the history or, if it was dropped from it, ``main`` descends from our snapshot.
+
+        The branch is dropped, if another run published the refresh. The commit that landed has dropped its own branch.
+        """
+        self.clean_up()
         refresh_id = self._staged.plan.refresh_id
         recorded = storage.state.refreshes if storage.state else ()
         for record in recorded:
@@ -219,10 +216,6 @@ class RegisteredAttempt:
                 # Another process may have published the same branch. Its record has another time.
                 return record.refreshed_at_ms in self._stamps
         return any(item.snapshot_id == self._snapshot_id for item in ancestors(storage.table, storage.table.head))
-
-    def landed(self) -> None:
-        """Drop the branch, if another run published the refresh. The commit that landed has dropped its own branch."""
-        self.clean_up()
 
     def clean_up(self) -> None:
         """Drop the branch. After that no copy of the commit that is still in flight can be applied."""
@@ -300,7 +293,7 @@ class DropBranch(Change[TableMetadata | None]):
         return state is not None and state.refs[self._branch].snapshot_id == self._required
 
 
-class CommitEdit(EditAttempt):
+class CommitEdit(Attempt):
     """An edit that is sent as a commit to the storage table.
 
     Args:
@@ -312,18 +305,14 @@ class CommitEdit(EditAttempt):
         self._catalog, self._change = catalog, change
         self._sent: TableChange | None = None
 
-    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
+    def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Commit to the storage table."""
         self._sent = self._change.table_change(storage)
-        return self._catalog.tables.commit(_name(storage), storage.table.table_uuid or "", self._sent) is not None
+        return self._catalog.tables.commit(_name(storage), storage.table.table_uuid or "", self._sent)
 
     def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether what the commit required of the table is as it was."""
         return self._sent is not None and self._change.table_change(storage).requires == self._sent.requires
-
-    def has_landed(self, storage: LoadedStorage) -> bool:
-        """Return false: the catalog writes the commit's metadata file."""
-        return False
 
     def clean_up(self) -> None:
         """Do nothing: no file was written."""
@@ -408,13 +397,11 @@ class RegisteredPublication(StorageLayout):
                 found = replace(found, checks=checked.checks, checks_digest=checked.checks_digest)
             yield found
 
-    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
-        """Return the attempt that commits to the storage table."""
-        return CommitEdit(catalog, change)
-
-    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
-        """Return the attempt that swaps the storage table's row."""
-        return RowEdit(catalog, change, effects)
+    def edit(
+        self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects, *, as_file: bool = False
+    ) -> Attempt:
+        """Return the attempt that commits to the storage table, or that swaps its row."""
+        return RowEdit(catalog, change, effects) if as_file else CommitEdit(catalog, change)
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Drop the table that the view names, if it is the view's own. Its files stay."""

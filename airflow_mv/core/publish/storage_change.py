@@ -14,10 +14,10 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.lost_properties import LostProperties
-from airflow_mv.core.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
+from airflow_mv.core.publish.layout import ChangedMetadata, StorageLayout
 from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
-from airflow_mv.core.publish.refresh import Current, load_current
+from airflow_mv.core.publish.refresh import Attempt, Current, load_current
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import Alterations, TableShape
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, NotFoundError, UnsupportedError
@@ -44,7 +44,7 @@ class StorageChange(Change[Current]):
         super().__init__(f"view {view}", name, effects)
         self._catalog, self._view = catalog, view
         self._uuid: str | None = None
-        self._attempt: EditAttempt | None = None
+        self._attempt: Attempt | None = None
         self._layout: StorageLayout | None = None
 
     @abstractmethod
@@ -63,7 +63,7 @@ class StorageChange(Change[Current]):
         """
         raise UnsupportedError(f"{self.target}: a catalog's table commit cannot make this change: {self.name}")
 
-    def attempt(self, layout: StorageLayout) -> EditAttempt:
+    def attempt(self, layout: StorageLayout) -> Attempt:
         """Return how the view's layout sends the change."""
         return layout.edit(self._catalog, self, self.effects)
 
@@ -85,7 +85,7 @@ class StorageChange(Change[Current]):
             # The view was converted meanwhile: what was sent in the old layout can never be applied any more.
             self.clean_up()
             self._attempt, self._layout = self.attempt(layout), layout
-        return self._attempt.send(state.view, state.storage)
+        return self._attempt.send(state.view, state.storage) is not None
 
     def may_land(self, state: Current) -> bool:
         """Whether what the change was sent from is as it was."""

@@ -109,13 +109,9 @@ class TablePublication(RegisteredPublication):
         """Return the attempt that commits to the table."""
         return TableAttempt(catalog, staged)
 
-    def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-        """Remove the table, and with it the definition; or only the definition, if the table was adopted."""
-        commit((DropTable if view.adopted_at is None else ReleaseTable)(catalog, view, effects))
-
-    def purge_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-        """Remove the table."""
-        commit(DropTable(catalog, view, effects))
+    def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects, *, purges: bool) -> None:
+        """Remove the table, and with it the definition; or only the definition, if the table was adopted and stays."""
+        commit((DropTable if purges or view.adopted_at is None else ReleaseTable)(catalog, view, effects))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Do nothing: the view was the table."""

@@ -101,8 +101,7 @@ def drop(
         return Dropped(identifier)
     release_base_snapshots(catalog, loaded)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
-    layout = layout_of_view(loaded)
-    (layout.purge_view if purges else layout.drop_view)(catalog, loaded, effects or Effects())
+    layout_of_view(loaded).drop_view(catalog, loaded, effects or Effects(), purges=purges)
     try:
         return Dropped(identifier, drop_storage(catalog, loaded, force=force))
     except CatalogUnavailableError as error:
@@ -151,7 +150,7 @@ def _loaded_or_proven(
     try:
         return _loaded(catalog, view, effects)
     except ViewNotFoundError as error:
-        if catalog.is_sql or view not in catalog.list(view.namespace):
+        if not _is_listed(catalog, view):
             raise
         _require_force(view, error, force=force)
         return None
@@ -174,9 +173,17 @@ def _loaded_or_proven(
         return None
 
 
+def _is_listed(catalog: MaterializedViewCatalog, view: Identifier) -> bool:
+    """Whether a catalog lists a view, which a REST server may do for one that it does not find."""
+    try:
+        return view in catalog.list(view.namespace)
+    except NotFoundError:
+        return False
+
+
 def _is_view_in_lost_store(catalog: MaterializedViewCatalog, view: Identifier, error: MaterializedViewError) -> bool:
     """Whether a SQL catalog says that a name is a view, and the store of its metadata file does not respond."""
-    row = catalog.row(view) if catalog.is_sql and isinstance(error, StoreUnavailableError) else None
+    row = catalog.row(view) if isinstance(error, StoreUnavailableError) else None
     return row is not None and row.kind == VIEW
 
 
@@ -186,7 +193,7 @@ def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView |
     Raises:
         InvalidMetadataError: The name is a table, and nothing proves that it is a view. No table of others is dropped.
     """
-    row = catalog.row(view) if catalog.is_sql else None
+    row = catalog.row(view)
     if row is None:
         return None
     if row.kind == VIEW:

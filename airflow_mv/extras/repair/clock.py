@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
-from airflow_mv.core.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
+from airflow_mv.core.publish.layout import ChangedMetadata, StorageLayout
 from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.publish.refresh import Attempt
 from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.script import MAX_AHEAD_MS
 from airflow_mv.core.spec.identifiers import Identifier
@@ -31,6 +32,7 @@ class ClockRepair:
         store_ms: The store's clock.
         needed: Whether there is a time to correct: in the future, or earlier than one before it.
         done: Whether this call corrected it.
+        correctable: Whether the catalog lets us change the times: behind a REST server only the server can.
     """
 
     view: Identifier
@@ -39,6 +41,7 @@ class ClockRepair:
     store_ms: int
     needed: bool
     done: bool
+    correctable: bool
 
     @property
     def ahead_seconds(self) -> float:
@@ -79,27 +82,30 @@ def repair_clock(
     found, _ = _diagnosed(catalog, loaded)
     if dry_run or not found.needed:
         return found
-    if not catalog.is_sql:
+    if not found.correctable:
         raise UnsupportedError(
             f"view {loaded.identifier}: its storage table has times in the future, and only the server of catalog "
             f"{catalog.name!r} can change them. Wait until that time has passed, or drop the view and create it again"
         )
     done = _Times(catalog, loaded.identifier, found.store_ms, effects).publish()
     log.info("The times of %s were up to %.0f s ahead; they are corrected", loaded.identifier, found.ahead_seconds)
-    return ClockRepair(
-        found.view, found.storage_table_location, found.latest_ms, found.store_ms, needed=True, done=done
-    )
+    return replace(found, done=done)
 
 
 def _diagnosed(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
     storage = catalog.load_storage(view)
     document = stored_table(catalog, view, storage)
     store_ms = catalog.files.now_ms(storage.table.location)
-    needed = is_false(document, store_ms + MAX_AHEAD_MS)
-    return (
-        ClockRepair(view.identifier, storage.location, latest_ms(document), store_ms, needed=needed, done=False),
-        document,
+    found = ClockRepair(
+        view.identifier,
+        storage.location,
+        latest_ms(document),
+        store_ms,
+        needed=is_false(document, store_ms + MAX_AHEAD_MS),
+        done=False,
+        correctable=catalog.is_sql,
     )
+    return found, document
 
 
 class _Times(StorageChange):
@@ -126,9 +132,9 @@ class _Times(StorageChange):
         """Return the metadata with corrected times."""
         return ChangedMetadata(corrected(document, self._store_ms))
 
-    def attempt(self, layout: StorageLayout) -> EditAttempt:
+    def attempt(self, layout: StorageLayout) -> Attempt:
         """Send the metadata file itself: no table commit can change times."""
-        return layout.rewrite(self._catalog, self, self.effects)
+        return layout.edit(self._catalog, self, self.effects, as_file=True)
 
 
 def _text(milliseconds: int) -> str:

@@ -752,14 +752,14 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
         return None
     if not found.needed:
         return None
-    advice = "bring the times down to the store's clock" if catalog.is_sql else "wait, or create the view again"
+    advice = "bring the times down to the store's clock" if found.correctable else "wait, or create the view again"
     finding = Finding(
         f"the storage table holds times of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
         found.storage_table_location,
         "the store's own clock, and the order of the times",
         advice,
-        "the times at which these changes were made" if catalog.is_sql else "nothing more",
-        repairable=catalog.is_sql,
+        "the times at which these changes were made" if found.correctable else "nothing more",
+        repairable=found.correctable,
     )
     return finding, lambda effects: repair_clock(catalog, view, effects=effects)
 

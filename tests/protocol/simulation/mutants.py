@@ -154,7 +154,7 @@ def refresh_id_per_try(world: World, patch: Patch) -> None:
 
 def landed_refresh_is_not_detected(world: World, patch: Patch) -> None:
     """It is not detected that an earlier try has landed."""
-    patch.setattr(publishing, "has_landed", lambda *_: False)
+    patch.setattr(publishing, "has_landed", lambda *_, **__: False)
 
 
 def any_storage_state_is_accepted(world: World, patch: Patch) -> None:
