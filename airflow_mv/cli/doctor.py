@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +18,6 @@ from typing import Any
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
-from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.each import left_out
 from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA
@@ -216,14 +214,7 @@ def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
         return Inspection(
             f"catalog {name}", ok=False, found=f"{views}. {found}", fix="make the store reachable from here"
         )
-    if catalog.is_rest:
-        return Inspection(f"catalog {name}", ok=True, found=f"{views}, its server chooses the locations")
-    warehouse = catalog.properties.get("warehouse")
-    if warehouse:
-        probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
-        catalog.files.write(probe, b"")
-        catalog.files.delete(probe)
-    return Inspection(f"catalog {name}", ok=True, found=f"{views}, warehouse {warehouse or 'not set'} can be written")
+    return Inspection(f"catalog {name}", ok=True, found=f"{views}, {catalog.folders.probed()}")
 
 
 def _jars(catalog: MaterializedViewCatalog) -> Inspection:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog.loaded import Holder
-from airflow_mv.core.catalog.locations import allowed_folders, check_places
+from airflow_mv.core.catalog.locations import check_places
 from airflow_mv.core.catalog.tables import definition_properties, view_in_table
 from airflow_mv.core.define.create import query_columns
 from airflow_mv.core.define.definition import Definition
@@ -79,8 +79,7 @@ def adopt(
         raise AlreadyExistsError(f"{name} is a view already: replace its definition with --replace, without --adopt")
     what = f"table {name} to be adopted"
     location, table = catalog.load_table(name, what=what)
-    folders = allowed_folders(catalog.properties, location)
-    check_places(table, (*folders, *((table.location,) if catalog.is_rest else ())), what=what)
+    check_places(table, catalog.folders.allowed(location, table.location), what=what)
     _require_adoptable(name, table, layout)
     definition = dataclasses.replace(definition, layout=layout.layout)
     definition.require_accepted(catalog, name, sql)

@@ -314,9 +314,9 @@ class _Compaction(StorageChange):
 
     def table_change(self, storage: LoadedStorage) -> TableChange:
         """Move ``main`` and the tags of the current refresh, and drop the branch. The state must be as it was."""
-        state, holder, branch = storage.state, self._now.view.holder, self._rewritten.branch
+        state, branch = storage.state, self._rewritten.branch
         snapshot_id, kept = self._rewritten.head.snapshot_id, self._kept_tag(storage)
-        own = {**({state.tag: storage.tagged} if state else {}), **({holder.tag: holder.tagged} if holder else {})}
+        own = {**({state.tag: storage.tagged} if state else {}), **self._now.view.definition_tags}
         return TableChange(
             requires={"main": storage.table.head, **own, **({branch: snapshot_id} if branch else {})},
             branches={"main": snapshot_id},

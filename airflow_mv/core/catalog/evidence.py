@@ -156,15 +156,9 @@ class Evidence:
 
     @classmethod
     def of(cls, catalog: MaterializedViewCatalog, view: str | Identifier) -> Evidence:
-        """Start from the catalog's row.
-
-        Raises:
-            ViewNotFoundError: There is no such view.
-        """
+        """Start from the catalog's row, if it exposes one."""
         identifier = catalog.identify(view)
         row = catalog.row(identifier)
-        if row is None and not catalog.is_rest:
-            catalog.load(identifier)
         # A view that is a table has the table's row, and no file of its own.
         return cls(catalog, identifier, row if row is not None and row.kind == VIEW else None)
 
@@ -273,11 +267,11 @@ class Evidence:
         except RefusedLocationError:
             raise
         except (InvalidMetadataError, MetadataFileNotFoundError):
-            if self.catalog.is_rest:
+            if self.catalog.row(self.view) is None:
                 raise
             return earlier_table_view(self.catalog, self.view)
         except ViewNotFoundError:
-            before = None if self.catalog.is_rest else self._replaced_view()
+            before = self._replaced_view()
             if before is None:
                 raise
             return before

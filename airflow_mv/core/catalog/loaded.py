@@ -79,6 +79,11 @@ class LoadedView:
         return f"{self.holder.table.table_uuid}@{self.holder.tagged}#{self.holder.definition_id}"
 
     @property
+    def definition_tags(self) -> dict[str, int | None]:
+        """The tag that exists as long as this is the definition, with its snapshot, if a table holds the definition."""
+        return {} if self.holder is None else {self.holder.tag: self.holder.tagged}
+
+    @property
     def adopted_at(self) -> int | None:
         """The table's last sequence number before it was adopted; ``None`` for a table that was made for the view.
 

@@ -89,5 +89,5 @@ def _is_whole(view: Identifier, location: str, table: TableMetadata, tags: Colle
         state = parse_storage_state(table.properties, view=str(view), location=location)
     except InvalidMetadataError:
         return False
-    has = {found.holder.tag if found is not None and found.holder is not None else "", state.tag if state else ""}
+    has = {*(found.definition_tags if found is not None else ()), state.tag if state else ""}
     return has.issuperset(tags)

@@ -192,13 +192,11 @@ def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identif
     Raises:
         MaterializedViewError: The catalog itself fails.
     """
-    if catalog.is_rest:
-        return list(pointers)
     names = list(dict.fromkeys(name for each in pointers.values() for name in each))
     now: dict[Identifier, str] = {}
     for own in _together(names):
         try:
-            now |= {name: place.metadata_location for name, place in catalog.locate(own).items()}
+            now |= catalog.pointers_of(own)
         except MaterializedViewError:
             if own[0].catalog == catalog.name:
                 raise
@@ -568,13 +566,7 @@ def _places(
     catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
 ) -> dict[Identifier, Located | str]:
     """Return the location of each name, or why there is none."""
-    # A catalog that can locate several names in one query gets one query: separate answers may be of
-    # states that never existed together.
-    found: dict[Identifier, Located | str] = {
-        name: located[name]
-        for name in wanted
-        if name in located and (len(wanted) == 1 or not catalog.home_of(name).is_sql)
-    }
+    found: dict[Identifier, Located | str] = dict(catalog.reusable(wanted, located))
     left = [name for name in wanted if name not in found]
     for own in _together(left):
         try:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import NewTable
 from airflow_mv.core.publish.layouts import layout_of_view
@@ -93,8 +92,8 @@ class NewStorage:
 
     def discard(self, catalog: MaterializedViewCatalog) -> None:
         """Delete it: no view ever named it."""
-        if self.loaded.remove(catalog.tables, self.owner) and not catalog.is_rest:
-            discard(catalog.files, self.location)
+        if self.loaded.remove(catalog.tables, self.owner):
+            catalog.folders.discard(self.location)
 
 
 class Name(NamedTuple):

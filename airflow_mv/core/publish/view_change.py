@@ -67,8 +67,8 @@ class CreateView(Change[LoadedView | None]):
 
     def send(self, _state: LoadedView | None) -> bool:
         """Add the view to the catalog, which accepts it only while the name is free."""
-        if self._location is None and self._template is None and not self._catalog.is_rest:
-            self._location = self._catalog.write_metadata(self._metadata, number=0)
+        if self._location is None:
+            self._location = self._catalog.write_first(self._metadata, self._template)
         try:
             self._created = self._catalog.create(self._view, self._metadata, self._location, template=self._template)
         except AlreadyExistsError as error:
@@ -215,5 +215,5 @@ def time_of_change(catalog: MaterializedViewCatalog, folder: str, effects: Effec
         Milliseconds since the epoch.
     """
     now_ms = effects.now_ms()
-    store_ms = now_ms if catalog.is_rest else catalog.files.now_ms(folder)
+    store_ms = catalog.folders.now_ms(folder, now_ms)
     return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms

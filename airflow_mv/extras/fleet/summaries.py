@@ -166,7 +166,7 @@ def keep(
         new: The summaries of observed views.
         cache: The cache.
     """
-    if not seen.kind or not catalog.is_sql:
+    if not seen.kind:
         return
     kept: dict[Identifier, KeptStatus] = {name: item for name, item in new.items() if _is_kept(item)}
     for name, location in catalog.table_views.ordinary.items():

@@ -23,7 +23,7 @@ from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, NO_SNAPS
 from airflow_mv.core.spec.snapshots import kept_snapshots, without_snapshots
 from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY, kept_for
 from airflow_mv.core.spec.table import TableMetadata
-from airflow_mv.errors import CommitConflictError, MaterializedViewError, UnsupportedError
+from airflow_mv.errors import CommitConflictError, MaterializedViewError
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,6 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: i
 #: The most snapshots of one base table that a view keeps: one for each separately refreshed interval, the newest.
 MAX_TAGS = 20
 _TRIES = 3
-#: pyiceberg, which writes the metadata of tables except in REST catalogs, may lose what a newer format has.
-_WRITABLE_FORMAT = 2
 
 
 def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> None:
@@ -257,11 +255,7 @@ def _tag(
         change = tags_to_change(table, keeping_tags(view.metadata.view_uuid), snapshots, keep, time.time_ns() // 10**6)
         if change is None:
             return
-        if table.format_version > _WRITABLE_FORMAT and not home.is_rest:
-            raise UnsupportedError(
-                f"table {name} has format version {table.format_version}, and in catalog {home.name!r} pyiceberg "
-                f"would write its metadata, which writes {_WRITABLE_FORMAT}: keep its snapshots longer instead"
-            )
+        home.tables.require_writable(name, table)
         if home.tables.commit(name, table.table_uuid or "", change) is not None:
             return
     raise CommitConflictError(f"table {name}: other commits came first {_TRIES} times; the next refresh tries again")

@@ -41,7 +41,6 @@ from airflow_mv.core.catalog.answers import answered
 from airflow_mv.core.catalog.files import local_path
 from airflow_mv.core.catalog.limits import require_no_writer
 from airflow_mv.core.catalog.locations import (
-    allowed_folders,
     check_confined,
     check_places,
     is_local,
@@ -110,8 +109,7 @@ class Home:
 
     def folders(self, table: Table) -> tuple[str, ...]:
         """Return the folders in which a table's files may be."""
-        found = allowed_folders(self.catalog.properties, table.metadata_location)
-        return (*found, table.location()) if self.catalog.is_rest else found
+        return self.catalog.folders.allowed(table.metadata_location, table.location())
 
     def open(self, kind: Kind[Any]) -> Table | None:
         """Return the table of a component, or ``None`` if it does not exist yet.
