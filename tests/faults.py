@@ -94,7 +94,9 @@ class FaultyCatalog(MaterializedViewCatalog):
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap(name, base, new, kind=kind)))
 
     def _commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
-        """Commit to a storage table, with the next fault."""
+        """Commit to a storage table, with the next fault. The check that a server keeps tags is no change of a view."""
+        if any(name.startswith("airflow_mv_probe_") for name in change.removes):
+            return self._sent_commit(name, uuid, change)
         if change.properties or not self.removals_overtake:
             self.arrive()
         self.commits.append(change)
