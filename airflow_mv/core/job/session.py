@@ -148,7 +148,8 @@ def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event | N
         with suppress(Exception):  # a platform may forbid it, and a run never fails because of it
             add(tag)
         try:
-            result.set_result(work())
+            with made_active(spark):
+                result.set_result(work())
         except BaseException as error:  # noqa: BLE001 (the caller raises it)
             result.set_exception(error)
 
