@@ -19,17 +19,17 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.application import BEAT_SECONDS, JobAnswer
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.job.submit import build_package, collector, jar_confs, main_file, write_properties
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.refresh import plan_refresh
-from airflow_mv.core.refresh.application import ApplicationFolder, new_key, request_of
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
 from airflow_mv.core.script import Outcome, Script, script_beside, submitted_script
+from airflow_mv.extras.shared_application.folder import ApplicationFolder, new_key, request_of
+from airflow_mv.extras.shared_application.job.requests import BEAT_SECONDS, JobAnswer
 from benchmarks import report
 
 _POLL_SECONDS = 0.1
@@ -131,7 +131,8 @@ def _application(lake: _Lake) -> Iterator[_Application]:
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
     with tempfile.TemporaryDirectory() as scratch:
-        command, log = lake.command(Path(scratch), folder.folder, "lake", "--serve", "600"), Path(scratch, "log")
+        arguments = ["--extra", "shared_application", folder.folder, "lake", "600"]
+        command, log = lake.command(Path(scratch), *arguments), Path(scratch, "log")
         with log.open("wb") as output:
             process = subprocess.Popen(command, cwd=scratch, env=_env(), stdout=output, stderr=output)
         try:

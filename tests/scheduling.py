@@ -17,7 +17,10 @@ from xdist.workermanage import WorkerController
 
 #: The order of folders; those that are not named are cheap and in the middle.
 _FIRST = ("plugin", "airflow", "security", "torture", "rest", "contract")
-_LAST = ("core/ivm", "cli", "core/refresh/intervals", "core/refresh/checks", "core/job", "engine")
+_LAST = (
+    *("core/ivm", "cli", "core/refresh/intervals", "core/refresh/checks", "core/job", "extras/shared_application"),
+    "engine",
+)
 #: The first files of their folder: files that share an Airflow, and one whose last tests do not.
 _NEIGHBOURS = ("test_scheduler.py", "test_backfill.py")
 _ROOT = Path(__file__).parent

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, Context, conf
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
-from airflow_mv.application import BEAT_SECONDS, FolderContent
 from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.extras.shared_application.job.requests import BEAT_SECONDS, FolderContent
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.sharing import FOLDER_KEY
@@ -27,7 +27,7 @@ from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.refresh.application import ApplicationFolder
+    from airflow_mv.extras.shared_application.folder import ApplicationFolder
     from airflow_mv.operators.create import CreateMaterializedViewOperator
     from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
 
@@ -162,7 +162,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
 
     def _opened(self) -> tuple[MaterializedViewCatalog, ApplicationFolder | None]:
         """Return the catalog, and the new application's folder; ``None`` if no folder can be shared."""
-        from airflow_mv.core.refresh.application import ApplicationFolder
+        from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
         name, namespace = split_namespace(self.namespace)
         catalog = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id).catalog_named(name)
@@ -177,7 +177,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
         while self._wanted(folder):
             self._open_catalogs(catalog, folder)
             number += 1
-            arguments = [folder.folder, catalog.name, "--serve", str(self.idle_seconds)]
+            arguments = ["--extra", "shared_application", folder.folder, catalog.name, str(self.idle_seconds)]
             submission = Submission(catalog, target, arguments, confs=_FAIR)
             with self._job.prepared():
                 self._job.run(context, submission, f"{folder.folder}:{number}", what="the shared application")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from airflow_mv.application import FolderContent, JobAnswer, Pulse, is_answered
 from airflow_mv.errors import JobError, StoppedError
+from airflow_mv.extras.shared_application.job.requests import FolderContent, JobAnswer, Pulse, is_answered
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.operators.submission_files import write_script
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.refresh.application import ApplicationFolder
     from airflow_mv.core.script import Outcome, Script
+    from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
 #: The XCom of the application's task that has the folder's location.
 FOLDER_KEY = "application_folder"
@@ -74,8 +74,8 @@ class SharedApplication:
         Raises:
             JobError: The application ran the script, and there is no outcome.
         """
-        from airflow_mv.core.refresh.application import new_key, request_of
         from airflow_mv.core.script import script_beside
+        from airflow_mv.extras.shared_application.folder import new_key, request_of
 
         if self._answered is not None and self._answered[0] == script_beside(str(script.outcome_location)):
             return self._outcome(catalog, script, self._answered[1])
@@ -103,8 +103,8 @@ class SharedApplication:
         Raises:
             StoppedError: The task's time has ended. The script was cancelled.
         """
-        from airflow_mv.core.refresh.application import ApplicationFolder
         from airflow_mv.core.script import location_of
+        from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
         folder, key = ApplicationFolder(catalog, str(event["folder"])), str(event["key"])
         if event.get("late"):
@@ -170,7 +170,7 @@ class SharedApplication:
 
     def _found(self, catalog: MaterializedViewCatalog, context: Context) -> ApplicationFolder | None:
         """Return the application's folder; ``None`` if its task does not run."""
-        from airflow_mv.core.refresh.application import ApplicationFolder
+        from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
         if one_task_at_a_time():
             return self._beside(context)

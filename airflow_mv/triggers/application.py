@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_mv.application import FolderContent, Pulse, is_answered
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.shared_application.job.requests import FolderContent, Pulse, is_answered
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
 
 if TYPE_CHECKING:
-    from airflow_mv.core.refresh.application import ApplicationFolder
+    from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
 #: Seconds before each look. All tasks that wait for one application share a look. The first one is late, too: Airflow
 #: may fail a task that is resumed before its scheduler has noticed that it was deferred (apache/airflow#72716).
@@ -96,7 +96,7 @@ class SharedApplicationTrigger(BaseTrigger):
         return self._opened().content()
 
     def _opened(self) -> ApplicationFolder:
-        from airflow_mv.core.refresh.application import ApplicationFolder
+        from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
         catalog = connected(self.iceberg_conn_id).hook.catalog_named(self.catalog)
         return ApplicationFolder(catalog, self.folder)

@@ -73,7 +73,7 @@ class Views(Deployment):
         found = []
         for item in processes(self.home):
             with suppress(psutil.Error):  # it may end at any time
-                if "--serve" in item.cmdline():
+                if "--extra" in item.cmdline():
                     found.append(item)
         return found
 

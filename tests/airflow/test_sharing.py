@@ -22,12 +22,12 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
-from airflow_mv.application import FolderContent, JobAnswer, Pulse, answer_file, is_answered
-from airflow_mv.core.refresh.application import ApplicationFolder
 from airflow_mv.core.script import Outcome, Script, location_of
 from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY
 from airflow_mv.dags import ChainedView, materialized_views_dag
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, JobError, StoppedError
+from airflow_mv.extras.shared_application.folder import ApplicationFolder
+from airflow_mv.extras.shared_application.job.requests import FolderContent, JobAnswer, Pulse, answer_file, is_answered
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     RefreshMaterializedViewOperator,
@@ -216,7 +216,7 @@ def test_a_task_that_waits_goes_on_when_its_store_responds_again(
         return content(self)
 
     monkeypatch.setattr(ApplicationFolder, "content", failing)
-    monkeypatch.setattr("airflow_mv.core.refresh.application.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("airflow_mv.extras.shared_application.folder.BEAT_SECONDS", 0.1)
     with driver(sales, folder):
         assert refreshing(monkeypatch).execute(context(Instance(folder.folder)))["outcome"] == "refreshed"
     assert next(failures, None) is None

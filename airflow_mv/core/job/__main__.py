@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.job.versions import require_python, require_supported
@@ -45,22 +46,20 @@ def main(submitted: str, catalog: str | None = None, table: str | None = None) -
     return _in_driver(run)
 
 
-def serve_folder(folder: str, catalog: str, idle_seconds: float) -> int:
-    """Run the scripts that are requested in a folder, until its end file, or without work for a time.
+def run_extra(name: str, arguments: Sequence[str]) -> int:
+    """Run the driver's part of an extra.
 
     Args:
-        folder: The folder of a shared application.
-        catalog: The name of the catalog in Spark by whose access to files it is read and written.
-        idle_seconds: Seconds without work after which the driver ends.
+        name: The extra: its package ``airflow_mv.extras.<name>.job`` has a function ``run``.
+        arguments: Its arguments.
 
     Returns:
         The exit code: 0, or 1 with the reason as the last line on stderr.
     """
 
     def run(spark: SparkSession) -> str | None:
-        from airflow_mv.core.job.serve import serve
-
-        return serve(spark, folder, catalog, report=_say, idle_seconds=idle_seconds)
+        refusal: str | None = import_module(f"airflow_mv.extras.{name}.job").run(spark, arguments, _say)
+        return refusal
 
     return _in_driver(run)
 
@@ -119,15 +118,10 @@ def cli() -> None:
         parser.add_argument("script", help="the script's location and digest: the first of the plan's application_args")
         parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
         parser.add_argument("table", nargs="?", help="the view's storage table in Spark: the third, if there is one")
-        parser.add_argument(
-            "--serve",
-            type=float,
-            metavar="IDLE_SECONDS",
-            help="run the scripts that are requested in the folder SCRIPT, and end after so long without any",
-        )
+        parser.add_argument("--extra", metavar="NAME", help="run the driver's part of an extra with these arguments")
         given = parser.parse_args()
-    if getattr(given, "serve", None) is not None:
-        code = serve_folder(given.script, given.catalog, given.serve)
+    if getattr(given, "extra", None) is not None:
+        code = run_extra(given.extra, [item for item in (given.script, given.catalog, given.table) if item])
         # At once: Python would wait for each thread, and one may wait for a server that does not respond.
         sys.stdout.flush()
         sys.stderr.flush()

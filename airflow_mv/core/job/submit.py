@@ -27,7 +27,6 @@ OLDEST_JAVA = 17
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SHIPPED = (
     "__init__.py",
-    "application.py",
     "documents.py",
     "errors.py",
     "lazy.py",
@@ -55,9 +54,10 @@ def build_package(folder: Path) -> Path:
         The zip's path.
     """
     path = folder / "airflow_mv.zip"
-    sources = [_ROOT / name for name in _SHIPPED] + sorted(
-        path for path in (_ROOT / "core" / "job").iterdir() if path.suffix in (".py", ".java")
-    )
+    sources = [_ROOT / name for name in _SHIPPED] + _job_files(_ROOT / "core")
+    for job in sorted(_ROOT.glob("extras/*/job")):  # what extras run in a driver
+        packages = {job.parents[1], job.parent} - {source.parent for source in sources}
+        sources += [package / "__init__.py" for package in sorted(packages)] + _job_files(job.parent)
     with zipfile.ZipFile(path, "w") as package:
         for source in sources:
             entry = zipfile.ZipInfo(f"airflow_mv/{source.relative_to(_ROOT).as_posix()}", _EPOCH)
@@ -65,6 +65,10 @@ def build_package(folder: Path) -> Path:
             entry.external_attr = 0o644 << 16
             package.writestr(entry, source.read_bytes())
     return path
+
+
+def _job_files(package: Path) -> list[Path]:
+    return sorted(path for path in (package / "job").iterdir() if path.suffix in (".py", ".java"))
 
 
 def main_file() -> Path:

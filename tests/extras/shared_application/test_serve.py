@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.application import (
+from airflow_mv.core.job.files import HadoopFiles
+from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
+from airflow_mv.core.script import Outcome, Script, SqlStep, script_beside, submitted_script
+from airflow_mv.extras.shared_application.job.requests import (
     BEAT,
     END,
     JobAnswer,
@@ -30,10 +33,7 @@ from airflow_mv.application import (
     cancel_file,
     request_file,
 )
-from airflow_mv.core.job.files import HadoopFiles
-from airflow_mv.core.job.serve import serve
-from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
-from airflow_mv.core.script import Outcome, Script, SqlStep, script_beside, submitted_script
+from airflow_mv.extras.shared_application.job.serve import serve
 from airflow_mv.version import __version__
 from tests.core.job.conftest import CANARY, TABLE, Lake, make_lake, rows_of
 from tests.core.job.processes import SPARK_HOME, environment
@@ -128,7 +128,8 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--properties-file", str(properties)]
     main = root / "main.py"
     main.write_text(_MAIN.format(stop=root / STOP, main=main_file()))
-    command += ["--py-files", str(build_package(root)), str(main), str(folder), lake.name, "--serve", "600"]
+    command += ["--py-files", str(build_package(root)), str(main)]
+    command += ["--extra", "shared_application", str(folder), lake.name, "600"]
     ended = threading.Event()
 
     def beat() -> None:
@@ -280,7 +281,7 @@ def test_an_application_waits_for_its_store_to_respond_again(
     assert lines[1:] == [f"{tmp_path}: the store did not respond", "no work for 1 s"]
 
     failures = iter(range(10**9))
-    monkeypatch.setattr("airflow_mv.core.job.serve.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("airflow_mv.extras.shared_application.job.serve.SILENT_SECONDS", 0.5)
     found = serve(session, str(tmp_path), "unused", report=lines.append)
     assert found == f"{tmp_path}: the store did not respond"
 

@@ -10,7 +10,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.application import (
+from airflow_mv.core.job.files import open_files
+from airflow_mv.core.job.run import quiet, reason, run_submitted
+from airflow_mv.core.job.session import CATALOG, hide_secrets
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.extras.shared_application.job.requests import (
     SILENT_SECONDS,
     FolderContent,
     JobAnswer,
@@ -19,10 +23,6 @@ from airflow_mv.application import (
     answer_file,
     request_file,
 )
-from airflow_mv.core.job.files import open_files
-from airflow_mv.core.job.run import quiet, reason, run_submitted
-from airflow_mv.core.job.session import CATALOG, hide_secrets
-from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.version import __version__
 
 #: Seconds between two looks at the folder.
@@ -50,8 +50,8 @@ def serve(
 ) -> str | None:
     """Run the scripts that are requested in a folder, each in a thread and a session of its own, until the end.
 
-    The end is the file :data:`airflow_mv.application.END`, ``idle_seconds`` without work, the death of the task that
-    started this driver, a store that has not responded for :data:`airflow_mv.application.SILENT_SECONDS`, or a Spark
+    The end is the file ``END``, ``idle_seconds`` without work, the death of the task that
+    started this driver, a store that has not responded for ``SILENT_SECONDS``, or a Spark
     context that was stopped, for instance by the cluster. Jobs that run then are cancelled.
 
     Args:

@@ -8,7 +8,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_mv.application import (
+from airflow_mv.core.spec.identifiers import DELTA_BY_PATH
+from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError
+from airflow_mv.extras.shared_application.job.requests import (
     BEAT,
     BEAT_SECONDS,
     END,
@@ -19,8 +21,6 @@ from airflow_mv.application import (
     cancel_file,
     request_file,
 )
-from airflow_mv.core.spec.identifiers import DELTA_BY_PATH
-from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ApplicationFolder:
         """List the folder. If its store does not respond, log why, wait a little, and return the last content.
 
         Args:
-            last: The last content. Its beat is not new, so a :class:`~airflow_mv.application.Pulse` ends the wait for a
+            last: The last content. Its beat is not new, so a :class:`Pulse` ends the wait for a
                 store that does not come back.
         """
         try:
