@@ -15,6 +15,7 @@ from functools import reduce
 from sqlglot import exp
 
 from airflow_mv.core.ivm import functions, ir
+from airflow_mv.core.ivm.functions import DECIMAL, Operands, classes, fixed_types
 from airflow_mv.core.ivm.ir import RefusedError
 from airflow_mv.core.ivm.resolve import fold
 from airflow_mv.core.spec.reasons import Code
@@ -23,7 +24,6 @@ from airflow_mv.core.spec.times import parse_date
 Names = Mapping[tuple[str, str], str | None]
 _Decimal = tuple[int, int]
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _MAX, _LEAST_SCALE = 38, 6
 #: Integers, narrowest first, each with the digits of its largest value.
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
@@ -36,21 +36,12 @@ PLAIN = frozenset({*DIGITS, "float", "double", "boolean", "string", "date", "tim
 
 #: Calls whose type does not depend on their arguments.
 _FIXED: Mapping[type[exp.Expr], str] = {
-    exp.Count: "bigint",
-    exp.CountIf: "bigint",
-    exp.ApproxDistinct: "bigint",
+    **fixed_types(),
     exp.IntDiv: "bigint",
-    exp.LogicalAnd: "boolean",
-    exp.LogicalOr: "boolean",
     exp.Predicate: "boolean",
     exp.Connector: "boolean",
     exp.Not: "boolean",
     exp.Boolean: "boolean",
-    exp.Stddev: "double",
-    exp.StddevSamp: "double",
-    exp.StddevPop: "double",
-    exp.Variance: "double",
-    exp.VariancePop: "double",
     exp.RowNumber: "int",
     exp.Rank: "int",
     exp.DenseRank: "int",
@@ -67,7 +58,6 @@ _FIXED: Mapping[type[exp.Expr], str] = {
     exp.Second: "int",
     exp.Length: "int",
     exp.Ntile: "int",
-    exp.Grouping: "tinyint",
     exp.Sqrt: "double",
     exp.Pow: "double",
     exp.Exp: "double",
@@ -87,9 +77,9 @@ _FIXED: Mapping[type[exp.Expr], str] = {
     exp.Trim: "string",
 }
 #: Calls that return one of their arguments.
-_SAME = (
-    *(exp.Paren, exp.Neg, exp.Abs, exp.Nullif, exp.Min, exp.Max, exp.AnyValue),
-    *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.Lag, exp.Lead),
+_SAME: tuple[type[exp.Expr], ...] = (
+    *(exp.Paren, exp.Neg, exp.Abs, exp.Nullif),
+    *classes(returns="argument"),
 )
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
 #: Functions that sqlglot does not know.
@@ -294,7 +284,7 @@ def is_number(kind: str | None) -> bool:
 
 def decimal_of(kind: str | None) -> _Decimal | None:
     """Return precision and scale of a decimal type."""
-    found = _DECIMAL.fullmatch(kind or "")
+    found = DECIMAL.fullmatch(kind or "")
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -736,7 +726,13 @@ _OF_DATES = frozenset({"YEAR", "QUARTER", "MONTH", "WEEK", "DAY"})
 _PARTS = (exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear, exp.WeekOfYear)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 _NUMERIC = (exp.Sqrt, exp.Pow, exp.Exp, exp.Ln)
-_DEVIATIONS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
+_AGGREGATED: Mapping[Operands, _Check] = {
+    Operands.VALUES: CertainBlock.counted,
+    Operands.PLAIN_VALUES: _bare(_plain),
+    Operands.NUMBERS: _bare(CertainBlock.numbers),
+    Operands.CONDITION: _bare(_only(_TRUTH)),
+    Operands.GROUPING_KEYS: _any,
+}
 _OPERANDS: Mapping[type[exp.Expr], _Check] = {
     **dict.fromkeys((exp.Column, exp.Literal, exp.Boolean), _leaf),
     **dict.fromkeys(_RANKS, _leaf),
@@ -753,13 +749,9 @@ _OPERANDS: Mapping[type[exp.Expr], _Check] = {
     **dict.fromkeys((exp.Greatest, exp.Least), _several),
     **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), CertainBlock.arithmetic_fits),
     exp.IntDiv: _only(_WHOLE),
-    **dict.fromkeys((exp.Sum, exp.Avg, exp.Abs), _bare(CertainBlock.numbers)),
+    exp.Abs: _bare(CertainBlock.numbers),
     **dict.fromkeys(_NUMERIC, CertainBlock.numbers),
-    **dict.fromkeys(_DEVIATIONS, _bare(CertainBlock.numbers)),
-    exp.Count: CertainBlock.counted,
-    exp.ApproxDistinct: _bare(_plain),
-    **dict.fromkeys((exp.CountIf, exp.LogicalAnd, exp.LogicalOr), _bare(_only(_TRUTH))),
-    **dict.fromkeys((exp.Min, exp.Max), _bare(_plain)),
+    **{call: rule for operands, rule in _AGGREGATED.items() for call in classes(operands=operands)},
     exp.Filter: _filtered_fits,
     exp.Window: CertainBlock.window_fits,
     exp.Anonymous: CertainBlock.subquery_fits,
@@ -775,7 +767,6 @@ _OPERANDS: Mapping[type[exp.Expr], _Check] = {
     exp.Substring: _substring_fits,
     exp.Round: CertainBlock.numbers,
     **dict.fromkeys((exp.Ceil, exp.Floor), _bare(CertainBlock.numbers)),
-    exp.Grouping: _any,
 }
 _CALLS: Mapping[str, _Check] = {
     "mean": lambda block, value: len(value.expressions) == 1 and block.numbers(value),

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classify function calls: aggregate, scalar, volatile, or unknown.
+"""What the algebra knows of functions: which are volatile or unknown, and one entry for each kind of aggregate.
 
 sqlglot classifies most of Spark's built-in functions; this module lists the others. A function that neither of them
-knows may be a user-defined aggregate, and is refused.
+knows may be a user-defined aggregate, and is refused. An aggregate that only sqlglot knows is recomputed for whole
+groups, and its value counts as certain up to rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from sqlglot import exp
 
@@ -15,13 +19,213 @@ from airflow_mv.core.ivm.ir import RefusedError
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.sql.dialect import KEPT
 
-_AGGREGATES = frozenset(
+# -------------------------------------------------------------------------------------- aggregates
+#: The digits of Spark's largest decimals.
+MAX_PRECISION = 38
+#: A decimal type: its digits, and how many of them are after the point.
+DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+#: Can hold each BIGINT. Its product with an INT has 31 digits, so that a sum of ten million of them still fits.
+_WIDER = "DECIMAL(20, 0)"
+
+
+class Order(Enum):
+    """What the order of the rows decides."""
+
+    #: Nothing, for any type.
+    NOTHING = auto()
+    #: The last digits of a floating-point value.
+    ROUNDING = auto()
+    #: Which of several correct values is returned. The state of a sketch or of a random choice counts as an order.
+    CHOICE = auto()
+
+
+class Operands(Enum):
+    """The operands for which Spark certainly accepts a call without options."""
+
+    VALUES = auto()
+    PLAIN_VALUES = auto()
+    NUMBERS = auto()
+    CONDITION = auto()
+    GROUPING_KEYS = auto()
+
+
+class Merge:
+    """How ``merge`` computes a new value from the stored value and the change, here for added rows only.
+
+    The function of a group's rows is the function of its values for two parts of them, as for ``max``. Subclasses also
+    know removed rows.
     """
-    bitmap_and_agg count_min_sketch every histogram_numeric hll_sketch_agg hll_union_agg kll_merge_agg_bigint
-    kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float
-    mean schema_of_variant_agg some std theta_intersection_agg theta_sketch_agg theta_union_agg try_avg try_sum
-    """.split()  # noqa: SIM905
+
+    #: Whether rows may be removed.
+    removes = False
+    #: Whether the value is NULL for a group without values, which the merged value does not show.
+    is_null_without_values = False
+    #: The Spark type of the number of copies of a row.
+    weight = "BIGINT"
+
+    def needs_copies(self, kind: str) -> bool:  # noqa: ARG002 (subclasses use it)
+        """Return whether each copy of a row must be a row, because a product with their number might overflow.
+
+        Args:
+            kind: The column's Spark type.
+
+        Raises:
+            RefusedError: Values of this type are not merged.
+        """
+        return False
+
+    def partial(self, call: exp.Expr, argument: exp.Expr, weight: exp.Expr, kind: str) -> exp.Expr:  # noqa: ARG002
+        """Return the aggregate over the change.
+
+        Args:
+            call: The call.
+            argument: The column that holds the values; of whole rows a constant.
+            weight: The signed number of copies.
+            kind: The column's Spark type.
+        """
+        return type(call)(this=argument.copy())
+
+    def combined(self, call: exp.Expr, column: exp.Expr) -> exp.Expr:
+        """Return the aggregate over the stored and the partial values."""
+        return type(call)(this=column.copy())
+
+
+class _Sum(Merge):
+    removes, is_null_without_values, weight = True, True, "INT"
+
+    def needs_copies(self, kind: str) -> bool:
+        if kind.lower() == "bigint":
+            return False
+        decimal = DECIMAL.fullmatch(kind.lower())
+        if decimal is None:
+            message = f"a sum of type {kind} is never added to: its last digits depend on the order of the rows"
+            raise RefusedError(Code.NOT_ADDITIVE, message)
+        # A sum of DECIMAL(p, s) is DECIMAL(p + 10, s), and a product with an INT has p + 11 digits: below 38 it fits.
+        return int(decimal[1]) >= MAX_PRECISION
+
+    def partial(self, call: exp.Expr, argument: exp.Expr, weight: exp.Expr, kind: str) -> exp.Expr:  # noqa: ARG002
+        if kind.lower() == "bigint":  # added and removed values may be larger than their difference
+            argument = exp.cast(argument.copy(), exp.DataType.build(_WIDER, dialect="spark"))
+        if self.needs_copies(kind):
+            came = exp.GT(this=weight.copy(), expression=_zero())
+            return exp.Sum(this=_case(came, argument, exp.Neg(this=argument.copy())))
+        return exp.Sum(this=exp.Mul(this=argument.copy(), expression=weight.copy()))
+
+
+class _Count(Merge):
+    removes = True
+
+    def partial(self, call: exp.Expr, argument: exp.Expr, weight: exp.Expr, kind: str) -> exp.Expr:  # noqa: ARG002
+        if argument_of(call) is None:
+            return exp.Sum(this=weight.copy())
+        present = exp.Not(this=exp.Is(this=argument.copy(), expression=exp.Null()))
+        return exp.Sum(this=_case(present, weight, _zero()))
+
+    def combined(self, call: exp.Expr, column: exp.Expr) -> exp.Expr:  # noqa: ARG002
+        return exp.Sum(this=column.copy())
+
+
+class _CountIf(_Count):
+    def partial(self, call: exp.Expr, argument: exp.Expr, weight: exp.Expr, kind: str) -> exp.Expr:  # noqa: ARG002
+        return exp.Sum(this=_case(argument, weight, _zero()))
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What the algebra knows of aggregate functions.
+
+    Args:
+        calls: sqlglot's classes of the calls, or their names in lower case where sqlglot has no class.
+        order: What the order of the rows decides.
+        returns: The Spark type of the value: a name, or ``argument``: that of the first argument. ``None``: by a rule
+            of :mod:`airflow_mv.core.ivm.column_types`; without one Spark is asked.
+        operands: The operands that are certainly accepted; ``None``: Spark is asked.
+        merge: How ``merge`` maintains the value; ``None``: from all rows of a group.
+    """
+
+    calls: tuple[type[exp.Expr] | str, ...]
+    order: Order = Order.ROUNDING
+    returns: str | None = None
+    operands: Operands | None = None
+    merge: Merge | None = None
+
+
+#: Ranks are aggregates of a window only.
+RANKS = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
+_ORDERED = (exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.Lag, exp.Lead)
+_CHOSEN = (
+    *(exp.NthValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat, exp.Mode, exp.ArgMax, exp.ArgMin),
+    *(exp.ApproxQuantile, exp.ApproxTopK, exp.ApproxTopKAccumulate, exp.ApproxTopKCombine),
 )
+_DEVIATIONS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
+_SKETCHES = """
+    bitmap_and_agg count_min_sketch histogram_numeric hll_sketch_agg hll_union_agg kll_merge_agg_bigint
+    kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float
+    schema_of_variant_agg theta_intersection_agg theta_sketch_agg theta_union_agg try_sum
+"""
+AGGREGATES = (
+    Aggregate((exp.Count,), Order.NOTHING, "bigint", Operands.VALUES, _Count()),
+    Aggregate((exp.CountIf,), Order.NOTHING, "bigint", Operands.CONDITION, _CountIf()),
+    Aggregate((exp.Sum,), operands=Operands.NUMBERS, merge=_Sum()),
+    Aggregate((exp.Avg,), operands=Operands.NUMBERS),
+    Aggregate((exp.Min, exp.Max), Order.NOTHING, "argument", Operands.PLAIN_VALUES, Merge()),
+    Aggregate((exp.LogicalAnd, exp.LogicalOr), Order.NOTHING, "boolean", Operands.CONDITION, Merge()),
+    Aggregate((exp.BitwiseAndAgg, exp.BitwiseOrAgg), merge=Merge()),
+    Aggregate((exp.ApproxDistinct,), Order.ROUNDING, "bigint", Operands.PLAIN_VALUES),
+    Aggregate(_DEVIATIONS, Order.ROUNDING, "double", Operands.NUMBERS),
+    Aggregate((exp.Grouping,), Order.NOTHING, "tinyint", Operands.GROUPING_KEYS),
+    Aggregate((exp.GroupingId, "every", "some"), Order.NOTHING),
+    Aggregate(("mean", "std", "try_avg"), Order.ROUNDING),
+    Aggregate(_ORDERED, Order.CHOICE, "argument"),
+    Aggregate((*_CHOSEN, *_SKETCHES.split()), Order.CHOICE),
+)
+_BY_CALL: Mapping[type[exp.Expr] | str, Aggregate] = {call: item for item in AGGREGATES for call in item.calls}
+#: The names of aggregates that sqlglot has no class for.
+NAMES = frozenset(call for call in _BY_CALL if isinstance(call, str))
+
+
+def known(node: exp.Expr) -> Aggregate:
+    """Return what is known of the function of a call; of a subclass of sqlglot's what is known of its class."""
+    if isinstance(node, exp.Anonymous):
+        return _BY_CALL.get(node.name.lower(), Aggregate(()))
+    return next((_BY_CALL[kind] for kind in type(node).__mro__ if kind in _BY_CALL), Aggregate(()))
+
+
+def classes(*, returns: str | None = None, operands: Operands | None = None) -> Iterator[type[exp.Expr]]:
+    """Yield sqlglot's classes of the functions that return a type, or take certain operands."""
+    for item in AGGREGATES:
+        if (returns and item.returns == returns) or (operands and item.operands is operands):
+            yield from (call for call in item.calls if not isinstance(call, str))
+
+
+def fixed_types() -> dict[type[exp.Expr], str]:
+    """Return the Spark types of the functions whose type does not depend on their arguments."""
+    return {
+        call: item.returns
+        for item in AGGREGATES
+        if item.returns not in (None, "argument")
+        for call in item.calls
+        if not isinstance(call, str) and item.returns
+    }
+
+
+def argument_of(call: exp.Expr) -> exp.Expr | None:
+    """Return the aggregated expression of a call; ``None`` where it counts whole rows."""
+    argument = call.this
+    if isinstance(call, exp.Count) and (isinstance(argument, exp.Star | exp.Literal) or argument is None):
+        return None
+    return argument if isinstance(argument, exp.Expr) else None
+
+
+def _zero() -> exp.Expr:
+    return exp.Literal.number(0)
+
+
+def _case(condition: exp.Expr, value: exp.Expr, otherwise: exp.Expr) -> exp.Case:
+    return exp.Case(ifs=[exp.If(this=condition.copy(), true=value.copy())], default=otherwise.copy())
+
+
+# ---------------------------------------------------------------------------------------- all functions
 _SCALARS = frozenset(
     """
     aes_decrypt array_repeat array_union arrays_overlap bigint bin binary bround btrim cardinality conv crc32
@@ -77,30 +281,6 @@ _VOLATILE_CLASSES = (
 GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
 #: window() is a generator too: a sliding window returns several rows, and a NULL time returns none.
 _GENERATOR_NAMES = frozenset({"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "window"})
-#: Their value depends on the order of the rows, or on a random or approximate internal state.
-_ARBITRARY = (
-    exp.First,
-    exp.Last,
-    exp.FirstValue,
-    exp.LastValue,
-    exp.NthValue,
-    exp.AnyValue,
-    exp.ArrayAgg,
-    exp.ArrayUniqueAgg,
-    exp.GroupConcat,
-    exp.Mode,
-    exp.ArgMax,
-    exp.ArgMin,
-    exp.Lag,
-    exp.Lead,
-    exp.ApproxQuantile,
-    exp.ApproxTopK,
-    exp.ApproxTopKAccumulate,
-    exp.ApproxTopKCombine,
-)
-#: Aggregates whose value never depends on the order of the rows, for any type.
-_EXACT = (exp.Count, exp.CountIf, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.Grouping, exp.GroupingId)
-_RANKS = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 _NUMBERINGS = (exp.RowNumber, exp.Ntile)
 
 
@@ -119,7 +299,7 @@ def check(call: exp.Expr) -> None:
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{written} may give another value at each refresh")
     if isinstance(call, exp.Cast) and isinstance(call.this, exp.Literal) and _is_now(call):
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is another time at each refresh")
-    if isinstance(call, exp.Anonymous) and name not in _AGGREGATES | _SCALARS | KEPT | _GENERATOR_NAMES:
+    if isinstance(call, exp.Anonymous) and name not in NAMES | _SCALARS | KEPT | _GENERATOR_NAMES:
         message = f"{name}() is not a known built-in function: it might be an aggregate, or not deterministic"
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
 
@@ -133,7 +313,7 @@ def _is_now(cast: exp.Cast) -> bool:
 def is_aggregate(node: exp.Expr) -> bool:
     """Whether a node is a call of an aggregate (or a function that only windows have)."""
     if isinstance(node, exp.Anonymous):
-        return node.name.lower() in _AGGREGATES
+        return node.name.lower() in NAMES
     return isinstance(node, exp.AggFunc | exp.RowNumber)
 
 
@@ -146,16 +326,12 @@ def is_generator(node: exp.Expr) -> bool:
 
 def is_arbitrary(node: exp.Expr) -> bool:
     """Whether an aggregate's value is a choice among several correct ones."""
-    if isinstance(node, exp.Anonymous):
-        return node.name.lower() in _AGGREGATES - {"every", "some", "mean", "std", "try_avg"}
-    return isinstance(node, _ARBITRARY)
+    return known(node).order is Order.CHOICE
 
 
 def is_exact(node: exp.Expr) -> bool:
     """Whether an aggregate's value is the same for any order of the rows, even with floating-point values."""
-    if isinstance(node, exp.Anonymous):
-        return node.name.lower() in {"every", "some"}
-    return isinstance(node, _EXACT + _RANKS)
+    return known(node).order is Order.NOTHING or is_rank(node)
 
 
 def is_average(node: exp.Expr) -> bool:
@@ -167,7 +343,7 @@ def is_average(node: exp.Expr) -> bool:
 
 def is_rank(node: exp.Expr) -> bool:
     """Whether a window function gives tied rows the same value."""
-    return isinstance(node, _RANKS)
+    return isinstance(node, RANKS)
 
 
 def is_numbering(node: exp.Expr) -> bool:

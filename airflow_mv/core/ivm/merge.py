@@ -20,6 +20,7 @@ from airflow_mv.core.ivm.append import copies, weighted, weighted_terms
 from airflow_mv.core.ivm.column_types import TypedBlock
 from airflow_mv.core.ivm.delta_terms import Context
 from airflow_mv.core.ivm.determinism import DIGITS_OF_DOUBLES, check_certain, is_nondeterministic
+from airflow_mv.core.ivm.functions import DECIMAL, MAX_PRECISION, Merge, argument_of, known
 from airflow_mv.core.ivm.ir import BaseRelation, Merged, RefusedError
 from airflow_mv.core.ivm.keys import has_value, is_not_null
 from airflow_mv.core.ivm.render import sql, statement
@@ -137,7 +138,9 @@ class _Columns:
 
     def sum_of(self, argument: exp.Expr) -> int | None:
         """Return the column with the sum of an average's values, if there is one."""
-        found = (index for index, item in self.parts.items() if item.is_sum and item.argument == argument)
+        found = (
+            index for index, item in self.parts.items() if isinstance(item.call, exp.Sum) and item.argument == argument
+        )
         return next(found, None)
 
     def check_counts(self, *, appended_only: bool) -> None:
@@ -147,7 +150,11 @@ class _Columns:
             RefusedError: The message names all missing columns.
         """
         averages = [value.this for value in self.values if isinstance(value, exp.Avg)]
-        sums = [] if appended_only else [item.argument for item in self.parts.values() if item.is_sum]
+        sums = (
+            []
+            if appended_only
+            else [item.argument for item in self.parts.values() if item.merge.is_null_without_values]
+        )
         wanted = [f"sum({written(item)})" for item in averages if self.sum_of(item) is None]
         uncounted = [item for item in (*sums, *averages) if item is not None and self.count_of(item) is None]
         sometimes = [item for item in uncounted if item not in self.in_every_row]
@@ -186,7 +193,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
     alias = context.fresh("change")
     weight = ir.weight(alias)
     change = ir.Relation(alias, ir.union(terms))
-    by_copy = any(item.needs_copies for item in columns.parts.values())
+    by_copy = any(item.needs_copies() for item in columns.parts.values())
     outputs = []
     for index, (name, kind) in enumerate(columns.output):
         value: exp.Expr = exp.cast(exp.Null(), exp.DataType.build(kind, dialect="spark"))
@@ -194,7 +201,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
             value = ir.column(alias, f"__k{columns.keys[index]}")
         elif index in columns.parts:
             item = columns.parts[index]
-            factor = _factor(weight, "INT" if isinstance(item.call, exp.Sum) else "BIGINT", by_copy=by_copy)
+            factor = _factor(weight, item.merge.weight, by_copy=by_copy)
             value = item.partial(ir.column(alias, f"__a{index}"), factor)
         outputs.append(ir.Output(name, value))
     grouping = ir.Grouping(tuple(ir.column(alias, f"__k{number}") for number in range(len(keys)))) if keys else None
@@ -251,7 +258,7 @@ def _merged_column(columns: _Columns, index: int, *, appended_only: bool) -> ir.
         return ir.Output(name, column)
     item = columns.parts[index]
     value = item.combined(column)
-    if item.is_sum and not appended_only:
+    if item.merge.is_null_without_values and not appended_only:
         count = exp.Sum(this=ir.column("__both", columns.name(_there(columns.count_of(item.argument)))))
         some = exp.NEQ(this=count, expression=exp.Literal.number(0))
         value = exp.Case(ifs=[exp.If(this=some, true=value)])
@@ -302,17 +309,12 @@ def _there(index: int | None) -> int:
     return index
 
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_MAX_PRECISION = 38
-#: Can hold each BIGINT. Its product with an INT has 31 digits, so that a sum of ten million of them still fits.
-_WIDER = "DECIMAL(20, 0)"
 #: Additional digits that a quotient needs, so that rounding twice gives the same as rounding once.
 _SPARE_DIGITS = 9
 #: Characters of an expression in a message.
 _SHOWN = 90
 #: Some four million of the largest ones add up to 2^53.
 _EXACT_AS_DOUBLES = ("tinyint", "smallint", "int")
-_SEMIGROUPS = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAgg, exp.BitwiseOrAgg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,20 +324,18 @@ class AggregatePart:
     call: exp.Expr
     #: The aggregated expression; ``None`` for whole rows.
     argument: exp.Expr | None
-    #: Whether each copy must be a separate row, because a product with the weight might overflow.
-    needs_copies: bool = False
-    #: Whether the change is summed in a wider type: added and removed values may be larger than their difference.
-    widened: bool = False
+    #: The column's Spark type.
+    kind: str
+    merge: Merge
 
     @property
     def is_row_count(self) -> bool:
         """Whether it counts the rows of the group."""
         return isinstance(self.call, exp.Count) and self.argument is None
 
-    @property
-    def is_sum(self) -> bool:
-        """Whether it is a sum, which is NULL where no value is left."""
-        return isinstance(self.call, exp.Sum)
+    def needs_copies(self) -> bool:
+        """Whether each copy must be a separate row, because a product with the weight might overflow."""
+        return self.merge.needs_copies(self.kind)
 
     def partial(self, argument: exp.Expr, weight: exp.Expr) -> exp.Expr:
         """Return the aggregate over the change.
@@ -344,27 +344,11 @@ class AggregatePart:
             argument: The column that holds the values.
             weight: The column with the signed number of copies.
         """
-        zero = exp.Literal.number(0)
-        if isinstance(self.call, exp.Count):
-            if self.argument is None:
-                return exp.Sum(this=weight.copy())
-            present = exp.Not(this=exp.Is(this=argument.copy(), expression=exp.Null()))
-            return exp.Sum(this=_case(present, weight, zero))
-        if isinstance(self.call, exp.CountIf):
-            return exp.Sum(this=_case(argument, weight, zero))
-        if not isinstance(self.call, exp.Sum):
-            return type(self.call)(this=argument.copy())
-        if self.widened:
-            argument = _cast(argument, _WIDER)
-        if self.needs_copies:
-            came = exp.GT(this=weight.copy(), expression=zero)
-            return exp.Sum(this=_case(came, argument, exp.Neg(this=argument.copy())))
-        return exp.Sum(this=exp.Mul(this=argument.copy(), expression=weight.copy()))
+        return self.merge.partial(self.call, argument, weight, self.kind)
 
     def combined(self, column: exp.Expr) -> exp.Expr:
         """Return the aggregate over the stored and the partial values."""
-        counts = isinstance(self.call, exp.Count | exp.CountIf | exp.Sum)
-        return exp.Sum(this=column.copy()) if counts else type(self.call)(this=column.copy())
+        return self.merge.combined(self.call, column)
 
 
 def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
@@ -379,22 +363,16 @@ def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
         RefusedError: The change and the stored value do not determine the new value.
     """
     call, condition = (value.this, value.expression.this) if isinstance(value, exp.Filter) else (value, None)
-    argument = _argument(call)
-    if isinstance(call, exp.Count) and not isinstance(call.this, exp.Distinct) and not call.expressions:
-        if argument is None and condition is not None:
-            return AggregatePart(exp.CountIf(this=condition), condition)
-        return AggregatePart(call, _filtered(argument, condition))
-    if isinstance(call, exp.CountIf | exp.Sum) and not isinstance(call.this, exp.Distinct):
-        if not isinstance(call, exp.Sum):
-            return AggregatePart(call, _filtered(argument, condition))
-        widened = kind.lower() == "bigint"
-        return AggregatePart(call, _filtered(argument, condition), _needs_copies(kind), widened)
-    if isinstance(call, _SEMIGROUPS) and not isinstance(call.this, exp.Distinct) and not call.args.get("having"):
-        if appended_only:
-            return AggregatePart(call, _filtered(argument, condition))
-        message = f"{written(call)} cannot remove rows"
-        raise RefusedError(Code.NOT_ADDITIVE, message)
-    raise RefusedError(Code.NOT_ADDITIVE, f"{written(value)} needs all rows of its group")
+    merge, argument = known(call).merge, argument_of(call)
+    if merge is None or isinstance(call.this, exp.Distinct) or call.expressions or call.args.get("having"):
+        raise RefusedError(Code.NOT_ADDITIVE, f"{written(value)} needs all rows of its group")
+    if not (appended_only or merge.removes):
+        raise RefusedError(Code.NOT_ADDITIVE, f"{written(call)} cannot remove rows")
+    if isinstance(call, exp.Count) and argument is None and condition is not None:
+        return part(exp.CountIf(this=condition), kind, appended_only=appended_only)
+    found = AggregatePart(call, _filtered(argument, condition), kind, merge)
+    found.needs_copies()  # it refuses types that are not merged
+    return found
 
 
 def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr:
@@ -409,7 +387,7 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
         RefusedError: Spark might round the average differently.
     """
     value, total_kind = total
-    decimal, shown = _DECIMAL.fullmatch(total_kind.lower()), _DECIMAL.fullmatch(kind.lower())
+    decimal, shown = DECIMAL.fullmatch(total_kind.lower()), DECIMAL.fullmatch(kind.lower())
     if decimal and shown and int(shown[1]) <= DIGITS_OF_DOUBLES:
         # Spark computes the average of short decimals with doubles, which round a half differently.
         power = exp.Literal.number(10 ** int(decimal[2]))
@@ -418,8 +396,8 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
         divided = exp.Div(this=mean, expression=_cast(power, "DOUBLE"), typed=False, safe=False)
     elif decimal and shown:
         precision, scale = int(decimal[1]), int(decimal[2])
-        quotient_scale = max(_MAX_PRECISION - (precision - scale), 6)
-        if precision + 21 <= _MAX_PRECISION:
+        quotient_scale = max(MAX_PRECISION - (precision - scale), 6)
+        if precision + 21 <= MAX_PRECISION:
             quotient_scale = scale + 21
         if quotient_scale - int(shown[2]) < _SPARE_DIGITS:
             raise RefusedError(Code.NOT_ADDITIVE, "an average of such wide decimals might be rounded differently")
@@ -432,32 +410,10 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
     return _cast(exp.Case(ifs=[exp.If(this=some, true=divided)]), kind)
 
 
-def _argument(call: exp.Expr) -> exp.Expr | None:
-    argument = call.this
-    if isinstance(call, exp.Count) and (isinstance(argument, exp.Star | exp.Literal) or argument is None):
-        return None
-    return argument if isinstance(argument, exp.Expr) else None
-
-
 def _filtered(argument: exp.Expr | None, condition: exp.Expr | None) -> exp.Expr | None:
     if condition is None or argument is None:
         return argument
     return exp.Case(ifs=[exp.If(this=condition.copy(), true=argument.copy())])
-
-
-def _needs_copies(kind: str) -> bool:
-    if kind.lower() == "bigint":
-        return False
-    decimal = _DECIMAL.fullmatch(kind.lower())
-    if decimal is None:
-        message = f"a sum of type {kind} is never added to: its last digits depend on the order of the rows"
-        raise RefusedError(Code.NOT_ADDITIVE, message)
-    # A sum of DECIMAL(p, s) is DECIMAL(p + 10, s), and a product with an INT has p + 11 digits: below 38 it fits.
-    return int(decimal[1]) >= _MAX_PRECISION
-
-
-def _case(condition: exp.Expr, value: exp.Expr, otherwise: exp.Expr) -> exp.Case:
-    return exp.Case(ifs=[exp.If(this=condition.copy(), true=value.copy())], default=otherwise.copy())
 
 
 def _cast(value: exp.Expr, kind: str) -> exp.Expr:

@@ -14,8 +14,17 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from airflow_mv.core.ivm import affected_keys, append, delta_terms, ir, merge, pushdown, replace_keys, subqueries
-from airflow_mv.core.ivm import merge as additive
+from airflow_mv.core.ivm import (
+    affected_keys,
+    append,
+    delta_terms,
+    functions,
+    ir,
+    merge,
+    pushdown,
+    replace_keys,
+    subqueries,
+)
 from tests.core.ivm.lab import Lab
 from tests.core.ivm.queries import TABLES
 from tests.core.ivm.test_fuzz import Mismatch, Tally, refresh_repeatedly, run
@@ -53,10 +62,6 @@ def _without_full_pad(join: ir.JoinKind, position: int, index: int) -> tuple[ir.
 def _last_relation_only(block: ir.Block, *arguments: Any) -> Iterator[tuple[int, ir.Block]]:
     terms = list(_relation_terms(block, *arguments))
     yield from terms[-1:]
-
-
-def _sums_floats(kind: str) -> bool:
-    return False
 
 
 def _last_occurrence_only(*arguments: Any) -> Iterator[tuple[str, exp.Expr | None]]:
@@ -139,12 +144,12 @@ MUTANTS = {
     ),
     "merge: a sum of nothing is 0": Mutant(
         ("SELECT a AS o1, count(*) AS o2, sum(b) AS o3, count(b) AS o4 FROM r GROUP BY a",),
-        _replace(additive.AggregatePart, "is_sum", False),
+        _replace(functions._Sum, "is_null_without_values", False),
         start=24,
     ),
     "merge: floats subtracted": Mutant(
         ("SELECT a AS o1, count(*) AS o2, sum(b / 10.0D) AS o3, count(b / 10.0D) AS o4 FROM r GROUP BY a",),
-        _replace(additive, "_needs_copies", _sums_floats),
+        _replace(functions._Sum, "needs_copies", lambda self, kind: False),
         start=3,
     ),
     "merge: a minimum ignores removed rows": Mutant(
