@@ -214,28 +214,17 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
             memory = _EarlierTry(context)
-            task = self.spark_task()
-            deferral = Deferral(
-                task, self.defer, wanted=self.deferrable, timeout=self.execution_timeout, until=resumed.until
-            )
+            stager = self.stager = self._new_stager(catalog, context, resumed)
 
             def planned(plan: RefreshPlan) -> None:
                 # Rows of an interval must be staged again if other intervals were published before the task goes on.
-                deferral.plan = plan if options.interval is None else None
+                stager.may_defer(plan if options.interval is None else None)
                 log_plan(self.log, plan)
                 self.planned = plan_text(plan)
                 memory.keep(plan)
                 self._lineage.note_plan(catalog, plan)
 
-            self.stager = TaskStager(
-                task,
-                catalog,
-                context,
-                spark_application=self.spark_application,
-                deferral=deferral,
-                resumed=resumed,
-            )
-            with self.stager.opened() as stager:
+            with stager.opened():
                 if self.with_inputs and resumed.plan is None:
                     options, pins = self._refresh_inputs(catalog, view, options, stager, context)
                 (result,) = refresh_views(
@@ -254,6 +243,14 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()
+
+    def _new_stager(self, catalog: MaterializedViewCatalog, context: Context, resumed: Resumption) -> TaskStager:
+        task = self.spark_task()
+        deferral = Deferral(
+            task, self.defer, wanted=self.deferrable, timeout=self.execution_timeout, until=resumed.until
+        )
+        application = self.spark_application
+        return TaskStager(task, catalog, context, spark_application=application, deferral=deferral, resumed=resumed)
 
     def _refresh_inputs(
         self,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.script import Outcome, Script
     from airflow_mv.operators.deferral import Deferral, WaitingRefresh
@@ -222,6 +223,11 @@ class TaskStager:
         self._session: InProcessStager | None = None
         self._shared = None if spark_application is None else SharedApplication(spark_application, task.log)
         self._stopped = False
+
+    def may_defer(self, plan: RefreshPlan | None) -> None:
+        """Allow the task to wait in the triggerer while the script of a plan runs."""
+        if self._deferral is not None:
+            self._deferral.plan = plan
 
     @contextmanager
     def opened(self) -> Iterator[TaskStager]:
