@@ -291,13 +291,8 @@ def _files(document: dict[str, Any]) -> str:
 @click.command()
 @click.argument("view")
 @click.option("--yes", is_flag=True, help="Repair the view. Without it nothing is changed.")
-@click.option(
-    "--accept-older",
-    is_flag=True,
-    help="If the catalog's database was restored to an older day, stay at that state instead of going forward.",
-)
 @common
-def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: str | None) -> None:
+def repair(*, view: str, yes: bool, as_json: bool, conn_id: str | None) -> None:
     """Show which files of a view are damaged, and repair it.
 
     Repairs only with --yes. Deletes nothing.
@@ -307,7 +302,7 @@ def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: 
     from airflow_mv.extras.repair.repair import repair as repair_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    done = repair_view(catalog, identifier, act=yes, accept_older=accept_older, report=progress)
+    done = repair_view(catalog, identifier, act=yes, report=progress)
     if as_json:
         print_json(done.to_dict())
     else:

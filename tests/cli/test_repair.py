@@ -65,6 +65,7 @@ def test_a_repair_is_shown_first_and_run_with_yes(home: Lake) -> None:
     assert call("repair", VIEW, "--yes", "--json").json == {
         "view": VIEW, "healthy": True, "repaired": False, "findings": []
     }  # fmt: skip
+    home.refresh()
     assert call("read", VIEW, "--no-refresh", "--json").code == 0
 
 
@@ -212,7 +213,7 @@ def _change_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None
 COMMANDS = [
     ("status",), ("plan",), ("refresh",), ("explain",), ("history",), ("read", "--no-refresh"), ("verify", "--files"),
     ("maintain",), ("maintain", "--compact"), ("repair",), ("repair", "--yes"),
-    ("repair", "--yes", "--accept-older"), ("create", "--sql", "SELECT 1 AS n", "--replace"),
+    ("repair", "--yes"), ("create", "--sql", "SELECT 1 AS n", "--replace"),
     ("drop", "--yes", "--purge"),    ("drop", "--yes", "--purge", "--force"),
 ]  # fmt: skip
 

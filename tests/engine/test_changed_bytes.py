@@ -57,7 +57,7 @@ def named(lake: Lake, file: Path, place: int) -> list[str]:
     "kind", [name if name == "zstd" else pytest.param(name, marks=pytest.mark.slow) for name in FORMATS]
 )
 def test_a_changed_byte_of_a_parquet_file_is_found(lake: Lake, kind: str) -> None:
-    """In every column; a repair finds it too, and goes back to the refresh before."""
+    """In every column; a repair finds it too."""
     lake.table("orders", "day integer, amount bigint", VALUES)
     lake.create("rows", ROWS, properties=FORMATS[kind])
     lake.refresh("rows")

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Generic
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -189,6 +189,8 @@ class Component(Generic[R]):
                 table = self._home.open(self.kind) if only_existing else self._home.create(self.kind)
                 if table is None or self._is_committed(table, change):
                     return
+            except ValidationException as error:  # pyiceberg compares the files with the state that it plans from
+                log.info("The registry's table %s is changed again: %s", self.kind.name, error)
             except CatalogUnavailableError:
                 unanswered += 1
                 if unanswered > _MAX_UNANSWERED:

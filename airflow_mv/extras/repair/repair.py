@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find lost or truncated files of a view, and publish its newest intact state.
+"""Find lost or truncated files of a view, and publish a state that a refresh can continue.
 
-``evidence`` reads, the functions in the first half of this module decide, the second half publishes. A repair deletes
-nothing. It writes new metadata files under new names, and publishes them in one conditional change that requires the
-catalog's state to be the one that was read. So a repair cannot undo a running refresh, nor a refresh a repair.
+The rows of a view are derived: what is lost is computed again. A lost metadata file is replaced by an earlier whole
+one. If a file of the current rows is lost, the view counts as never refreshed. A repair deletes nothing. It publishes
+new metadata files in one conditional change that requires the catalog's state to be the one that was read. So a repair
+cannot undo a running refresh, nor a refresh a repair.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,19 +23,17 @@ from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
 from airflow_mv.core.freshness.status import timestamp
 from airflow_mv.core.publish.pointed import write_next
 from airflow_mv.core.publish.protocol import Change, Effects, LoadedState, Verdict, commit
-from airflow_mv.core.publish.registered import time_of_commit
 from airflow_mv.core.publish.storage_change import RestoreProperties, RestoreStorage, table_of
 from airflow_mv.core.publish.view_change import RestoreViewProperties
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
-    KEPT_ROLLBACKS,
     PROPERTY,
     STORAGE_OF_PROPERTY,
     RefreshRecord,
     StorageState,
     property_text,
 )
-from airflow_mv.core.spec.snapshots import with_head, without_snapshots
+from airflow_mv.core.spec.snapshots import without_snapshots
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
@@ -84,14 +82,12 @@ class Edit:
     Args:
         drops: Ids of snapshots to remove.
         state: The new refresh history; ``None`` for a table that counts as never refreshed.
-        moves: Whether the current snapshot changes.
-        head: The current snapshot afterwards, where it changes.
+        resets: Whether the table has no current snapshot afterwards.
     """
 
     drops: tuple[int, ...]
     state: StorageState | None
-    moves: bool
-    head: int | None = None
+    resets: bool
 
     @property
     def text(self) -> str:
@@ -108,7 +104,6 @@ class Diagnosis:
         view: The view metadata file that the repaired view is made from.
         table: The storage metadata file that it is made from.
         edit: A further change of the storage table's metadata.
-        fresh: Whether a new storage metadata file is needed although its content does not change.
         row: The view's row as it was read; ``None`` in a REST catalog.
         table_row: The storage table's row in a SQL catalog.
         checked: What the check of the snapshots' files found.
@@ -118,7 +113,6 @@ class Diagnosis:
     view: LoadedView | None = None
     table: TableFile | None = None
     edit: Edit | None = None
-    fresh: bool = False
     row: Row | None = None
     table_row: Row | None = None
     checked: Checked | None = None
@@ -158,64 +152,6 @@ class Repaired:
         }
 
 
-# -- choosing a state ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A state of a view that a metadata file holds.
-
-    Args:
-        key: The storage metadata file.
-        number: The number of the metadata file that the catalog would name.
-        log: The earlier states, oldest first.
-    """
-
-    key: str
-    number: int
-    log: tuple[str, ...]
-
-
-def ahead_of(start: str, links: Iterable[Link]) -> str | None:
-    """Return the newest state that was derived from another one, or ``None``.
-
-    A single step ahead proves nothing: a refresh that died before its swap leaves such a file. A state that another
-    one was made from was published, since changes are made from published states only.
-
-    Args:
-        start: The state that the catalog names.
-        links: The states that the files hold.
-    """
-    steps, later = {start: 0}, []
-    for link in sorted(links, key=lambda item: item.number):
-        if link.key == start or steps.keys().isdisjoint(link.log):
-            continue
-        steps[link.key] = 1 if link.log[-1] == start else 2
-        later.append(link)
-    deep = [link for link in later if steps[link.key] > 1]
-    if not deep:
-        return None
-    continued = {entry for link in later for entry in link.log}
-    ends = [link for link in deep if link.key not in continued]
-    # Of several ends at most one was published, and it is unknown which. Their common past is proven.
-    proven = [link for link in later if link.key in continued]
-    chosen = ends[0] if len(ends) == 1 or not proven else proven[-1]
-    return chosen.key
-
-
-def newest_state(
-    candidates: Sequence[tuple[StorageState, RefreshRecord, int]], *, version_id: int
-) -> tuple[StorageState, RefreshRecord, int] | None:
-    """Choose the state to go back to: the newest of the current definition, else the newest of an earlier one.
-
-    Args:
-        candidates: History, record and snapshot of states whose files are intact, newest first.
-        version_id: The view's current version.
-    """
-    same = [item for item in candidates if item[1].version_id == version_id]
-    return next(iter([*same, *candidates]), None)
-
-
 def without_records(state: StorageState, refresh_ids: Iterable[str]) -> StorageState:
     """Return a history without some refreshes. The current one must not be among them."""
     gone = set(refresh_ids)
@@ -224,12 +160,10 @@ def without_records(state: StorageState, refresh_ids: Iterable[str]) -> StorageS
     return StorageState.read({**document, "refreshes": kept}, source=PROPERTY)
 
 
-def edited(document: Mapping[str, Any], edit: Edit, *, now_ms: int) -> dict[str, Any]:
+def edited(document: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
     """Return table metadata after an edit. The caller sets the record."""
     changed = dict(document)
-    if edit.moves and edit.head is not None:
-        changed = with_head(changed, edit.head, now_ms=now_ms)
-    elif edit.moves:
+    if edit.resets:
         refs = {name: ref for name, ref in changed.get("refs", {}).items() if name != _MAIN}
         changed = {**changed, "current-snapshot-id": -1, "refs": refs, "snapshot-log": []}
     gone = set(edit.drops)
@@ -244,9 +178,7 @@ def diagnose(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
     *,
-    accept_older: bool = False,
     data: bool = True,
-    effects: Effects | None = None,
     report: Callable[[str], None] = log.info,
 ) -> Diagnosis:
     """Read everything that a view needs. Return what is wrong and what a repair would do.
@@ -254,9 +186,7 @@ def diagnose(
     Args:
         catalog: Where the view is.
         view: The view.
-        accept_older: If the catalog was restored from an older backup, keep that state instead of going forward.
         data: Whether to check data files and delete files, too.
-        effects: The clock.
         report: Receives progress messages.
 
     Raises:
@@ -265,8 +195,7 @@ def diagnose(
         CatalogUnavailableError: The catalog or the store did not respond, so nothing is known.
         RefusedLocationError: A file is in no folder that the catalog's configuration allows. It may be intact.
     """
-    evidence = Evidence.of(catalog, view)
-    return _Doctor(evidence, accept_older, data, effects or Effects(), report).diagnose()
+    return _Doctor(Evidence.of(catalog, view), data, report).diagnose()
 
 
 @dataclass
@@ -274,12 +203,9 @@ class _Doctor:
     """One diagnosis, from the catalog's row down to the data files."""
 
     evidence: Evidence
-    accept_older: bool
     data: bool
-    effects: Effects
     report: Callable[[str], None]
     findings: list[Finding] = field(default_factory=list)
-    fresh: bool = False
     table_row: Row | None = None
 
     def diagnose(self) -> Diagnosis:
@@ -290,9 +216,9 @@ class _Doctor:
         store = store_of(self.evidence.catalog, view, table.storage)
         own = own_snapshots(view, table.storage.table)
         checked = check_snapshots(store, table.storage.table, only=own, data=self.data, report=self.report)
-        edit = self._snapshots(view, table, checked) if checked.damaged else None
+        edit = self._snapshots(table, checked) if checked.damaged else None
         rows = (self.evidence.row, self.table_row)
-        return Diagnosis(tuple(self.findings), view, table, edit, self.fresh, *rows, checked)
+        return Diagnosis(tuple(self.findings), view, table, edit, *rows, checked)
 
     def _cannot(self, what: str, file: str, known: str, repair: str) -> None:
         advice = repair.replace("VIEW", str(self.evidence.view))
@@ -308,8 +234,6 @@ class _Doctor:
         if current.view is None:
             return self._lost_view(current, previous)
         require_materialized(current.view)
-        if _in_pointer(current.view):
-            return self._restored_view(current, current.view)
         return current.view
 
     def _view_without_row(self) -> LoadedView | None:
@@ -358,61 +282,13 @@ class _Doctor:
         )
         return chosen.view
 
-    def _instead(self, files: Sequence[ViewFile], previous: ViewFile | None) -> tuple[ViewFile, str]:
+    @staticmethod
+    def _instead(files: Sequence[ViewFile], previous: ViewFile | None) -> tuple[ViewFile, str]:
         """Choose the file that replaces a lost one. Return it with the proof that it is this view's."""
-        before = previous if previous is not None and previous in files else None
-        start = before.view.materialized.storage_table_location if before and before.view else ""
-        later = self._ahead(start, files)
-        if later is not None:
-            return later, "it has the same view-uuid, and its storage table's metadata log continues from there"
-        if before is not None:
-            return before, "the catalog's row named it before"
+        if previous is not None and previous in files:
+            return previous, "the catalog's row named it before"
         newest = max(files, key=lambda item: (item.number, item.location))
         return newest, "it is the newest in the view's metadata folder, and all files there have its view-uuid"
-
-    def _ahead(self, start: str, files: Sequence[ViewFile]) -> ViewFile | None:
-        """Return the file of a later state (pointed layout only)."""
-        by_state: dict[str, ViewFile] = {}
-        for item in sorted(files, key=lambda item: item.number):
-            if item.view is not None and item.view.settings and _in_pointer(item.view):
-                by_state[item.view.materialized.storage_table_location] = item
-        links = [
-            # The log also has a job's own metadata files. No view file names them, so they were never published.
-            Link(key, item.number, tuple(entry for entry in self._log(key, item) if entry in {*by_state, start}))
-            for key, item in by_state.items()
-        ]
-        found = ahead_of(start, links)
-        return by_state[found] if found else None
-
-    def _log(self, location: str, file: ViewFile) -> tuple[str, ...]:
-        return self.evidence.table_file(location, file.view).log if file.view else ()
-
-    def _restored_view(self, current: ViewFile, view: LoadedView) -> LoadedView:
-        files = self.evidence.view_files(above=current.number)
-        newer = [item for item in files if item.uuid == current.uuid and item.number > current.number]
-        start = view.materialized.storage_table_location
-        later = self._ahead(start, newer) if newer else None
-        if later is None or later.view is None:
-            return view
-        self._restored(current.location, later.location, later.view.materialized.storage_table_location)
-        return view if self.accept_older else later.view
-
-    def _restored(self, older: str, newer: str, state: str) -> None:
-        forward = f"go forward to {newer}; with --accept-older stay at the older state instead"
-        stay = (
-            "stay at the older state: publish it again as a new metadata file, so that no later state follows from it"
-        )
-        self.fresh = self.accept_older
-        self.findings.append(
-            Finding(
-                "the catalog names an older state of the view: its database was restored, or failed over",
-                older,
-                f"{newer} is newer, is this view's by its uuid, and the metadata log of {state} leads there from it",
-                stay if self.accept_older else forward,
-                "the refreshes after that state; the next refresh computes them again" if self.accept_older
-                else "nothing",
-            )
-        )  # fmt: skip
 
     # The storage table's metadata file.
 
@@ -429,12 +305,9 @@ class _Doctor:
             self._cannot("the storage table is not in the catalog", str(view.storage_table), known, _REPLACE)
             return None
         table = self._allowed(self.evidence.table_file(row.location, view))
-        beside = self.evidence.table_files(row.location.rpartition("/")[0], view)
-        files = [item for item in beside if item.committed]
         if table.storage is not None:
-            return self._restored_table(table, files)
-        before = self.evidence.table_file(row.previous, view) if row.previous else None
-        return self._lost_table(view, table, self._registered_tables(table, before, files))
+            return table
+        return self._lost_table(view, table, self._registered_tables(view, table, row))
 
     def _allowed(self, table: TableFile) -> TableFile:
         """Refuse a table in a folder that the catalog's configuration does not allow, before that folder is listed.
@@ -446,51 +319,38 @@ class _Doctor:
             raise table.refused
         return table
 
-    def _pointed_tables(self, view: LoadedView, lost: TableFile) -> list[tuple[TableFile, str]]:
-        """Return the intact storage metadata files that can replace a lost one, best first, with their proofs."""
-        number, row = next_number(view.metadata_location), self.evidence.row
+    def _pointed_tables(self, view: LoadedView, lost: TableFile) -> Iterator[tuple[TableFile, str]]:
+        """Yield the storage metadata files that earlier files of the view name, best first, with their proofs."""
+        row, number = self.evidence.row, next_number(view.metadata_location)
+        previous = row.previous if row else None
         files = [item for item in self.evidence.view_files() if item.uuid == view.metadata.view_uuid]
-        if row and row.previous:
-            files.sort(key=lambda item: item.location == row.previous)
-        found = []
-        for item in sorted(
-            files, key=lambda item: (item.number, item.location == (row and row.previous)), reverse=True
-        ):
+        for item in sorted(files, key=lambda item: (item.location == previous, item.number), reverse=True):
             if item.view is None or not item.view.settings or not _in_pointer(item.view) or item.number >= number:
                 continue
             table = self.evidence.table_file(item.view.materialized.storage_table_location, item.view)
-            found.append((table, f"the view's earlier metadata file {item.location} names it"))
-        folder = lost.location.rpartition("/")[0]
-        beside = sorted(self.evidence.table_files(folder, view), key=lambda item: item.number, reverse=True)
-        alone = len({item.table.table_uuid for item in beside if item.table}) == 1
-        proof = "it is in the storage table's folder, where all files have one table-uuid"
-        # The folder also has files of jobs. Only a file whose record is of its own rows can have been published.
-        found += [(item, proof) for item in beside if alone and item.consistent and item.number < lost.number]
-        return [(item, proof) for item, proof in found if item.storage is not None and item.location != lost.location]
+            if table.location != lost.location:
+                yield table, f"the view's earlier metadata file {item.location} names it"
 
-    def _registered_tables(
-        self, lost: TableFile, before: TableFile | None, files: Sequence[TableFile]
-    ) -> list[tuple[TableFile, str]]:
-        logged = {entry for item in files for entry in item.log}
+    def _registered_tables(self, view: LoadedView, lost: TableFile, row: Row) -> Iterator[tuple[TableFile, str]]:
+        """Yield the file that the table's row named before, and earlier ones in the folder, newest first."""
         proof = "it has the table-uuid that the view names, and says that it is this view's storage table"
-        later = ahead_of(before.location, _links(files)) if before and before.storage else None
-        rank = sorted(
-            (item for item in files if item.number < lost.number or item.location in logged),
-            key=lambda item: (item.number, item.location in logged),
-            reverse=True,
-        )
-        first = [item for item in files if item.location == later]
-        return [(item, proof) for item in (*first, *([before] if before else ()), *rank) if item.storage is not None]
+        if row.previous:
+            yield self.evidence.table_file(row.previous, view), proof
+        beside = self.evidence.table_files(row.location.rpartition("/")[0], view)
+        for item in sorted(beside, key=lambda item: item.number, reverse=True):
+            if item.committed and item.number < lost.number:
+                yield item, proof
 
     def _lost_table(
-        self, view: LoadedView, lost: TableFile, candidates: Sequence[tuple[TableFile, str]]
+        self, view: LoadedView, lost: TableFile, candidates: Iterable[tuple[TableFile, str]]
     ) -> TableFile | None:
         known = f"{'the view names' if _in_pointer(view) else 'the catalog names'} it: {lost.why}"
-        if not candidates:
+        found = next((item for item in candidates if item[0].storage is not None), None)
+        if found is None:
             advice = _RECREATE_TABLE if view.holder else _REPLACE
             self._cannot("the storage table's metadata file is lost or truncated", lost.location, known, advice)
             return None
-        chosen, proof = candidates[0]
+        chosen, proof = found
         self.findings.append(
             Finding(
                 "the storage table's metadata file is lost or truncated",
@@ -502,49 +362,20 @@ class _Doctor:
         )
         return chosen
 
-    def _restored_table(self, table: TableFile, files: Sequence[TableFile]) -> TableFile:
-        newer = [item for item in files if item.number > table.number]
-        found = ahead_of(table.location, _links(newer))
-        later = next((item for item in newer if item.location == found), None)
-        if later is None:
-            return table
-        self._restored(table.location, later.location, later.location)
-        return table if self.accept_older else later
-
     # The snapshots.
 
-    def _snapshots(self, view: LoadedView, table: TableFile, checked: Checked) -> Edit | None:
+    def _snapshots(self, table: TableFile, checked: Checked) -> Edit | None:
         storage, state = table.storage, table.state
         if storage is None:
             return None
         rows = {storage.rows_snapshot, storage.table.head} - {None}
         if rows.isdisjoint(checked.damaged):
             return self._older_snapshots(table, checked)
-        candidates = self._earlier_states(view, table, checked)
-        chosen = newest_state(candidates, version_id=view.metadata.current_version_id)
         damages = {item for number in rows for item in checked.damaged.get(number or 0, ())}
-        drops = tuple(checked.damaged)
-        if chosen is None:
-            self._broken(damages, "mark the view as never refreshed: the next refresh computes all rows", _ALL_LOST)
-            return Edit(drops, None, moves=True)
-        history, record, snapshot = chosen
-        now_ms = time_of_commit(self.evidence.catalog, storage, self.effects.now_ms())
-        back = history.rolled_back(record.refresh_id, uuid.uuid4().hex, now_ms)
-        kept = without_records(back, _gone(table, checked, history, record.refresh_id))
-        if state is not None:
-            rollbacks = [item.document() for item in (*state.rollbacks, kept.rollbacks[-1])]
-            kept = StorageState.read(
-                {**kept.document(), "rollbacks": rollbacks[-KEPT_ROLLBACKS:]},
-                source=PROPERTY,
-            )
-        when = timestamp(record.refreshed_at_ms) or "an unknown time"
-        other = "" if record.version_id == view.metadata.current_version_id else ", which is of an earlier definition"
-        self._broken(
-            damages,
-            f"go back to refresh {record.refresh_id} of {when}{other}: snapshot {snapshot}, whose files all exist",
-            "the refreshes after it: the view is stale until the next refresh computes them again",
-        )
-        return Edit(drops, kept, moves=True, head=snapshot)
+        self._broken(damages, "mark the view as never refreshed: the next refresh computes all rows", _ALL_LOST)
+        recorded = {_rows_of(table, record) for record in (state.refreshes if state else ())}
+        drops = tuple(number for number in storage.table.by_id if number in checked.damaged or number in recorded)
+        return Edit(drops, None, resets=True)
 
     def _broken(self, damages: Iterable[Damage], repair: str, lost: str) -> None:
         items = sorted(damages, key=lambda item: (item.role, item.location))
@@ -570,27 +401,7 @@ class _Doctor:
                     "time travel to that snapshot; the current rows stay as they are",
                 )
             )
-        return Edit(tuple(checked.damaged), without_records(state, gone) if state else None, moves=False)
-
-    def _earlier_states(
-        self, view: LoadedView, table: TableFile, checked: Checked
-    ) -> list[tuple[StorageState, RefreshRecord, int]]:
-        """Return the recorded states whose rows exist, newest first."""
-        found = []
-        for item in (table, *self._earlier_files(view, table)):
-            for record in reversed(item.state.refreshes if item.state else ()):
-                snapshot = _rows_of(item, record)
-                known = table.table.find(snapshot) if table.table and snapshot is not None else None
-                if snapshot is not None and known and snapshot not in checked.damaged and item.state:
-                    found.append((item.state, record, snapshot))
-        return found
-
-    def _earlier_files(self, view: LoadedView, table: TableFile) -> list[TableFile]:
-        """Return the published metadata files before one, newest first."""
-        if not _in_pointer(view):
-            return [self.evidence.table_file(location, view) for location in reversed(table.log)]
-        tables = self._pointed_tables(view, table)
-        return [item for item, _ in tables if item.location in table.log or item.number < table.number]
+        return Edit(tuple(checked.damaged), without_records(state, gone) if state else None, resets=False)
 
 
 _RECREATE = "create the view again: `airflow-mv drop VIEW --force`, then `airflow-mv create VIEW --sql …`"
@@ -610,10 +421,6 @@ _ALL_LOST = "the stored rows and the history, until the next refresh computes th
 def _in_pointer(view: LoadedView) -> bool:
     """Whether the view's own metadata file names the state of its stored rows, so that its pointer publishes them."""
     return isinstance(storage_place(view), str)
-
-
-def _links(files: Iterable[TableFile]) -> list[Link]:
-    return [Link(item.location, item.number, item.log) for item in files]
 
 
 def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
@@ -647,7 +454,6 @@ def repair(
     view: str | Identifier,
     *,
     act: bool = False,
-    accept_older: bool = False,
     effects: Effects | None = None,
     report: Callable[[str], None] = log.info,
 ) -> Repaired:
@@ -657,7 +463,6 @@ def repair(
         catalog: Where the view is.
         view: The view.
         act: Whether to repair. By default nothing is changed.
-        accept_older: If the catalog was restored from an older backup, keep that state instead of going forward.
         effects: The clock.
         report: Receives progress messages.
 
@@ -671,7 +476,7 @@ def repair(
     for number in range(_ROUNDS):
         rest = _lost(catalog, identifier)
         if rest is None:
-            found = diagnose(catalog, identifier, accept_older=accept_older, effects=effects, report=report)
+            found = diagnose(catalog, identifier, report=report)
             findings += [item for item in found.findings if item not in findings]
             if found.findings:
                 if not act or not found.repairable:
@@ -784,9 +589,9 @@ def _publish_pointed(catalog: MaterializedViewCatalog, found: Diagnosis, effects
     if found.row is None or view is None or table is None or table.document is None or table.table is None:
         return
     settings, edit, location, now_ms = view.materialized, found.edit, table.location, effects.now_ms()
-    written = edit is not None or found.fresh or location != settings.storage_table_location
+    written = edit is not None or location != settings.storage_table_location
     if written:
-        document = edited(table.document, edit, now_ms=now_ms) if edit else table.document
+        document = edited(table.document, edit) if edit else table.document
         location = write_next(
             catalog,
             table.table.location,
@@ -982,17 +787,13 @@ def _table_change(edit: Edit, table: TableFile | None) -> TableChange:
     if storage is None:
         raise MaterializedViewError("there is no storage table to change")
     refs = {name: ref.snapshot_id for name, ref in storage.table.refs.items()}
-    before, after = (storage.state.tag if storage.state else None), (edit.state.tag if edit.state else None)
+    tag = storage.state.tag if storage.state else None
     removes = {name for name, snapshot in refs.items() if snapshot in edit.drops and name != _MAIN}
-    if before in refs and before != after:
-        removes.add(str(before))
-    reset = edit.moves and edit.head is None
-    moved = edit.moves and edit.head is not None and edit.head != storage.table.head
+    if edit.resets and tag in refs:
+        removes.add(str(tag))
     return TableChange(
         requires={_MAIN: storage.table.head, **refs},
-        branches={_MAIN: edit.head} if moved and edit.head is not None else {},
-        tags={after: edit.head} if after and edit.moves and edit.head is not None else {},
-        removes=(*sorted(removes), *((_MAIN,) if reset and _MAIN in refs else ())),
-        properties={PROPERTY: edit.text} if edit.state is not None or edit.moves else {},
+        removes=(*sorted(removes), *((_MAIN,) if edit.resets and _MAIN in refs else ())),
+        properties={PROPERTY: edit.text} if edit.state is not None or edit.resets else {},
         drops=edit.drops,
     )

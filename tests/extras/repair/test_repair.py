@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,6 @@ from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import history
 from airflow_mv.core.publish import publish
-from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
@@ -41,14 +39,15 @@ from airflow_mv.errors import (
     StaleViewError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge
-from airflow_mv.extras.maintenance.orphans import expire, maintain
+from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.repair import repair as repairs
-from airflow_mv.extras.repair.repair import Repaired, diagnose, repair
+from airflow_mv.extras.repair.repair import Repaired, repair
 from airflow_mv.extras.verify import verify_files
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
-from tests.extras.maintenance.support import files, folder_of, local, make_older
+from tests.extras.maintenance.support import files, local
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse
 
 OTHER = "sales.other"
@@ -264,21 +263,9 @@ def test_i02_lost_or_truncated_files_are_reported_and_repaired(home: Lake, kind:
         assert shown(home) == recomputed(home), damage.__name__
 
 
-def expire_earlier(home: Lake) -> None:
-    """Drop the records of earlier refreshes, as maintenance with a short age does."""
-    loaded = home.catalog.load(VIEW)
-    kept = {str(path) for path in parts(home).values()}
-    kept |= {str(local(loaded.materialized.storage_table_location))}
-    for path in files(local(loaded.metadata.location)):
-        if path.endswith(".metadata.json") and path not in kept:
-            Path(path).unlink()
-
-
 @pytest.mark.parametrize("kind", ["list", "data"])
-def test_a_view_without_any_complete_snapshot_is_computed_again(home: Lake, kind: str) -> None:
+def test_a_view_with_a_broken_current_snapshot_is_computed_again(home: Lake, kind: str) -> None:
     """The view then counts as never refreshed, so a plain refresh is enough."""
-    expire(home.catalog, VIEW, older_than=timedelta(0))
-    expire_earlier(home)
     parts(home)[kind].unlink()
     (finding, *_) = repaired_twice(home).findings
     assert "never refreshed" in finding.repair
@@ -288,41 +275,8 @@ def test_a_view_without_any_complete_snapshot_is_computed_again(home: Lake, kind
     assert shown(home) == recomputed(home)
 
 
-def test_a_repair_goes_back_to_the_previous_refresh_and_names_it(home: Lake) -> None:
-    """It restores the rows and the record of that refresh."""
-    rows = shown(home)
-    before = home.storage().state
-    assert before is not None
-    home.append((300, "north", 1))
-    home.refresh()
-    parts(home)["data"].unlink()
-    done = repaired_twice(home)
-    assert all(before.current_refresh_id in finding.repair for finding in done.findings)
-    assert shown(home) == rows
-    record = home.storage().record
-    assert record is not None
-    assert record.refresh_id == before.current_refresh_id
-    home.refresh()
-    assert shown(home) == recomputed(home)
-
-
-def test_a_repair_that_goes_back_takes_the_store_s_time_if_the_clock_of_the_host_is_ahead(home: Lake) -> None:
-    """Otherwise the last few seconds count, as the given clock has them."""
-    home.append((300, "north", 1))
-    home.refresh()
-    parts(home)["data"].unlink()
-    now_ms = time.time_ns() // 1_000_000
-    for ahead_ms, allowed_ms in ((20_000, (20_000, 20_000)), (10**9, (-5_000, 60_000))):
-        effects = Effects(now_ms=lambda at=now_ms + ahead_ms: at)
-        edit = diagnose(home.catalog, VIEW, effects=effects).edit
-        assert edit is not None
-        assert edit.state is not None
-        least_ms, most_ms = allowed_ms
-        assert least_ms <= edit.state.rollbacks[-1].rolled_back_at_ms - now_ms <= most_ms
-
-
 def test_with_time_travel_only_the_broken_refresh_is_lost(sqlite_uri: str, warehouse: Path) -> None:
-    """A broken older snapshot leaves the history; a broken current one is replaced by the newest complete one."""
+    """A broken older snapshot leaves the history. After a rollback a broken newest one is an older one."""
     with lake(sqlite_uri, warehouse) as home:
         home.table()
         refreshed_three_times(home, "daily", time_travel=True)
@@ -337,6 +291,7 @@ def test_with_time_travel_only_the_broken_refresh_is_lost(sqlite_uri: str, wareh
         assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, third]
         assert shown(home) == good
         parts(home)["list"].write_bytes(b"")
+        rollback(home.catalog, VIEW, first)
         repaired_twice(home)
         assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first]
         home.refresh()
@@ -401,26 +356,6 @@ def refreshed_more(home: Lake, refreshes: int) -> None:
         home.refresh()
 
 
-@pytest.mark.parametrize("kept", ["all files", "only the newest files"])
-def test_a_restored_database_is_detected_and_repaired_to_the_newest_state(home: Lake, kept: str) -> None:
-    """The newest state that follows from the row's state is used, even if maintenance has deleted the row's file."""
-    with restored(home, ["daily"]):
-        refreshed_more(home, 3)
-        if kept != "all files":
-            make_older(folder_of(home))
-            maintain(home.catalog, VIEW, older_than=timedelta(0))
-            set_comment(home, "to have two view files")
-            refreshed_more(home, 1)
-            maintain(home.catalog, VIEW, older_than=timedelta(0))
-            refreshed_more(home, 1)
-        newest = shown(home)
-    inspected = repair(home.catalog, VIEW)
-    assert inspected.findings
-    repaired_twice(home)
-    assert shown(home) == newest == recomputed(home)
-    assert home.refresh().outcome == "fresh"
-
-
 @pytest.mark.parametrize("copy", ["stays behind", "goes on", "is purged"])
 def test_maintenance_in_a_copy_of_the_database_deletes_no_file_of_the_original(home: Lake, copy: str) -> None:
     """Both have the same uuids and the same folder, so that all newer files look like the copy's own."""
@@ -440,22 +375,6 @@ def test_maintenance_in_a_copy_of_the_database_deletes_no_file_of_the_original(h
     assert shown(home) == newest
     maintain(home.catalog, VIEW, older_than=timedelta(0))
     assert shown(home) == newest
-
-
-def test_an_older_state_can_be_accepted(home: Lake) -> None:
-    """The newer files are kept; no later state follows from the accepted one."""
-    older = shown(home)
-    with restored(home, ["daily"]):
-        refreshed_more(home, 3)
-    before = files(local(home.iceberg.properties["warehouse"]))
-    done = repair(home.catalog, VIEW, act=True, accept_older=True)
-    assert done.done
-    assert "restored" in done.findings[0].what
-    assert shown(home) == older
-    assert not repair(home.catalog, VIEW).findings
-    assert files(local(home.iceberg.properties["warehouse"])) >= before
-    home.refresh()
-    assert shown(home) == recomputed(home)
 
 
 def test_files_of_a_refresh_that_died_are_not_a_newer_state(home: Lake, clock: Clock) -> None:
@@ -582,6 +501,7 @@ def test_lost_files_are_repaired_in_every_catalog(every_home: Lake) -> None:
         "it does not exist"
     ]
     assert repair(every_home.catalog, VIEW, act=True).done
+    every_home.refresh()
     assert verify_files(every_home.catalog, VIEW).intact
     if not every_home.catalog.is_rest:  # otherwise only the server can change what it names
         parts(every_home)["storage"].unlink()
