@@ -486,7 +486,6 @@ def print_json(document: Any, *, plain: bool = False) -> None:
     """Print the document of a ``--json`` call, always as strict JSON.
 
     Args:
-        document: The document.
         plain: It has texts as keys, and no values that JSON does not have. The check takes longer than the printing.
     """
     # Half of a surrogate pair cannot be encoded as UTF-8, so it is escaped.
@@ -500,7 +499,6 @@ def print_json_rows(document: Mapping[str, Any], rows: Iterable[Any]) -> None:
 
     Args:
         document: All other fields.
-        rows: The rows.
     """
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="backslashreplace") as spool:
         spool.write(f'{_json(document)[:-1]}, "rows": [')

@@ -112,12 +112,7 @@ def is_view(name: str) -> bool:
 
 
 def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Inspection]:
-    """Check a view: its row, its metadata, its storage table's metadata, manifests and base tables.
-
-    Args:
-        catalog: Where it is.
-        view: The view.
-    """
+    """Check a view: its row, its metadata, its storage table's metadata, manifests and base tables."""
     found = diagnose(catalog, view, data=False)
     for item in found.findings:
         fix = f"airflow-mv repair {view}" if item.repairable else item.repair

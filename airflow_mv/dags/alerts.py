@@ -29,7 +29,6 @@ def freshness_alerts_dag(
     """Make a DAG of one task that sends a message when a view exceeds its ``max_staleness`` and when it has recovered.
 
     Args:
-        dag_id: The DAG's id.
         views: Names of the views.
         namespace: Instead of ``views``: all views of a namespace that have the property ``airflow-mv.max-staleness``.
         max_staleness: The freshness SLO; see :class:`airflow_mv.operators.FreshnessAlertOperator`.

@@ -36,7 +36,6 @@ def materialized_views_dag(
     the views, and mapped tasks refresh them.
 
     Args:
-        dag_id: The DAG's id.
         views: ``{"lake.sales.daily": "SELECT …"}``, ``{"lake.sales.total": ["lake.sales.daily"]}`` or a list of names
             and :class:`~airflow_mv.dags.chain.ChainedView`.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace``.

@@ -47,7 +47,6 @@ def materialized_views_group(
     """Add a chain of views to the current DAG, as a task group.
 
     Args:
-        group_id: The group's id.
         views: The views: with their SQL, or with the names of those that they read (see :mod:`airflow_mv.dags.chain`).
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace``, listed when the DAG runs.
         depth: With ``namespace``: number of dependency levels with tasks.

@@ -30,7 +30,6 @@ def maintenance_dag(
     """Make a DAG that expires old snapshots and deletes orphan files, with one mapped task for each view.
 
     Args:
-        dag_id: The DAG's id.
         views: Names of the views.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace`` at run time.
         older_than: See :class:`airflow_mv.operators.MaintainMaterializedViewOperator`.

@@ -63,9 +63,7 @@ class Conversion:
     """The result of a conversion.
 
     Args:
-        view: The view.
         layout: Its layout now.
-        before: Its layout before.
     """
 
     view: Identifier
@@ -91,10 +89,7 @@ def convert(
     conversion can be repeated if its outcome is unknown.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         layout: The layout that it gets.
-        effects: Clock, sleep and jitter.
 
     Raises:
         ConfigurationError: There is no such layout.
@@ -218,7 +213,6 @@ def _write_table(
     """Write a storage table's next metadata file, and return its location.
 
     Args:
-        catalog: Where the view is.
         source: The view.
         updates: Properties to set.
         tags: Tags to set on the rows.
@@ -248,7 +242,6 @@ def _with_view(
     delete unknown files from a table's folder.
 
     Args:
-        catalog: Where the view is.
         source: The view.
         table: The storage table's new metadata file.
         properties: By which the view names the storage table.
@@ -272,10 +265,7 @@ class _ConvertView(Change[Current]):
     """The conversion of a view. It has landed if the view has the layout.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         layout: The layout that it gets.
-        effects: Clock, sleep and jitter.
     """
 
     def __init__(

@@ -68,7 +68,6 @@ class StaticFiles:
         """Return a file.
 
         Args:
-            name: Its name.
             keep: Whether the browser may cache it forever.
         """
         kind = _TYPES.get(PurePath(name).suffix)

@@ -34,7 +34,6 @@ def costs_of(catalog: MaterializedViewCatalog, days: int) -> dict[str, Any]:
     """Return the answers of a catalog's registry, for :func:`shown`.
 
     Args:
-        catalog: The catalog.
         days: How many days they are about, up to now.
 
     Returns:

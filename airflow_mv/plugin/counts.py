@@ -41,7 +41,6 @@ class Counts:
         """Return ``unit``, ``intervals`` and ``up_to_date`` of the stale views that have an interval column.
 
         Args:
-            rows: The views.
             sources: Their catalogs, by name.
 
         Returns:

@@ -70,7 +70,6 @@ class Runs:
 
         Args:
             dag_id: The DAG. All of its tasks that refresh views refresh intervals.
-            wanted: The interval.
             kind: The type of the interval column.
 
         Returns:

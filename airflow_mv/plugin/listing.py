@@ -71,7 +71,6 @@ def in_states(rows: Sequence[ViewRow], query: Query, marks: Marks) -> list[ViewR
     """Return the rows in the requested states, sorted.
 
     Args:
-        rows: The rows.
         query: The request.
         marks: The views that have each mark.
     """

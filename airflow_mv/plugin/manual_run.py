@@ -24,7 +24,6 @@ def asking(dag_id: str, session: Session) -> dict[str, Any]:
     the run's conf names one. The conf applies to all tasks of the run.
 
     Args:
-        dag_id: The DAG.
         session: Of Airflow's database.
 
     Returns:

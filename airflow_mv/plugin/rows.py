@@ -44,7 +44,6 @@ class ViewRow:
         behind: Its lag; ``None`` if it could not be read.
         refresh_id: The recorded refresh.
         refreshed_at: When that was published, ISO 8601.
-        mode: Its mode.
         rows_written: Rows that it wrote.
         rows: Rows that the view has; ``None`` if its storage table's metadata does not say.
         recorded: The recorded refresh, see :class:`airflow_mv.extras.fleet.summary.Summary`. Its texts may hold

@@ -265,7 +265,6 @@ def timeline(view: str, reader: Reader, session: Session, kind: str | None = Non
     """Return a view's events in Airflow, newest first: published refreshes, failures and running tasks.
 
     Args:
-        view: The view.
         reader: Who reads.
         session: Of Airflow's database.
         kind: The type of the view's interval column, if it has one.

@@ -60,7 +60,6 @@ class _Verdict:
     Args:
         names: The names in the catalog that have its rows: its own, and that of its storage table.
         stale: The view itself and the views that it reads, as far as they are not fresh, as its readers see them.
-        behind: Its lag.
         pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
         head: The snapshot with its rows.
     """
@@ -86,7 +85,6 @@ class _Step:
     """A view on the way down a chain.
 
     Args:
-        catalog: Where it is.
         seen: Its observation by its own base tables.
         span: The interval that was observed.
         again: Whether it was observed again.
@@ -129,7 +127,6 @@ class Chains:
         """Observe a view.
 
         Args:
-            catalog: Where it is.
             view: Its name, or the view as it was loaded.
             span: Consider only the rows of this interval, and all rows of the views that it reads.
 
@@ -155,7 +152,6 @@ class Chains:
         """Return the observation of a view with the freshness of the materialized views that it reads.
 
         Args:
-            catalog: Where the view is.
             seen: Its observation by its own base tables.
             span: The interval that was observed.
         """
@@ -282,7 +278,6 @@ class Chains:
 
         Args:
             catalog: Where the lookup begins.
-            view: The view.
             snapshot: The snapshot of its storage table with the rows.
             left: How many more views may be followed.
         """
@@ -313,7 +308,6 @@ def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: Pins
     """Return reasons for the materialized views that a refresh reads although they are not fresh.
 
     Args:
-        catalog: Where the view is.
         seen: The observation that the refresh is planned on.
         pins: What the run has read. Views that it has refreshed are as fresh as its snapshots.
     """
@@ -339,7 +333,6 @@ def observe_each(
     """Observe several views of a catalog and compute a value for each. Views and tables that they share are read once.
 
     Args:
-        catalog: Where they are.
         views: Their names.
         compute: Takes the observation of a view.
         plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.

@@ -135,7 +135,6 @@ def between(
     """Classify the change between two snapshots of a table.
 
     Args:
-        table: Its metadata.
         old: The snapshot that was read; ``None`` for the table before its first one.
         new: The snapshot to refresh to; ``None`` for a table without snapshots.
         same_rows: Snapshots whose manifests show that they have the rows of their parents.
@@ -219,7 +218,6 @@ def _fits(operation: str, changed: Mapping[str, Sequence[int]], *, hidden: int |
     """Whether a commit that added and removed so much may have an operation.
 
     Args:
-        operation: The operation.
         changed: What was added and removed, by the keys of :data:`_NAMES`.
         hidden: The most rows that delete files may match in the snapshot before. A compaction leaves out such rows.
             ``None``: unknown.
@@ -262,7 +260,6 @@ def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
     """Whether a snapshot may have other rows than its parent. A compaction never does.
 
     Args:
-        snapshot: The snapshot.
         same_rows: See :func:`between`.
     """
     return snapshot.operation != "replace" and snapshot.snapshot_id not in same_rows
@@ -292,7 +289,6 @@ def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collectio
     """Return the bytes of data and delete files that a commit added and removed; ``None`` if unknown.
 
     Args:
-        table: The table.
         snapshot: The commit.
         same_rows: See :func:`between`.
     """
@@ -305,7 +301,6 @@ def copying(table: TableMetadata, old: int | None, new: int | None) -> frozenset
     """Return the commits that may have copied rows into new files, and whose summaries do not say how many.
 
     Args:
-        table: The table.
         old: The snapshot before the first commit; ``None``: from the beginning.
         new: The snapshot of the last one.
     """
@@ -450,7 +445,6 @@ def expired_between(table: TableMetadata, old: int, new: int | None) -> bool:
     """Whether a table's snapshots between two retained ones have expired, as far as the snapshots show.
 
     Args:
-        table: The table.
         old: A retained snapshot.
         new: A snapshot that is not its descendant, as far as is known.
     """

@@ -90,10 +90,6 @@ def while_answered(
     All code that reads the views of a whole catalog goes through here. A catalog of base tables, or a store, that does
     not respond is a fault of the views that need it.
 
-    Args:
-        catalog: The catalog.
-        results: The results.
-
     Raises:
         CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
     """
@@ -122,7 +118,6 @@ def left_out(catalog: MaterializedViewCatalog, namespace: tuple[str, ...] | None
     reports these errors.
 
     Args:
-        catalog: The catalog.
         namespace: Only the tables of this namespace.
     """
     from airflow_mv.core.catalog.store_deadlines import store_name  # only needed after a failure

@@ -82,10 +82,6 @@ def _in(now: datetime, moment: datetime) -> str:
 def expires_ms(table: TableMetadata, snapshot_id: int) -> int | None:
     """Return the time from which on an expiry by the table's own settings removes a snapshot, in ms since the epoch.
 
-    Args:
-        table: The table.
-        snapshot_id: The snapshot.
-
     Returns:
         ``None`` if it stays as the table is now, has expired already, or snapshots of this table never expire.
     """

@@ -35,8 +35,6 @@ def with_failures(
     that failed and succeeded later is not a failure. If the files cannot be read, that is only logged.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         refreshes: The documents of its published refreshes, see :func:`airflow_mv.core.freshness.status.history`.
     """
     published = {document["refresh_id"] for document in refreshes}

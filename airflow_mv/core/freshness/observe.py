@@ -80,7 +80,6 @@ class Observation:
     """One consistent observation of a materialized view.
 
     Args:
-        view: The view.
         storage: Its storage table.
         query: The current version's query.
         dependencies: The base tables and nested views of the query.
@@ -132,7 +131,6 @@ def observe(
     """Observe a view.
 
     Args:
-        catalog: Where it is.
         view: Its name, or the view as it was loaded.
         as_of: Compare with the base tables as of this time, instead of their current state.
         pins: What the same run has read before. Base tables are taken from here, and new ones are added, so that all
@@ -332,7 +330,6 @@ def query_of(view: LoadedView, pins: Pins | None = None) -> ParsedQuery:
     """Return the parsed query of a view's current version.
 
     Args:
-        view: The view.
         pins: What the run has read before. Its query of this view is returned if it is still the current one.
 
     Raises:
@@ -727,8 +724,6 @@ def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) ->
 
     Args:
         name: The table's name, for the reason.
-        table: The table.
-        snapshot_id: The snapshot.
     """
     then, now = table.schema_at(snapshot_id), table.current_schema
     if then == now:

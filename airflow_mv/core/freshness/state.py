@@ -698,7 +698,6 @@ def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collec
     """Return the last snapshot, up to this one, that may have changed rows. Compaction does not move it.
 
     Args:
-        table: The table.
         snapshot_id: The newest snapshot that counts.
         same_rows: See :func:`airflow_mv.core.freshness.changes.between`.
     """

@@ -40,8 +40,6 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval
     """Return the freshness of a view. Reads metadata only.
 
     Args:
-        catalog: Where it is.
-        view: The view.
         interval: Consider only the rows of this interval.
 
     Raises:
@@ -60,7 +58,6 @@ def statuses(
     """Return the freshness documents of several views; a base table that they share is read once.
 
     Args:
-        catalog: Where they are.
         views: Their names.
         interval: Consider only the rows of this interval.
 

@@ -385,7 +385,6 @@ class CertainColumn:
     """A column of a query.
 
     Args:
-        name: Its name.
         type: Its Spark type.
         origin: The alias and the column of the base table whose value it shows, and whose comment Spark gives it.
     """

@@ -78,7 +78,6 @@ class Merge:
         """Return the aggregate over the change.
 
         Args:
-            call: The call.
             argument: The column that holds the values; of whole rows a constant.
             weight: The signed number of copies.
             kind: The column's Spark type.

@@ -464,10 +464,8 @@ class Comparison:
     """A comparison of a column with a literal.
 
     Args:
-        column: The column.
         operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
         value: The literal's text.
-        kind: The literal's kind.
         only_calendar: Whether it says nothing of dates and times outside of the years 1 to 9999.
     """
 

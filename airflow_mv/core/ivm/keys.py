@@ -74,7 +74,6 @@ def has_value(block: ir.Block, value: exp.Expr, not_null: Mapping[str, frozenset
     """Whether an expression is provably not NULL in any row of a block's FROM and WHERE, in ANSI mode.
 
     Args:
-        block: The block.
         value: An expression over its relations.
         not_null: The columns that are never NULL, by the base table's name.
     """

@@ -213,7 +213,6 @@ def output_of(
     """Return the name of each column of a query, and the Spark type where it is certain without Spark.
 
     Args:
-        query: The query.
         relations: Its base tables, those of nested views too.
         views: The nested plain views.
 
@@ -237,7 +236,6 @@ def certain_output(
     """Return the columns of a query, each with the base table that its ``origin`` is in, if Spark surely agrees.
 
     Args:
-        query: The query.
         relations: Its base tables, those of nested views too.
         views: The nested plain views.
         names: The names of its columns; by default the query's own.

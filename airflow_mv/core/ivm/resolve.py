@@ -1094,7 +1094,6 @@ def grouped_below(block: ir.Block, call: exp.Expr, alias: str) -> ir.Block:
     """Rewrite a block that groups by a time window: put the window into a derived table, as a column.
 
     Args:
-        block: The block.
         call: The resolved call of ``window(…)``, which is a key.
         alias: A name for the derived table.
 

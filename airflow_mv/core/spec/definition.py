@@ -27,7 +27,6 @@ def definition_text(metadata: ViewMetadata, *, view: str) -> str:
     """Write a view's definition.
 
     Args:
-        metadata: The view's metadata.
         view: For the message.
 
     Raises:

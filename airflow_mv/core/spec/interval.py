@@ -35,7 +35,6 @@ class Interval:
     """The rows of a view whose interval column lies between two times. NULL lies in no interval.
 
     Args:
-        column: The column.
         start: Its first moment, in UTC.
         end: The first moment after it, in UTC.
     """

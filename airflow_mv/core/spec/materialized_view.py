@@ -494,7 +494,6 @@ def storage_table_field(properties: Mapping[str, str], view: Identifier) -> dict
 
     Args:
         properties: The view's properties.
-        view: The view.
     """
     text = properties.get(STORAGE_TABLE_PROPERTY)
     if text is None or text == view.within_catalog:

@@ -25,7 +25,6 @@ def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int, adopted_a
     """Return which snapshots must be kept, and why. All others may be dropped.
 
     Args:
-        table: The table.
         not_current_since_ms: Snapshots that were current, or made, later than this are kept. The age of a snapshot
             counts from when another one replaced it, because readers used it until then.
         adopted_at: Snapshots up to this sequence number were not written for the view.
@@ -53,7 +52,6 @@ def dead_branches(table: TableMetadata, *, current: Collection[int | None], not_
     """Return the staging branches that no running refresh can still use.
 
     Args:
-        table: The table.
         current: The snapshots from which a refresh starts its branch now. A branch at one of them may just be starting.
         not_current_since_ms: The age of a branch counts from its last snapshot. If its run has written none, it counts
             from when the snapshot that it started from was replaced: from then on its refresh cannot be published.
@@ -99,7 +97,6 @@ def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dic
 
     Args:
         document: A decoded metadata file; not changed.
-        snapshot_id: The snapshot.
         now_ms: The time for the snapshot log. If the file's last update is later, that time is used.
     """
     time_ms = max(now_ms, int(document.get("last-updated-ms", 0)))
@@ -120,7 +117,6 @@ def held_bytes(table: TableMetadata, kept: Collection[int]) -> dict[int, int]:
     and ``added-files-size``; a summary without them counts as 0.
 
     Args:
-        table: The table.
         kept: The snapshots, such as those of recorded refreshes. Files of others between them count for the one before.
     """
     lineage = list(ancestors(table, table.head))

@@ -153,11 +153,7 @@ def sort_order(properties: Mapping[str, str], columns: Sequence[str], *, view: s
 
 
 def sort_order_of(table: TableMetadata) -> tuple[SortColumn | None, ...]:
-    """Return a table's sort order; ``None`` stands for a field that is no top-level column as it is.
-
-    Args:
-        table: The table.
-    """
+    """Return a table's sort order; ``None`` stands for a field that is no top-level column as it is."""
     names = {str(field["id"]): str(field["name"]) for field in table.current_schema.get("fields", []) if "id" in field}
     order = next((item for item in table.sort_orders if item.get("order-id") == table.default_sort_order_id), {})
     return tuple(
@@ -203,7 +199,6 @@ class PartitionField(NamedTuple):
     """One partition field.
 
     Args:
-        column: The column.
         transform: ``years``, ``months``, ``days``, ``hours``, ``bucket`` or ``truncate``; empty for the value itself.
         width: The number of buckets, or the width that values are cut to; else 0.
     """

@@ -170,7 +170,6 @@ def decode_text(
     """Decode one JSON object.
 
     Args:
-        text: Its text.
         source: For messages.
         limit: The most bytes that it may have.
         marks: The most marks between its values.
@@ -340,7 +339,6 @@ class Budget:
 
         Args:
             raw: Its text.
-            decoder: Its decoder.
             generic: Whether the decoder keeps all content.
 
         Raises:

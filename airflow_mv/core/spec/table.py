@@ -259,7 +259,6 @@ def alterations(table: TableMetadata, snapshot_id: int, spec_id: int | None, ord
     A name proves nothing: a column that was dropped and added again has another id, and NULL in all rows.
 
     Args:
-        table: The table.
         snapshot_id: The snapshot with the rows. Its schema is the published one.
         spec_id: The published partition spec; ``None`` if it is not known.
         order_id: The published sort order; ``None`` if it is not known.
@@ -486,7 +485,6 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
     """Return the snapshot that was current at a time, by the table's own log.
 
     Args:
-        table: The table.
         timestamp_ms: Milliseconds since the epoch.
         name: For the message.
 
@@ -519,7 +517,6 @@ def selected(table: TableMetadata, selector: Selector, *, name: str, now_ms: int
     """Return a table as a selector shows it: with the selected snapshot as the current one, and with its history.
 
     Args:
-        table: The table.
         selector: The branch, tag, snapshot or time.
         name: The table, for the message.
         now_ms: The present time, milliseconds since the epoch.
@@ -583,7 +580,6 @@ def snapshots_between(table: TableMetadata, old: int | None, new: int | None) ->
     """Return the snapshots after ``old`` up to ``new``, oldest first.
 
     Args:
-        table: The table.
         old: Exclusive start, or ``None`` for the beginning.
         new: Inclusive end.
 

@@ -124,7 +124,6 @@ def next_unit(moment: datetime, unit: str) -> datetime:
 
     Args:
         moment: The start of the unit; for a year or a month any moment in it.
-        unit: The unit.
 
     Raises:
         ConfigurationError: It is after the year 9999.
@@ -141,7 +140,6 @@ def unit_number(moment: datetime, unit: str) -> int:
 
     Args:
         moment: An aware time.
-        unit: The unit.
     """
     utc = moment.astimezone(UTC)
     if unit in _MONTHS:

@@ -62,7 +62,6 @@ def condition(interval: Interval, fields: Sequence[Mapping[str, Any]]) -> str:
     """Return the SQL condition that exactly the rows of an interval pass, with literals of the column's type.
 
     Args:
-        interval: The interval.
         fields: The view's columns, as its schema holds them.
 
     Raises:
@@ -93,7 +92,6 @@ def unit_of(column: str, storage: TableMetadata) -> str | None:
 
     Args:
         column: The interval column.
-        storage: The storage table.
 
     Returns:
         ``None`` if no partition field is a time of the column.

@@ -141,7 +141,6 @@ def names_to_load(query: ParsedQuery, known: Mapping[Identifier, NestedView | No
     """Return the names that a query reads and that must be loaded, since they may be nested views.
 
     Args:
-        query: The query.
         known: The names loaded so far: the nested plain view, or ``None`` for anything else.
     """
     found: dict[Identifier, None] = {}
@@ -157,7 +156,6 @@ def base_tables(query: ParsedQuery, known: Mapping[Identifier, NestedView | None
     """Return the base tables and nested views of a query.
 
     Args:
-        query: The query.
         known: The nested plain view of a name; any other name is a base table. See :func:`names_to_load`.
 
     Raises:
@@ -178,7 +176,6 @@ def pin_query(
     """Return the query with each base table at its snapshot. The rest is the user's own text.
 
     Args:
-        query: The query.
         tables: The snapshot of each base table.
         views: The nested plain views.
 
@@ -511,7 +508,6 @@ def table_identifier(table: exp.Table, default_catalog: str, default_namespace: 
     ``lake.sales.orders.snapshot_id_5`` for ``lake.sales.orders VERSION AS OF 5``.
 
     Args:
-        table: The table.
         default_catalog: The catalog of names with one or two parts.
         default_namespace: The namespace of names with one part.
 
@@ -556,7 +552,6 @@ def _end_of_travel(text: str, tokens: Sequence[Token], start: int, view: str) ->
 
     Args:
         text: The query.
-        tokens: Its tokens.
         start: Where the table's name ends.
         view: For the message.
     """
@@ -584,7 +579,6 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpa
     A subquery that stands in for a table can be named by one part only.
 
     Args:
-        query: The query.
         reference: A reference without an alias, which becomes a subquery named like its last part.
 
     Raises:

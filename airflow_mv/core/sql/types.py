@@ -210,7 +210,6 @@ def expand_stars(
     The query is unchanged if no ``*`` returns more, or if the columns of a ``*`` cannot be determined.
 
     Args:
-        query: The query.
         columns: The view's columns.
         views: The nested plain views.
         schemas: The columns of base tables; must contain those that a ``*`` stands for.
@@ -252,7 +251,6 @@ def present_columns(
     Names that were chosen for the view stay, if the query still returns as many columns.
 
     Args:
-        query: The query.
         columns: The view's columns so far.
         views: The nested plain views.
         schemas: As for :func:`expand_stars`.
@@ -460,9 +458,6 @@ def uses_of_column(query: ParsedQuery, table: Identifier, column: str, output: C
     Case is ignored.
 
     Args:
-        query: The query.
-        table: The table.
-        column: The column.
         output: The columns that the query returns.
 
     Returns:
@@ -501,7 +496,6 @@ def _accesses(
     """Yield the accesses to nested fields that follow a column's name; of an exploded column, those to its elements.
 
     Args:
-        query: The query.
         column: An occurrence of the name.
         wanted: The name in lower case.
         above: The exploded columns whose elements have the name.
@@ -590,7 +584,6 @@ def refuse_metadata_columns(tree: exp.Expr, text: str, view: str, columns: Colle
 
     Args:
         tree: The query.
-        text: Its text.
         view: For messages.
         columns: All columns of the tables and views that it reads.
 

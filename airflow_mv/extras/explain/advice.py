@@ -143,7 +143,6 @@ class _Shape:
     """The outermost SELECT of a query, and the places in the text that can be edited.
 
     Args:
-        query: The query.
         setting: What is known about its base tables.
         output: Its columns, without the final ORDER BY and LIMIT.
         items: The span of each column in the SELECT list.

@@ -171,12 +171,7 @@ def _causes(items: Iterable[Prospect]) -> list[str]:
 
 
 def why_recomputed(catalog: MaterializedViewCatalog, view: LoadedView) -> list[str]:
-    """Return why refreshes of an incremental view recompute all rows, and what would change that; often empty.
-
-    Args:
-        catalog: Where the view is.
-        view: The view.
-    """
+    """Return why refreshes of an incremental view recompute all rows, and what would change that; often empty."""
     if view.materialized.refresh_strategy == "full":
         return []
     try:
@@ -194,7 +189,6 @@ class Requirement:
     """A mode that a view's refreshes must not be more expensive than.
 
     Args:
-        mode: The mode.
         change: After which kind of change of a base table; ``None``: after any.
     """
 
@@ -260,7 +254,6 @@ def require(explanation: Explanation, requirements: Sequence[Requirement]) -> No
 
     Args:
         explanation: How it would be refreshed.
-        requirements: The requirements.
 
     Raises:
         UnsupportedError: Says which refreshes, and why.

@@ -149,9 +149,7 @@ def prospects(
 
     Args:
         setting: What is known.
-        query: The query.
         output: Its columns. For a column of an unknown type, the worst of all cases is returned.
-        kinds: The kinds of changes.
     """
     outputs = [tuple((name, kind or assumed) for name, kind in output) for assumed in _ASSUMED_TYPES]
     found = [_each(setting, query, each, kinds) for each in dict.fromkeys(outputs)]
@@ -272,7 +270,6 @@ def expect(table: TableMetadata, head: int | None, change: Change) -> Expected:
     """Return a change like the table's last one of a kind, or of one hundredth of its rows.
 
     Args:
-        table: The table.
         head: Its snapshot.
         change: The kind.
     """

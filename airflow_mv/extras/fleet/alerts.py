@@ -46,7 +46,6 @@ class FreshnessSlo:
     """One view's state against its freshness SLO.
 
     Args:
-        view: The view.
         readiness: Its state.
         max_staleness: The SLO; ``None``: the view has none.
         breached: Whether the view is later than that.

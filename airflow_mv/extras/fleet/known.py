@@ -135,7 +135,6 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> str:
 
     Args:
         name: The catalog.
-        properties: Its properties.
     """
     uri = re.sub(r"//[^/@]*@", "//", str(properties.get("uri", "")).partition("?")[0])
     own = sorted((key, str(value)) for key, value in properties.items() if key.startswith("airflow-mv."))
@@ -254,9 +253,7 @@ def look_up(
 
     Args:
         name: The catalog.
-        properties: Its properties.
         namespace: Only the views of this namespace.
-        cache: The cache.
         properties_of: Returns the properties of another catalog that base tables are in.
         decoder: Decodes what is needed of a summary.
         wanted: Only these views.
@@ -312,7 +309,6 @@ def list_pointers(name: str, properties: Mapping[str, Any]) -> PointerList | Non
 
     Args:
         name: The catalog.
-        properties: Its properties.
 
     Returns:
         ``None`` if it is no SQL catalog, or they cannot be read: opening the catalog tells why.

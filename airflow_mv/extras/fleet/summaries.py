@@ -39,7 +39,6 @@ def summary_of(seen: Observation, counted: dict[str, Any] | None = None) -> Summ
     """Return the summary of an observation.
 
     Args:
-        seen: The observation.
         counted: How many intervals are fresh, if that was counted.
     """
     properties = seen.view.metadata.properties
@@ -103,8 +102,6 @@ def look_up_opened(
     """Compare the cache with the pointers of an opened catalog. Tables that it knows are not read to list views.
 
     Args:
-        catalog: The catalog.
-        cache: The cache.
         namespace: Only the views of this namespace.
     """
     lookup = look_up(catalog.name, catalog.properties, namespace, cache, properties_through(catalog), SUMMARY)
@@ -129,10 +126,8 @@ def summaries(
     """Yield the summary of each view. Those that were observed are kept after the last one.
 
     Args:
-        catalog: Where they are.
         views: Their names.
         seen: What the cache knows of them.
-        cache: The cache.
         named: The views were named, not listed: a plain view is an error.
     """
     new: dict[Identifier, Summary] = {}
@@ -161,10 +156,8 @@ def keep(
     """Keep new summaries, and the tables that a listing has found to be no views.
 
     Args:
-        catalog: Where they are.
         seen: What the cache knew. The tables are added to it.
         new: The summaries of observed views.
-        cache: The cache.
     """
     if not seen.kind:
         return
@@ -202,7 +195,6 @@ def observe_catalogs(
         catalogs: Functions that open them, by name. If there are several, those that cannot hold views are left out.
         namespace: Only the views of this namespace.
         lookups: What the cache knows of them, for those that it was compared with.
-        cache: The cache.
 
     Raises:
         MaterializedViewError: There is one catalog only, and it cannot be read.
@@ -240,10 +232,8 @@ def observe_named(
     """Return the documents of named views, those that the cache knows from there, and keep the others in it.
 
     Args:
-        catalog: Where they are.
         views: Their names.
         seen: What the cache knows of them.
-        cache: The cache.
         count: Counts the fresh intervals of a stale view.
 
     Raises:

@@ -28,8 +28,6 @@ def with_registry(
     read is only logged: the view's own records are returned.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         recorded: The documents of the refreshes that the view records.
 
     Raises:

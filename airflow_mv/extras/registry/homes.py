@@ -77,7 +77,6 @@ class Home:
 
     Args:
         catalog: The catalog whose views are registered.
-        settings: The registry's settings.
     """
 
     catalog: MaterializedViewCatalog

@@ -165,9 +165,7 @@ class Requester:
     """Who requested a refresh.
 
     Args:
-        dag_id: The DAG.
         run_id: The DAG run.
-        task_id: The task.
         user: The user who triggered the run, or ran the command.
     """
 

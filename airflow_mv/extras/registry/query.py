@@ -32,7 +32,6 @@ class Answer:
 
     Args:
         columns: The columns' names.
-        rows: The rows.
     """
 
     columns: list[str]
@@ -47,7 +46,6 @@ def ask(registry: Registry, question: str, *, days: int = 30) -> Answer:
     """Answer one of the questions.
 
     Args:
-        registry: The registry.
         question: Its name, a key of :data:`QUESTIONS`.
         days: How many days it is about, up to now.
 
@@ -63,7 +61,6 @@ def ask_each(
     """Answer several questions from one read of each table.
 
     Args:
-        registry: The registry.
         questions: Their names, keys of :data:`QUESTIONS`.
         days: How many days they are about, up to now.
         most_rows: The most rows to read of a table; ``None``: all.
@@ -85,7 +82,6 @@ def query(registry: Registry, sql: str) -> Answer:
     """Run a query over the tables ``views`` and ``refreshes``.
 
     Args:
-        registry: The registry.
         sql: One SELECT, in DuckDB's SQL.
 
     Raises:

@@ -69,12 +69,7 @@ class _Refused:
 
 
 class Registry:
-    """A catalog's registry.
-
-    Args:
-        catalog: The catalog.
-        settings: The settings.
-    """
+    """A catalog's registry."""
 
     def __init__(self, catalog: MaterializedViewCatalog, settings: RegistrySettings) -> None:
         self.catalog, self.settings = catalog, settings
@@ -215,10 +210,6 @@ def compact_finished_months(registry: Registry, now: datetime) -> int:
 
 def add_refresh(registry: Registry, row: RefreshRow) -> None:
     """Stage the row of a refresh, and commit all staged rows if there are enough.
-
-    Args:
-        registry: The registry.
-        row: The row.
 
     Raises:
         MaterializedViewError: The row could not be staged.

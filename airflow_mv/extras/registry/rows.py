@@ -18,13 +18,7 @@ MAX_LENGTH = 2000
 
 
 def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> RefreshRow:
-    """Return the row of a refresh, without what only the process that ran it knows.
-
-    Args:
-        view: The view.
-        view_uuid: Its uuid.
-        record: The refresh record.
-    """
+    """Return the row of a refresh, without what only the process that ran it knows."""
     refreshed_at = from_ms(record.refreshed_at_ms or 0)
     interval = record.interval.interval if record.interval else None
     why = [Reason(_code(item.get("code", "")), item.get("message", "")) for item in record.reasons]

@@ -188,7 +188,6 @@ def _view_row(seen: Observation, now: datetime) -> ViewRow:
     """Return the row of a view.
 
     Args:
-        seen: The observation.
         now: When it was made.
     """
     view, record = seen.view, seen.record

@@ -47,7 +47,6 @@ class Component(Generic[R]):
     Args:
         kind: The component.
         home: Where its table is.
-        settings: Its settings.
     """
 
     def __init__(self, kind: Kind[R], home: Home, settings: ComponentSettings) -> None:
@@ -124,9 +123,6 @@ class Component(Generic[R]):
 
     def delete(self, where: Filter) -> int:
         """Delete rows, in one commit. Their files stay until they expire.
-
-        Args:
-            where: The filter.
 
         Returns:
             How many rows were deleted.

@@ -26,7 +26,6 @@ class ClockRepair:
     """The wrong times of a view's storage table.
 
     Args:
-        view: The view.
         storage_table_location: The metadata file with these times.
         latest_ms: The latest time in it, milliseconds since the epoch.
         store_ms: The store's clock.
@@ -69,10 +68,7 @@ def repair_clock(
     counts as published now.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         dry_run: Only report what would be done.
-        effects: Clock, sleep and jitter.
 
     Raises:
         UnsupportedError: The storage table is in a REST catalog; only its server can change the times.
@@ -112,10 +108,7 @@ class _Times(StorageChange):
     """Correct the times of a storage table. It has landed if none of them is wrong.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         store_ms: The store's clock.
-        effects: Clock, sleep and jitter.
     """
 
     def __init__(

@@ -128,7 +128,6 @@ class Repaired:
     """The result of a repair.
 
     Args:
-        view: The view.
         findings: What was wrong.
         done: Whether it was repaired.
     """
@@ -184,8 +183,6 @@ def diagnose(
     """Read everything that a view needs. Return what is wrong and what a repair would do.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         data: Whether to check data files and delete files, too.
         report: Receives progress messages.
 
@@ -460,8 +457,6 @@ def repair(
     """Diagnose a view, and repair it if ``act`` is set.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         act: Whether to repair. By default nothing is changed.
         effects: The clock.
         report: Receives progress messages.
@@ -679,7 +674,6 @@ class _RowRepair(_Repair[Row | None]):
         name: The name of the view or table.
         base: The file that the row names now.
         new: The file that the row is to name.
-        effects: Clock, sleep and jitter.
         discards: Other files that were written for it.
         kind: Whether the row is of a view or of a table.
     """
@@ -727,11 +721,9 @@ class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
     """A commit to a storage table. It has landed if the table is in the state that the commit makes.
 
     Args:
-        catalog: Where the table is.
         name: The table.
         storage: The table as it was read.
         change: The commit.
-        effects: Clock, sleep and jitter.
     """
 
     def __init__(
