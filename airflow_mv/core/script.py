@@ -364,7 +364,7 @@ class DeltaStep:
 
     def describe(self) -> str:
         """Return a description of the view's content."""
-        columns = ", ".join(quote(column) for column in (*self.columns, WEIGHT))
+        columns = ", ".join(map(quote, (*self.columns, WEIGHT)))
         where = f" where {self.where}" if self.where else ""
         span = " to ".join("nothing" if item is None else str(item) for item in (self.start, self.end))
         text = f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS\n<{self.kind} of {self.table}, {span}{where}>"
@@ -407,7 +407,7 @@ class ReplaceKeysStep:
 
     def describe(self) -> str:
         """Return the statement, with names for its parts."""
-        keys = ", ".join(quote(key) for key in self.keys)
+        keys = ", ".join(map(quote, self.keys))
         return f"{self.how.upper()} {self.table} BY KEYS ({keys}) IN (\n{self.affected}\n) FROM (\n{self.query}\n)"
 
 
@@ -451,7 +451,7 @@ class MergeAdditiveStep:
 
     def describe(self) -> str:
         """Return the statement, with names for its parts."""
-        keys = ", ".join(quote(key) for key in self.keys)
+        keys = ", ".join(map(quote, self.keys))
         written, stored = f"{self.how.upper()} {self.table} BY KEYS ({keys})", f"{self.table} of these keys"
         if self.combines_all:
             written, stored = f"OVERWRITE {self.table}", f"all of {self.table}"
@@ -725,7 +725,7 @@ def temporary(name: str) -> str:
 
 def staged(name: str) -> str:
     """Return the quoted Spark name of a table in the staging catalog."""
-    return ".".join(quote(part) for part in (STAGING, STAGING_NAMESPACE, name))
+    return ".".join(map(quote, (STAGING, STAGING_NAMESPACE, name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -470,16 +470,16 @@ def _sizes(table: TableMetadata, last: int | None, chain: Sequence[_Commit]) -> 
     totals = _totals(table, last)
 
     def total(what: str, side: int, commits: Sequence[_Commit]) -> int | None:
-        return known_sum(item.moved(what)[side] for item in commits)
+        return known_sum([item.moved(what)[side] for item in commits])
 
     return Size(
-        rows_added=known_sum(item.rows()[0] for item in moved),
-        rows_deleted=known_sum(item.rows()[1] for item in moved),
+        rows_added=known_sum([item.rows()[0] for item in moved]),
+        rows_deleted=known_sum([item.rows()[1] for item in moved]),
         bytes_added=total("files-size", 0, chain),
         bytes_removed=total("files-size", 1, chain),
         files_added=total("data-files", 0, chain),
         files_removed=total("data-files", 1, chain),
-        partitions=known_sum(item.snapshot.number("changed-partition-count") for item in moved),
+        partitions=known_sum([item.snapshot.number("changed-partition-count") for item in moved]),
         bytes_touched=_touched(table, last, moved),
         total_rows=totals.total_rows,
         total_bytes=totals.total_bytes,
@@ -491,7 +491,7 @@ def _touched(table: TableMetadata, last: int | None, moved: Sequence[_Commit]) -
 
     Usually a delete file is for one data file. Most rows are in large files, so these have the deletes.
     """
-    deletes, total = known_sum(item.moved("delete-files")[0] for item in moved), table.bytes_at(last)
+    deletes, total = known_sum([item.moved("delete-files")[0] for item in moved]), table.bytes_at(last)
     if deletes == 0:
         return 0
     if deletes is None or total is None:

@@ -190,11 +190,12 @@ def known(node: exp.Expr) -> Aggregate:
     return next((_BY_CALL[kind] for kind in type(node).__mro__ if kind in _BY_CALL), Aggregate(()))
 
 
-def classes(*, returns: str | None = None, operands: Operands | None = None) -> Iterator[type[exp.Expr]]:
-    """Yield sqlglot's classes of the functions that return a type, or take certain operands."""
-    for item in AGGREGATES:
-        if (returns and item.returns == returns) or (operands and item.operands is operands):
-            yield from (call for call in item.calls if not isinstance(call, str))
+def classes(*, returns: str | None = None, operands: Operands | None = None) -> tuple[type[exp.Expr], ...]:
+    """Return sqlglot's classes of the functions that return a type, or take certain operands."""
+    found = [
+        item for item in AGGREGATES if (returns and item.returns == returns) or (operands and item.operands is operands)
+    ]
+    return tuple(call for item in found for call in item.calls if not isinstance(call, str))
 
 
 def fixed_types() -> dict[type[exp.Expr], str]:

@@ -361,8 +361,8 @@ class _Candidates:
     def _small(self) -> bool:
         """Whether the whole change can be broadcast to every task."""
         changed = [cost for cost in base_costs(self.question.bases) if cost.range is not None]
-        rows = known_sum(cost.changed_rows for cost in changed)
-        size = known_sum(cost.changed_bytes for cost in changed)
+        rows = known_sum([cost.changed_rows for cost in changed])
+        size = known_sum([cost.changed_bytes for cost in changed])
         return rows is not None and rows <= _SMALL_ROWS and size is not None and size <= _SMALL_BYTES
 
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:

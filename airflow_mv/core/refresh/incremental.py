@@ -62,8 +62,8 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
     observation = inputs.observation
     record = observation.record
     bases = tuple(_base(inputs, table, record) for table in observation.tables)
-    total = known_sum(base.total_bytes for base in bases)
-    changed = known_sum(cost.changed_rows for cost in base_costs(bases))
+    total = known_sum([base.total_bytes for base in bases])
+    changed = known_sum([cost.changed_rows for cost in base_costs(bases)])
     full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
     if record is None or not inputs.same_schema:
         return Alternatives((OTHER_STORAGE,), full)
@@ -153,7 +153,7 @@ def _merge_on_read_files(
     it is not used where one of these was wrong: the table counts as one with deletes, and with many files.
     """
     counts = [table.files_at(snapshot) for snapshot in snapshots]
-    found = known_sum(number for pair in counts for number in pair) if any(deletes for _, deletes in counts) else None
+    found = known_sum([number for pair in counts for number in pair]) if any(deletes for _, deletes in counts) else None
     if found is None and any(item.snapshot_id in corrected for item in snapshots_between(table, *snapshots) or ()):
         return _MANY_FILES
     return found

@@ -107,7 +107,7 @@ class RefreshInputs:
     def full_estimate(self) -> Estimate:
         """The estimated cost of a full refresh, by the size of the base tables."""
         record = self.observation.record
-        total = known_sum(self.metadata(table).bytes_at(table.head) for table in self.observation.tables)
+        total = known_sum([self.metadata(table).bytes_at(table.head) for table in self.observation.tables])
         return full_cost(total).corrected(record.factors if record else {})
 
     def metadata(self, observed: ObservedTable) -> TableMetadata:

@@ -489,10 +489,10 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
         stored: The rows of the view.
     """
     changed = [base for base in bases if base.range is not None]
-    rows = known_sum(base.changed_rows for base in changed)
-    delta = known_sum(base.changed_bytes for base in changed)
+    rows = known_sum([base.changed_rows for base in changed])
+    delta = known_sum([base.changed_bytes for base in changed])
     comparing = [base.compare_seconds for base in changed]
-    others = known_sum(base.total_bytes for base in bases)
+    others = known_sum([base.total_bytes for base in bases])
     if delta is None or None in comparing or others is None:
         return Estimate(mode, None, None, rows)
     # The change of each table is joined with the whole other tables: once for each changed table.
