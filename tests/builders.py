@@ -529,7 +529,7 @@ class DuckStager:
         if name.startswith("`delta`."):
             from deltalake import DeltaTable
 
-            from airflow_mv.core.catalog.delta_lake import storage_options
+            from airflow_mv.extras.delta.tables import storage_options
 
             access = storage_options(self.catalog.properties)
             return DeltaTable(split(name)[1], int(snapshot_id or 0), storage_options=access).to_pyarrow_table()

@@ -32,7 +32,6 @@ from airflow_mv.core.script import (
     StagedChecks,
     TableRead,
 )
-from airflow_mv.core.spec.delta_log import MAX_ACTIONS, parse_commit
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
 from airflow_mv.core.spec.stored import (
@@ -46,6 +45,7 @@ from airflow_mv.core.spec.table import ancestors, parse_table, snapshots_between
 from airflow_mv.core.spec.view import parse_view, with_view_properties
 from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.delta.log import MAX_ACTIONS, parse_commit
 from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from urllib.parse import urlsplit
 
-from airflow_mv.core.catalog.delta_lake import locate_delta, read_delta
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.loaded import Located
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined, check_regular, join
-from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, ICEBERG_BY_PATH, Identifier
+from airflow_mv.core.spec.identifiers import ICEBERG_BY_PATH, Identifier
 from airflow_mv.core.spec.table import TableMetadata, parse_table
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 
 _HINT = "version-hint.text"
 _FILE = re.compile(r"v?(?P<number>[0-9]{1,18})(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -43,7 +43,7 @@ def locate_path(files: MetadataFiles, properties: Mapping[str, str], identifier:
         InvalidMetadataError: The path is not allowed, or there is not one current metadata file.
     """
     check_path(properties, identifier, what=f"base table {identifier}")
-    return _READERS[identifier.kind.data_source].locate(files, properties, identifier)
+    return _format_of(identifier).locate(files, properties, identifier)
 
 
 def read_path(
@@ -62,7 +62,7 @@ def read_path(
         MetadataFileNotFoundError: The table has no such state any more.
     """
     check_path(properties, identifier, what=f"base table {identifier}")
-    return _READERS[identifier.kind.data_source].read(files, properties, identifier, pointer)
+    return _format_of(identifier).read(files, properties, identifier, pointer)
 
 
 def check_path(properties: Mapping[str, str], identifier: Identifier, *, what: str) -> None:
@@ -158,8 +158,8 @@ def _highest(files: MetadataFiles, identifier: Identifier) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """How a kind is read.
+class TableFormat:
+    """Reads tables of one format that are named by path.
 
     Args:
         locate: Returns the current pointer, or ``None`` if there is no table.
@@ -170,7 +170,17 @@ class _Reader:
     read: Callable[[MetadataFiles, Mapping[str, str], Identifier, str], TableMetadata]
 
 
-_READERS = {
-    ICEBERG_BY_PATH.data_source: _Reader(_locate_iceberg, _read_iceberg),
-    DELTA_BY_PATH.data_source: _Reader(locate_delta, read_delta),
-}
+def _format_of(identifier: Identifier) -> TableFormat:
+    """Return what reads a table: the module ``tables`` of the extra that has the name of a format other than Iceberg.
+
+    Raises:
+        UnsupportedError: There is no such extra.
+    """
+    name = identifier.kind.data_source
+    if name == ICEBERG_BY_PATH.data_source:
+        return TableFormat(_locate_iceberg, _read_iceberg)
+    try:
+        tables = import_module(f"airflow_mv.extras.{name}.tables")
+    except ModuleNotFoundError:
+        raise UnsupportedError(f"base table {identifier}: this installation cannot read {name} tables") from None
+    return TableFormat(tables.locate, tables.read)

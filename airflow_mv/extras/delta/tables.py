@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.core.catalog.files import MetadataFiles, is_refusal
 from airflow_mv.core.catalog.loaded import Located
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.spec.delta_log import Commit, history, parse_commit, read_schema
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import (
@@ -27,6 +26,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
 )
+from airflow_mv.extras.delta.log import Commit, history, parse_commit, read_schema
 from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _MAX_KEPT = 20_000
 _lock = threading.Lock()
 
 
-def locate_delta(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier) -> Located | None:
+def locate(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier) -> Located | None:
     """Locate a Delta table: its pointer is the file of its last commit.
 
     Args:
@@ -86,20 +86,18 @@ def locate_delta(files: MetadataFiles, properties: Mapping[str, str], identifier
     return Located("table", f"{file}#{files.modified_ms(file)}")
 
 
-def read_delta(
-    files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier, pointer: str
-) -> TableMetadata:
+def read(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier, pointer: str) -> TableMetadata:
     """Return the history of a Delta table up to a pointer.
 
     Args:
         files: The stores.
-        properties: As in :func:`locate_delta`.
+        properties: As in :func:`locate`.
         identifier: The table.
-        pointer: From :func:`locate_delta`.
+        pointer: From :func:`locate`.
 
     Raises:
         MetadataFileNotFoundError: The table does not have this version any more.
-        ConfigurationError, CatalogUnavailableError, InvalidMetadataError: As in :func:`locate_delta`.
+        ConfigurationError, CatalogUnavailableError, InvalidMetadataError: As in :func:`locate`.
     """
     match = _POINTER.fullmatch(pointer)
     if match is None or match["file"] != _file(identifier, int(match["version"])):

@@ -18,7 +18,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.delta_lake import storage_options
 from airflow_mv.core.freshness.changes import Kind, between
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import State
@@ -28,13 +27,14 @@ from airflow_mv.core.refresh.pins import pin_base_tables, restore
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import settings_of
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.core.spec.delta_log import parse_commit
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     ConfigurationError,
     InvalidMetadataError,
 )
+from airflow_mv.extras.delta.log import parse_commit
+from airflow_mv.extras.delta.tables import storage_options
 from tests.builders import Lake, lake, orders
 from tests.protocol.foreign import BucketStore
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta tables as base tables, which are named by path: ``delta.`/path/to/table```."""
