@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from airflow_mv.core.job.context import JobContext
-from airflow_mv.core.job.delta_lake import table_of
+from airflow_mv.core.job.foreign import formats_of
 from airflow_mv.core.script import METADATA_COLUMNS, Script
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import InvalidQueryError
@@ -111,11 +111,17 @@ def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
             found = _table(leaf, travels=not context.is_spark_4_0)
             if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
-        elif kind == _FILES and (version := table_of(leaf, context.reads)) is not None:
+        elif kind == _FILES and (version := _foreign_table(context, leaf)) is not None:
             if version not in allowed:
                 raise _foreign(version[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
+
+
+def _foreign_table(context: JobContext, leaf: Any) -> tuple[str, str] | None:
+    """Return the table of another format that a leaf reads, and its version."""
+    found = (tables.table_of(leaf, context.reads) for tables in formats_of(context.reads))
+    return next((table for table in found if table is not None), None)
 
 
 def _check_metadata_columns(sql: str, tables: list[Any]) -> None:

@@ -35,8 +35,8 @@ from airflow_mv.core.job.context import (
     matching,
     unlike,
 )
-from airflow_mv.core.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.core.job.equivalence import check_equivalent
+from airflow_mv.core.job.foreign import Versions, format_of
 from airflow_mv.core.job.gather import DELETED, PLACE, gathered, newly_deleted
 from airflow_mv.core.job.history import begin, history
 from airflow_mv.core.job.pruning import aggregates_of, bounds_of, within
@@ -213,7 +213,7 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
         context: The run, over Spark Connect.
         steps: Its steps.
     """
-    of_iceberg = [step for step in _of_base_tables(context, steps) if delta_path(step.table) is None]
+    of_iceberg = [step for step in _of_base_tables(context, steps) if format_of(step.table) is None]
     if not of_iceberg:
         return
     pool = ThreadPoolExecutor(2)  # what is read of the files of one table does not wait for its history
@@ -255,20 +255,12 @@ def check_snapshots(context: JobContext, steps: Iterable[Step]) -> None:
 
 
 def _known(context: JobContext, step: DeltaStep, wanted: Iterable[int]) -> set[int]:
-    if (path := delta_path(step.table)) is not None:
-        return {version for version in wanted if _has_version(context, path, version)}
+    if (tables := format_of(step.table)) is not None:
+        return {version for version in wanted if tables.has_version(context, step.table, version)}
     if context.jvm is not None:
         java = context.java.table(step.table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
     return set(history(context, step.table, log=_reads_log(step)).snapshots)
-
-
-def _has_version(context: JobContext, path: str, version: int) -> bool:
-    try:
-        snapshot_at(context, path, version)
-    except Exception:  # noqa: BLE001 (a log that was cleaned up, in one of several ways)
-        return False
-    return True
 
 
 def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
@@ -290,8 +282,8 @@ def _read(context: JobContext, step: DeltaStep) -> _Read:
     if step.start is None or step.end is None:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
         return _Read(_pinned(context, step, snapshot, sign), Delta(step.table, ("whole",)))
-    if (path := delta_path(step.table)) is not None:
-        return _by_files(context, step, DeltaVersions(context, path, step.start, step.end))
+    if (tables := format_of(step.table)) is not None:
+        return _by_files(context, step, tables.versions(context, step.table, step.start, step.end))
     if not context.lists_tasks:
         return _without_tasks(context, step, step.start, step.end)
     if step.kind == "values":
@@ -495,8 +487,8 @@ def _ordered(frame: DataFrame, name: str) -> Column:
     return F.map_entries(column) if isinstance(frame.schema[name].dataType, MapType) else column
 
 
-# ---------------------------------------------------------------------------------------- Delta tables
-def _by_files(context: JobContext, step: DeltaStep, versions: DeltaVersions) -> _Read:
+# --------------------------------------------------------------------------- tables of other formats
+def _by_files(context: JobContext, step: DeltaStep, versions: Versions) -> _Read:
     """Read the rows of the files that only one version has, or the change data feed if files were replaced."""
     if (problem := versions.problem(step.columns)) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
@@ -523,14 +515,12 @@ def _by_files(context: JobContext, step: DeltaStep, versions: DeltaVersions) -> 
     return _Read(held.frame, replace(facts, read_by=("diff",), rows=held.rows))
 
 
-def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> _Read | None:
+def _by_feed(context: JobContext, step: DeltaStep, versions: Versions, facts: Delta) -> _Read | None:
     """Read the change data feed; ``None`` if it is not complete: a version was written without it, or its files."""
-    weight = F.create_map(*(F.lit(item) for pair in WEIGHTS.items() for item in pair))[F.col(CHANGE_TYPE)]
     try:
-        frame = matching(versions.feed(), step.where)
-        signed = frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
-        held = context.kept(_cancelled(signed, step))
-    except Exception:  # noqa: BLE001 (Delta's errors have no common base)
+        frame, weight = versions.feed()
+        held = context.kept(_cancelled(_signed(frame, step, weight), step))
+    except Exception:  # noqa: BLE001 (the errors of a format have no common base)
         return None
     return _Read(held.frame, replace(facts, read_by=("feed",), rows_read=held.rows, rows=held.rows))
 

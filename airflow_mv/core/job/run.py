@@ -8,7 +8,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.checks import run_checks
 from airflow_mv.core.job.context import JobContext, measured
-from airflow_mv.core.job.delta_lake import deletion_vectors_read, require_delta
 from airflow_mv.core.job.files import file_access, only_access, open_files
+from airflow_mv.core.job.foreign import formats_of
 from airflow_mv.core.job.session import CATALOG, hide_secrets, interruptible, made_active, temporary_settings
 from airflow_mv.core.job.steps import COMPLETE, brief, run_steps, written
 from airflow_mv.core.job.versions import require_supported
@@ -112,7 +112,9 @@ def _run(
     context = JobContext(spark, name)
     try:
         require_supported(spark)
-        require_delta(context, script.reads)
+        foreign = formats_of(script.reads)
+        for tables, table in foreign.items():
+            tables.require(context, table)
         if script.branch is not None and store_ms is not None:
             _require_clock(spark, store_ms, script.view)
         settings = {**_file_access(spark, script.view), **only_access(access or {})}
@@ -127,9 +129,11 @@ def _run(
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
             _tables(context, script, None if access else settings),
             closing(context),
-            deletion_vectors_read(context, script.reads),
+            ExitStack() as blocks,
             measured(spark) as context.executors,
         ):
+            for tables in foreign:
+                blocks.enter_context(tables.reading(context))
             # An idle one of classic sessions may be open in others of them only.
             if _stages(script) and (idle is None or context.jvm is not None):
                 open_staging(spark, name, settings)

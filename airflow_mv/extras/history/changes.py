@@ -18,7 +18,7 @@ from airflow_mv.core.freshness.observe import observe_tables
 from airflow_mv.core.refresh.incremental import kept_columns
 from airflow_mv.core.refresh.stagers import settings_of, spark_errors
 from airflow_mv.core.refresh.statements import place_names
-from airflow_mv.core.script import SESSION_CONFS, STAGING, WEIGHT, DeltaStep, TableRead, temporary
+from airflow_mv.core.script import SESSION_CONFS, STAGING, WEIGHT, DeltaStep, temporary
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.table import TableMetadata, is_ancestor
 from airflow_mv.core.spec.times import from_ms
@@ -219,7 +219,7 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
     """
     from airflow_mv.core.job.context import JobContext
     from airflow_mv.core.job.delta import net_change
-    from airflow_mv.core.job.delta_lake import require_delta
+    from airflow_mv.core.job.foreign import format_of
     from airflow_mv.core.job.run import registered
     from airflow_mv.core.job.session import made_active, temporary_settings, with_catalogs
 
@@ -238,7 +238,8 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
         closing(JobContext(session, staging)) as context,
     ):
         table = names.sql.get(wanted.table, wanted.table.sql()).replace(STAGING, staging)
-        require_delta(context, [TableRead(table, wanted.end)])
+        if (tables := format_of(table)) is not None:
+            tables.require(context, table)
         # Used twice: what is not computed here could not be read any more once the staged files are released.
         step = DeltaStep(temporary("change"), table, wanted.start, wanted.end, wanted.columns, uses=2)
         try:

@@ -12,24 +12,24 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.foreign import Sizes
 from airflow_mv.core.script import TableRead
 from airflow_mv.errors import ConfigurationError
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 #: The column of Delta's change data feed that names the kind of change, and the weight of each kind.
-CHANGE_TYPE = "_change_type"
-WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+_CHANGE_TYPE = "_change_type"
+_WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 _NAME = re.compile(r"`delta`\.`((?:[^`]|``)+)`")
 _FEED = "delta.enableChangeDataFeed"
@@ -48,46 +48,34 @@ def delta_path(table: str) -> str | None:
     return None if match is None else match[1].replace("``", "`")
 
 
-def require_delta(context: JobContext, reads: Iterable[TableRead]) -> None:
-    """Refuse a session that cannot read the Delta tables of a script.
-
-    Args:
-        context: The run's.
-        reads: What the script reads.
+def require(context: JobContext, table: str) -> None:
+    """Check that the session can read Delta tables.
 
     Raises:
         ConfigurationError: The session was started without Delta Lake.
     """
-    named = next((read.table for read in reads if delta_path(read.table) is not None), None)
-    if named is None:
-        return
     if context.jvm is None:
-        raise ConfigurationError(f"{named}: Delta tables cannot be read over Spark Connect: only a classic session "
-                                 "shows which version of a table is read")  # fmt: skip
+        raise ConfigurationError(
+            f"{table}: Delta tables cannot be read over Spark Connect: only a classic session shows which version of a "
+            "table is read"
+        )
     keys = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
     extensions, catalog = (str(context.spark.conf.get(key, "")) for key in keys)
     if EXTENSION not in extensions or catalog in ("", "builtin"):
         raise ConfigurationError(
-            f"{named}: the Spark session was started without Delta Lake. Start it with the package delta-spark, "
+            f"{table}: the Spark session was started without Delta Lake. Start it with the package delta-spark, "
             f"{EXTENSION} in spark.sql.extensions, and spark.sql.catalog.spark_catalog={CATALOG}"
         )
 
 
 @contextmanager
-def deletion_vectors_read(context: JobContext, reads: Collection[TableRead]) -> Iterator[None]:
+def reading(context: JobContext) -> Iterator[None]:
     """Let statements that write into Iceberg tables read Delta tables with deletion vectors.
 
     Delta prepares the scans of a query, but not those of a statement that writes; then it refuses deletion vectors
     (delta-io/delta, ``PrepareDeltaScan`` and ``PreprocessTableWithDVs``). The session has ``DeltaWrites.java`` as one
     more rule of its optimizer for the run. It is not left there, because it must not touch writes into Delta tables.
-
-    Args:
-        context: The run's.
-        reads: What the script reads.
     """
-    if all(delta_path(read.table) is None for read in reads):
-        yield
-        return
     methods = context.spark._jsparkSession.experimental()
     before = methods.extraOptimizations()
     getattr(methods, "extraOptimizations_$eq")(before.appended(_rule(context)))
@@ -100,7 +88,7 @@ def deletion_vectors_read(context: JobContext, reads: Collection[TableRead]) -> 
 def _rule(context: JobContext) -> Any:
     compiler = context.java.find("org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(context.java.find("java.lang.Thread").currentThread().getContextClassLoader())
-    compiler.cook((pkgutil.get_data("airflow_mv.core.job", "DeltaWrites.java") or b"").decode())
+    compiler.cook((pkgutil.get_data("airflow_mv.extras.delta.job", "DeltaWrites.java") or b"").decode())
     constructor = compiler.getClassLoader().loadClass("DeltaWrites").getConstructors()[0]
     return constructor.newInstance(context.java.array("Object", [context.spark._jsparkSession]))
 
@@ -168,10 +156,12 @@ class DeltaVersions:
         options = (item.metadata().configuration().get(_FEED) for item in (self.old, self.new))
         return all(option.isDefined() and str(option.get()).lower() == "true" for option in options)
 
-    def feed(self) -> DataFrame:
-        """Return the change data feed between the versions."""
+    def feed(self) -> tuple[DataFrame, Column]:
+        """Return the rows of the change data feed, and their weight."""
         reader = self._work.spark.read.format("delta").option("readChangeFeed", "true")
-        return reader.option("startingVersion", self.start + 1).option("endingVersion", self.end).load(self._path)
+        reader = reader.option("startingVersion", self.start + 1).option("endingVersion", self.end)
+        weights = F.create_map(*(F.lit(item) for pair in _WEIGHTS.items() for item in pair))
+        return reader.load(self._path), weights[F.col(_CHANGE_TYPE)]
 
     @cached_property
     def removed(self) -> Files:
@@ -182,13 +172,6 @@ class DeltaVersions:
     def added(self) -> Files:
         """The files that only the new version has."""
         return Files(self._work, self.new, self.old)
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    files: int
-    bytes: int
-    rows: int | None
 
 
 class Files:
@@ -212,7 +195,7 @@ class Files:
         return getattr(self._files._jdf, "as")(encoder).collectAsList()
 
     @cached_property
-    def sizes(self) -> _Sizes:
+    def sizes(self) -> Sizes:
         """How many files, bytes and rows they have; the rows are unknown if a file has no statistics."""
         records, size = 0, 0
         known = True
@@ -221,7 +204,7 @@ class Files:
             rows = action.numLogicalRecords()
             known = known and bool(rows.isDefined())
             records += int(rows.get()) if known else 0
-        return _Sizes(len(self._actions), size, records if known else None)
+        return Sizes(len(self._actions), size, records if known else None)
 
     def frame(self) -> DataFrame:
         """Return their rows, with the columns of the snapshot."""
@@ -230,6 +213,20 @@ class Files:
         none = self._work.java.find("scala.Option").empty()
         java = self._snapshot.deltaLog().createDataFrame(self._snapshot, actions, False, none)  # noqa: FBT003
         return DataFrame(java, self._work.spark)
+
+
+def has_version(context: JobContext, table: str, version: int) -> bool:
+    """Whether the log of a table has a version."""
+    try:
+        snapshot_at(context, delta_path(table) or "", version)
+    except Exception:  # noqa: BLE001 (a log that was cleaned up, in one of several ways)
+        return False
+    return True
+
+
+def versions(context: JobContext, table: str, start: int, end: int) -> DeltaVersions:
+    """Return two versions of a table."""
+    return DeltaVersions(context, delta_path(table) or "", start, end)
 
 
 def snapshot_at(context: JobContext, path: str, version: int) -> Any:
