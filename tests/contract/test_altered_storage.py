@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
@@ -136,6 +136,26 @@ def test_i31_changed_columns_of_the_stored_table_are_found_and_put_back_without_
     assert status(home.catalog, VIEW).state == State.FRESH
     assert verify_files(home.catalog, VIEW).intact
     assert repair(home.catalog, VIEW).ok
+
+
+@WITH_ROW_IN_CATALOG
+def test_i31_a_column_of_another_type_is_found_and_put_back(every_home: Lake) -> None:
+    """Of the base table's types here only an integer can be widened."""
+    home = every_home
+    with home.table().update_schema() as update:
+        update.add_column("small", IntegerType())
+    home.append()
+    home.view(sql="SELECT id, small FROM lake.sales.orders")
+    home.refresh()
+    before = stored(home).schema()
+    with stored(home).update_schema() as update:
+        update.update_column("small", LongType())
+    assert status(home.catalog, VIEW).state == State.STALE
+    assert "the type of the column small was changed" in altered(home)[0]
+    assert not verify_files(home.catalog, VIEW).intact
+    assert home.refresh().mode == "noop"
+    assert stored(home).schema() == before
+    assert status(home.catalog, VIEW).state == State.FRESH
 
 
 @WITH_ROW_IN_CATALOG
