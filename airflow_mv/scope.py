@@ -110,9 +110,9 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
         return _partition(facts, length), f"the run's partition {facts.partition_key or facts.partition_date}"
     if facts.data_interval is None:
         raise ConfigurationError(
-            "this run has no data interval and no partition, so its rows to refresh are not known: it was started "
-            f"by hand or by an asset. Give it {START_PARAM} and {END_PARAM} in its conf, start it with a logical date, "
-            "or set scope='whole' for such runs"
+            "this run has no data interval and no partition, so the rows to refresh cannot be determined: it was "
+            f"triggered manually or by an asset. Set {START_PARAM} and {END_PARAM} in its conf, trigger it with a "
+            "logical date, or set scope='whole' for such runs"
         )
     start, end = (moment.astimezone(facts.zone) for moment in facts.data_interval)
     if start < end:

@@ -87,7 +87,7 @@ def refresh_row(number: int, of: int, view: str) -> RefreshRow:
         version_id=1,
         mode=mode,
         reasons=("BASE_CHANGED", "INCREMENTAL"),
-        messages=tuple(f"{name} moved to {number}: 1 snapshot (1 append), +{number} rows" for name in _BASES),
+        messages=tuple(f"{name} advanced to {number}: 1 snapshot (1 append), +{number} rows" for name in _BASES),
         fallback="a left join needs a key" if mode == "full" else None,
         base_snapshots={name: snapshot + number for name, snapshot in _BASES.items()},
         rows_written=number % 1000,

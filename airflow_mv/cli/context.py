@@ -368,8 +368,8 @@ def _load_airflow() -> None:
         importlib.import_module("airflow")
     except Exception as error:  # noqa: BLE001 (Airflow's, SQLAlchemy's or the driver's)
         raise ConfigurationError(
-            f"Airflow cannot be loaded, whose connections --conn-id needs ({type(error).__name__}: "
-            f"{shortened(' '.join(str(error).split()), _MAX_LENGTH)}). See that AIRFLOW__DATABASE__SQL_ALCHEMY_CONN "
+            f"Airflow cannot be loaded, but --conn-id needs it ({type(error).__name__}: "
+            f"{shortened(' '.join(str(error).split()), _MAX_LENGTH)}). Check that AIRFLOW__DATABASE__SQL_ALCHEMY_CONN "
             "(sql_alchemy_conn in [database] of airflow.cfg) is the URL of your Airflow's database, and that Airflow "
             "and the database's driver are installed here"
         ) from None

@@ -89,9 +89,11 @@ def main() -> None:
     help="incremental: each refresh has the cheapest mode that is possible, which may be a full one. full: each one "
     "recomputes all rows. A new view is incremental by default.",
 )
-@click.option("--allow-stale-data/--no-stale-data", default=None, help="Whether stale rows may be read.")
+@click.option("--allow-stale-data/--no-stale-data", default=None, help="Allow or refuse reads of stale rows.")
 @click.option(
-    "--time-travel/--no-time-travel", default=None, help="Whether every refresh stays in the history, with its rows."
+    "--time-travel/--no-time-travel",
+    default=None,
+    help="Keep the rows of every refresh for time travel, or only the current ones.",
 )
 @click.option(
     "--partition-by",
@@ -148,8 +150,8 @@ def main() -> None:
 @click.option(
     "--replace",
     is_flag=True,
-    help="Give an existing materialized view this definition. What is not named stays as it is. The query is analysed "
-    "again.",
+    help="Replace the definition of an existing materialized view. Options that are not given keep their values. The "
+    "query is analysed again.",
 )
 @click.option(
     "--on-change",

@@ -84,7 +84,7 @@ def _question(question: str) -> click.Command:
         _print(run(require_registry(_open(name, conn_id)), question, days=days), as_json=as_json)
 
     days = click.Option(
-        ["--days"], type=click.IntRange(min=1), default=30, show_default=True, help="How many days back."
+        ["--days"], type=click.IntRange(min=1), default=30, show_default=True, help="Number of days to look back."
     )
     if QUESTIONS[question].has_time:
         ask.params.insert(0, days)

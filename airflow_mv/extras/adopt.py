@@ -271,7 +271,9 @@ class AdoptTable(Change[_AdoptedTable]):
         """
         verdict = commit(self).verdict
         if verdict == Verdict.SUPERSEDED:
-            raise AlreadyExistsError(f"{self._view} has become another view meanwhile; its definition stays")
+            raise AlreadyExistsError(
+                f"{self._view} was replaced by another view meanwhile; its definition was not changed"
+            )
         if verdict == Verdict.REPLAN:
             raise CommitConflictError(f"table {self._view} was replaced, or got other columns, meanwhile. Run it again")
         return self._catalog.load(self._view)

@@ -153,4 +153,4 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _unknown() -> Response:
-    return JSONResponse({"error": "500", "message": "unexpected; the api-server's log says more", "advice": ""}, 500)
+    return JSONResponse({"error": "500", "message": "unexpected error; see the api-server's log", "advice": ""}, 500)

@@ -103,7 +103,7 @@ class CatalogSource:
             if key not in self._answers:
                 if sum(not answer.done() for _, answer in self._answers.values()) >= THREADS + MAX_WAITING:
                     raise CatalogUnavailableError(
-                        f"{MAX_WAITING} questions about catalog {self.address.catalog!r} wait for an answer. Try again "
+                        f"{MAX_WAITING} requests to catalog {self.address.catalog!r} are already waiting. Try again "
                         "in a few seconds"
                     )
                 self._answers[key] = (now + self.seconds, self.pool.submit(impatiently, call))

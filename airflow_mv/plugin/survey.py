@@ -125,7 +125,7 @@ class Survey:
             trouble = problem(error)
         except Exception as error:
             log.exception("The page cannot list the views of a catalog")
-            unexpected = f"unexpected {type(error).__name__}; the api-server's log says more"
+            unexpected = f"unexpected {type(error).__name__}; see the api-server's log"
             trouble = {"error": type(error).__name__, "message": unexpected, "advice": ""}
         with self._lock:
             self._problem = problem(left[0]) if left else trouble

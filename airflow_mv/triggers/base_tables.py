@@ -271,7 +271,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         try:
             return await self.asset_state_store.aget(ANNOUNCED)
         except Exception as error:  # noqa: BLE001 (without it an event may come twice, and that does no harm)
-            self.log.warning("What was announced before is not known, so it is announced again: %s", _cause(error))
+            self.log.warning("Could not read the last announced snapshots; announcing again: %s", _cause(error))
             return None
 
     async def _store(self, state: dict[str, Any]) -> None:

@@ -160,7 +160,7 @@ class Connected:
                 except MaterializedViewError as error:
                     # A secrets backend that fails for a moment must not end the waits of all tasks.
                     self._read = now
-                    log.warning("What is known of the connection is used further: %s", error)
+                    log.warning("Could not re-read the connection; using its cached settings: %s", error)
             return cast("MaterializedViewHook", self._hook)
 
     def _open(self, now: float) -> None:

@@ -43,7 +43,7 @@ def triggerer_runs() -> bool | None:
             return None
         return bool(answer["triggerer"]["status"] == _HEALTHY)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError) as error:
-        log.debug("Whether a triggerer runs is not known: %s: %s", type(error).__name__, error)
+        log.debug("Could not check the health of the triggerer: %s: %s", type(error).__name__, error)
         return None
 
 

@@ -134,7 +134,7 @@ def test_a_parallel_backfill_computes_each_day_and_repeating_it_does_nothing(dep
     if last >= MANY:
         logs = [last_log(deployment, run_of(deployment, number)) for number in range(1, last + 1)]
         assert any("changed while it was refreshed: planning again" in log for log in logs)
-        assert any("its rows are staged already: only the storage table has changed since" in log for log in logs)
+        assert any("the rows are already staged; only the storage table changed since then" in log for log in logs)
 
     again = backfill(deployment, 1, last, reprocess_behavior="completed")
 

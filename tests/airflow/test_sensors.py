@@ -49,7 +49,7 @@ def test_a_sensor_waits_and_logs_the_reason_once(airflow: Airflow, daily: Lake) 
 
     assert run.states == {"wait": "skipped"}
     assert run.log.count("lake.sales.daily is stale, behind for ") == 1
-    assert run.log.count(f"lake.sales.orders moved {old} → {new}: 1 snapshot (1 append), +2") == 1
+    assert run.log.count(f"lake.sales.orders advanced {old} → {new}: 1 snapshot (1 append), +2") == 1
 
 
 def test_a_fresh_view_ends_the_wait_with_its_status(airflow: Airflow, daily: Lake) -> None:
@@ -103,7 +103,7 @@ def test_a_sensor_waits_for_the_views_that_a_view_reads(airflow: Airflow, daily:
     seen = seen_by(MaterializedViewFreshTrigger(view=top))
     assert (seen.ready, seen.document()["readiness"]) == (False, "STALE")
     assert seen.describe().startswith(f"{top} is stale, behind for ")
-    assert f"{VIEW}, which it reads, is stale (lake.sales.orders moved " in seen.describe()
+    assert f"{VIEW}, which it reads, is stale (lake.sales.orders advanced " in seen.describe()
     trigger = direct.trigger()
     assert trigger.serialize()[1]["freshness"] == "direct"
     assert seen_by(trigger).ready

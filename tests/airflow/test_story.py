@@ -182,7 +182,7 @@ def test_a_later_refresh_reads_the_view_as_of_a_time_or_now(
     assert run.rendered["as_of"]["as_of"] == _iso(before + 1)
     log = run.task_log("now")
     assert "full (the view is stale)" in log
-    assert f"lake.sales.orders moved {story.first} → {story.second}: 1 snapshot (1 append), +2" in log
+    assert f"lake.sales.orders advanced {story.first} → {story.second}: 1 snapshot (1 append), +2" in log
     assert f"reads lake.sales.orders at snapshot {story.second} (before: {story.first})" in log
     assert run.values["now"]["rows_written"] == 3
     assert {"region": "west", "orders": 2, "amount": 3} in story.lake.read()

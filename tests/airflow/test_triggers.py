@@ -304,7 +304,7 @@ def test_a_connection_that_is_not_found_for_a_while_ends_no_wait(
     connection = os.environ.pop("AIRFLOW_CONN_ICEBERG_DEFAULT")
     daily.append()
     assert seen_by(trigger).document()["state"] == "stale"
-    assert "is used further: there is no connection 'iceberg_default'" in caplog.text
+    assert "using its cached settings: there is no connection 'iceberg_default'" in caplog.text
     monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", connection)
     daily.refresh()
     assert seen_by(trigger).document()["state"] == "fresh"

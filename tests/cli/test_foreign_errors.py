@@ -180,9 +180,9 @@ _COMMANDS = (
         ({"status": 400, "body": _REFUSAL}, "cannot do"),
         ({"status": 500, "body": _REFUSAL}, "failed at|did not respond"),
         ({"status": 404}, r"no (view|table) far\.sales|did not respond|cannot do"),
-        ({"status": 200}, "answer|is a view already"),
+        ({"status": 200}, "response|is a view already"),
         ({"status": 401, "body": _REFUSAL, "also_config": True}, "server refused the credentials .* check token"),
-        ({"status": 200, "also_config": True}, "not one of Iceberg's REST protocol; check the uri"),
+        ({"status": 200, "also_config": True}, "does not implement Iceberg's REST catalog API; check the uri"),
     ],
 )
 def test_every_command_has_one_line_for_each_answer_of_a_rest_server(
@@ -222,7 +222,7 @@ def test_hive_4_gets_a_sentence_with_a_way_out(configured: Configure) -> None:
         configured(TYPE="hive", URI=address)
         error = said("status", VIEW)
     assert "Invalid method name: 'get_table'" in error
-    assert "speaks the protocol of Hive 2 and 3" in error
+    assert "supports the Thrift API of Hive 2 and 3" in error
     assert "type=rest" in error
 
 

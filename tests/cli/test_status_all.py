@@ -129,7 +129,7 @@ def test_a_view_on_a_stale_view_is_stale_for_every_form_of_status(home: Lake) ->
         for command in commands:
             ended = call(*command, "--check")
             assert ended.code == 3
-            assert "lake.sales.behind, which it reads, is stale (lake.sales.orders moved " in ended.stdout
+            assert "lake.sales.behind, which it reads, is stale (lake.sales.orders advanced " in ended.stdout
     for view in ("behind", "top"):
         home.refresh(f"sales.{view}")
     assert [call(*command, "--check").code for command in commands] == [0] * 3

@@ -104,7 +104,7 @@ def test_rows_of_other_writers_make_the_view_stale_and_the_next_refresh_removes_
         rewritten(home.iceberg, ".".join(name_of(home)), lambda document: _say(document, said))
     assert status(home.catalog, VIEW).state == State.STALE
     assert Code.STORAGE_CHANGED in codes(home)
-    with pytest.raises(StaleViewError, match="another writer has changed it"):
+    with pytest.raises(StaleViewError, match="another writer has changed the storage table"):
         readable(home.catalog, VIEW)
     assert home.refresh().mode == Mode.FULL
     assert home.read() == ROWS

@@ -99,7 +99,7 @@ def _why(mode: str, rows: int, chance: random.Random) -> list[tuple[str, str]]:
     if mode == "fast-forward":
         return [("ONLY_REPLACED", "lake.sales.orders was compacted: the same rows in other files")]
     added = chance.randrange(9_000, 30_000) * (40 if mode == "full" else 1)
-    moved = f"lake.sales.orders moved {before} → {after}: {rows % 7 + 2} snapshots, +{added:,} rows"
+    moved = f"lake.sales.orders advanced {before} → {after}: {rows % 7 + 2} snapshots, +{added:,} rows"
     cost = "full is expected to be cheaper: full 96 s for 180 MiB, replace-keys 141 s for 203 MiB"
     return [
         ("BASE_CHANGED", moved),

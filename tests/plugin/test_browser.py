@@ -227,7 +227,7 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     frame(reader).get_by_role("button", name=re.compile("stale$")).click()
     expect(frame(reader).locator("td .pill")).to_have_text(["stale", "stale", "21 of 26 days fresh", "stale"])
     details = told(reader, frame(reader).get_by_role("button", name="Details of customer_value"))
-    expect(details).to_contain_text(re.compile(r"lake.sales.customers moved \d{12,} → \d{12,}"))
+    expect(details).to_contain_text(re.compile(r"lake.sales.customers advanced \d{12,} → \d{12,}"))
     assert unreachable(reader) == []
     assert faults(reader) == []
 

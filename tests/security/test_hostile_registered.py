@@ -216,7 +216,7 @@ def test_i18_a_hostile_summary_is_shown_as_text_or_omitted_and_the_next_refresh_
     assert refused_or_works("status", "plan", "history", "show") == []
     shown = call("show", VIEW)
     assert not any(char < " " and char != "\n" for char in shown.stdout), shown.stdout
-    with pytest.raises(StaleViewError, match="another writer has changed it"):
+    with pytest.raises(StaleViewError, match="another writer has changed the storage table"):
         readable(shop.lake.catalog, VIEW)
     assert shop.lake.refresh().outcome == "refreshed"
     assert (status(shop.lake.catalog, VIEW).state, len(shop.lake.read())) == (State.FRESH, 2)

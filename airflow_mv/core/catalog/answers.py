@@ -111,7 +111,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         raise UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}") from None
     except (ValidationError, JSONDecodeError) as error:
         raise InvalidMetadataError(
-            f"catalog {catalog!r}: its answer to {what} cannot be read ({type(error).__name__})"
+            f"catalog {catalog!r}: its response to {what} cannot be parsed ({type(error).__name__})"
         ) from None
     except client_errors() as error:
         raise _of_client(catalog, what, error) from None
@@ -168,8 +168,8 @@ def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError
     name, text = type(error).__name__, str(error)
     if name == "TApplicationException" and "method" in text.lower():
         return UnsupportedError(
-            f"catalog {catalog!r} cannot do {what} ({shortened(text, _MAX_LENGTH)}): pyiceberg speaks the protocol of "
-            "Hive 2 and 3. Hive 4.1 and later serve Iceberg's REST protocol, too: set metastore.catalog.servlet.port "
+            f"catalog {catalog!r} cannot do {what} ({shortened(text, _MAX_LENGTH)}): pyiceberg supports the Thrift "
+            "API of Hive 2 and 3. Hive 4.1 and later also serve Iceberg's REST API: set metastore.catalog.servlet.port "
             "there, and use the catalog with type=rest and uri=http://HOST:PORT/iceberg"
         )
     if "incompatible with the existing columns" in text:

@@ -987,7 +987,7 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
         raise CatalogUnavailableError(f"{what} does not respond: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)
         if isinstance(error, ValidationError) and error.title.endswith("Response"):
-            cause = "the answer at its uri is not one of Iceberg's REST protocol; check the uri"
+            cause = "the server at its uri does not implement Iceberg's REST catalog API; check the uri"
             raise ConfigurationError(f"{what} cannot be opened: {cause}") from None
         cause = without_secrets(str(error), properties)
         raise ConfigurationError(f"{what} cannot be opened: {type(error).__name__}: {cause}") from None

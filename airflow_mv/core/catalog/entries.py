@@ -156,7 +156,7 @@ def _view(views: RestViews, identifier: Identifier) -> Iterator[CatalogEntry]:
     try:
         view = views.load(identifier)
     except (InvalidMetadataError, *_UNKNOWN) as error:
-        log.warning("The places of %s are not known: %s", identifier, error)
+        log.warning("Could not read the locations of %s: %s", identifier, error)
         return
     if view is not None:
         places = (_folder(view.metadata_location), view.metadata.location, view.metadata.metadata_folder)
@@ -184,7 +184,7 @@ def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> It
         except (NoSuchTableError, NoSuchViewError):
             continue
         except (ValueError, *_UNKNOWN) as error:  # pyiceberg's error for an answer that it cannot read
-            log.warning("The places of %s are not known: %s", full, error)
+            log.warning("Could not read the locations of %s: %s", full, error)
             continue
         found = MetadataPlaces(location=table.location(), properties=dict(table.properties))
         folder, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)

@@ -89,7 +89,7 @@ def _tokens_by(prepare: Callable[[Session], None]) -> type[OAuth2TokenProvider]:
             document = answer.json()
             seconds = document.get("expires_in", self.expires_in)
             if seconds is None:
-                raise ValueError("the answer with the token has no expires_in, and auth.oauth2 has none either")
+                raise ValueError("the token response has no expires_in, and auth.oauth2 sets none")
             self._token = document["access_token"]
             self._expires_at = time.monotonic() + seconds - self.refresh_margin
 

@@ -157,7 +157,9 @@ def _data_files(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> lis
     if added is not None and existing is not None and added + existing != len(entries):
         # A file that was truncated between two blocks reads like a complete one.
         wanted = added + existing
-        raise InvalidMetadataError(f"manifest: {location} holds {len(entries)} files, its list says {wanted}")
+        raise InvalidMetadataError(
+            f"manifest: {location} has {len(entries)} entries, but its manifest list counts {wanted}"
+        )
     return [entry.data_file for entry in entries]
 
 

@@ -95,7 +95,7 @@ def namespaces_of(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tu
             return  # it was dropped meanwhile
         raise CatalogUnavailableError(
             f"catalog {catalog.name!r} did not respond (listing namespaces): the status is 404, from a proxy or "
-            "another server; check the catalog's uri if it stays so"
+            "another server; check the catalog's uri if this persists"
         ) from None
     for space in listed:
         yield tuple(space)
@@ -167,7 +167,7 @@ class RestViews:
         try:
             answer = msgspec.json.decode(self._accepted(response, what).content, type=_TableAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            source = f"table {table}, answer of catalog {self._catalog.name!r}"
+            source = f"table {table}, response of catalog {self._catalog.name!r}"
             raise InvalidMetadataError(f"{source}: {error}") from None
         return answer.metadata
 
@@ -279,7 +279,7 @@ class RestViews:
             return False
 
     def _loaded(self, view: Identifier, response: Response) -> LoadedView:
-        source = f"view {view}, answer of catalog {self._catalog.name!r}"
+        source = f"view {view}, response of catalog {self._catalog.name!r}"
         try:
             answer = response.json()
             location, document = str(answer["metadata-location"]), answer["metadata"]

@@ -121,7 +121,7 @@ def _read(response: Response, until: float) -> bytes:
         while piece := response.raw.read1(_PIECE, decode_content=True):
             data += piece
             if len(data) > MAX_BYTES:
-                raise _given_up(response, f"an answer of more than {MAX_BYTES} bytes")
+                raise _given_up(response, f"a response of more than {MAX_BYTES} bytes")
             if time.monotonic() > until:
                 raise _given_up(response)
     except HTTPError as error:

@@ -253,7 +253,9 @@ def _kind(name: str, own: Mapping[str, str]) -> str:
     advice = "Set type to sql, rest, hive, glue, dynamodb or bigquery, or catalog-impl to a Java catalog class."
     if kind:
         raise ConfigurationError(f"catalog {name!r}: Spark has no catalog for type={kind!r}. {advice}")
-    raise ConfigurationError(f"catalog {name!r}: neither 'type' nor 'uri' says what kind of catalog it is. {advice}")
+    raise ConfigurationError(
+        f"catalog {name!r}: set 'type' or 'uri', so that the catalog implementation is known. {advice}"
+    )
 
 
 def _kind_of_uri(uri: str) -> str:
@@ -290,8 +292,8 @@ def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str])
     for key in own:
         if key.startswith("jdbc.") and key not in _JDBC_KEYS:
             raise ConfigurationError(
-                f"catalog {name!r}: the property {key!r} is not handed to the JDBC driver: such properties may load "
-                f"any class. If it is wanted, say so with 'spark.sql.catalog.{name}.{key}'."
+                f"catalog {name!r}: the property {key!r} is not passed to the JDBC driver, because such properties "
+                f"can load any class. To pass it anyway, set 'spark.sql.catalog.{name}.{key}'."
             )
     is_glue = own.get("type", "").lower() == "glue" and "client.factory" not in own.keys() | overridden
     for key, (settles, advice) in {**_UNSUPPORTED, **(_UNSUPPORTED_IN_GLUE if is_glue else {})}.items():

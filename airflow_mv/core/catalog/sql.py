@@ -364,8 +364,8 @@ def stored_namespace(namespace: tuple[str, ...]) -> str:
     for part in namespace:
         if "." in part:
             raise InvalidIdentifierError(
-                f"the part {part!r} of a namespace holds a dot: a SQL catalog joins the parts by dots and cannot tell "
-                "it from two parts; use a namespace without dots"
+                f"the part {part!r} of a namespace contains a dot. A SQL catalog joins the parts with dots, so it "
+                "cannot distinguish it from two parts; use a namespace without dots"
             )
     if len(text) > MAX_PART_LENGTH:
         raise InvalidIdentifierError(

@@ -177,7 +177,7 @@ class FileStatistics:
         try:
             return rows_copied(self.catalog.home_of(table).files, metadata_location, snapshots)
         except MaterializedViewError as error:
-            log.warning("How many rows of %s have changed is not known: %s", table, error)
+            log.warning("Could not count the changed rows of %s: %s", table, error)
             return None
 
     def added_files(

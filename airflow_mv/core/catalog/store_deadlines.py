@@ -223,7 +223,9 @@ class _Store:
                 f"{self.retry_at - now:.0f} s"
             )
         if self.answered == -math.inf and _stores.late >= MAX_LATE_CALLS:
-            raise StoreTimeoutError(f"{MAX_LATE_CALLS} calls of this process wait for stores that do not answer")
+            raise StoreTimeoutError(
+                f"{MAX_LATE_CALLS} calls of this process are waiting for object stores that do not respond"
+            )
 
 
 class _Stores:

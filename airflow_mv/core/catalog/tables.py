@@ -194,8 +194,8 @@ def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None)
     wanted = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
     if table.table_uuid != wanted:
         raise NotFoundError(
-            f"view {who}: the table {name} is not its storage table (uuid {table.table_uuid}, not {wanted}): someone "
-            f"dropped it and created another. {advice}"
+            f"view {who}: the table {name} is not its storage table (uuid {table.table_uuid}, not {wanted}): it was "
+            f"dropped and recreated. {advice}"
         )
     owner = table.properties.get(STORAGE_OF_PROPERTY)
     if owner != who.within_catalog:
@@ -375,7 +375,7 @@ class StorageTables:
             try:
                 self.drop(name, uuid=str(table.metadata.table_uuid), owner=owner)
             except MaterializedViewError as error:
-                log.warning("The empty table %s stays, though it is unneeded: %s", name, error)
+                log.warning("Could not drop the unused empty table %s: %s", name, error)
 
     def create_empty(self, name: Identifier, location: str | None, table: EmptyTable) -> str:
         """Create an empty table, and return its metadata file.
@@ -480,9 +480,9 @@ class StorageTables:
         dropped = [ref for ref in (branch, tag) if ref not in kept.refs()]
         if dropped:
             raise UnsupportedError(
-                f"catalog {self._catalog.name!r} accepted {what} and does not keep them: no refresh could be staged or "
-                "published there. Nothing was created; keep materialized views in a catalog whose server keeps "
-                "branches and tags of tables (Nessie's does not), base tables may be in this one"
+                f"catalog {self._catalog.name!r} accepted {what} but did not keep them, so no refresh can be staged or "
+                "published there. Nothing was created. Use a catalog whose server keeps branches and tags of tables "
+                "(Nessie's does not); base tables may be in this one"
             )
         self._keeps_refs = True
         change = TableChange(removes=(branch, tag), drops=(snapshot_id,))
@@ -884,10 +884,10 @@ class TableViews:
         except _OF_ONE_TABLE as error:
             # A table that cannot be read, or was dropped in between, must not prevent the listing of the others.
             may_be_view = self._may_be_view(item, error)
-            known = "it may be one" if may_be_view else "it is left out"
+            known = "treating it as one" if may_be_view else "skipping it"
             # Those of a store are reported together, by `left_out`.
             level = logging.INFO if isinstance(error, StoreUnavailableError) else logging.WARNING
-            log.log(level, "It is not known whether the table %s is a view (%s): %s", name, known, error)
+            log.log(level, "Could not determine whether the table %s is a view, %s: %s", name, known, error)
             return _Seen(item.location, may_be_view, soon, error)
         is_view = _names(name, found.properties) or (found.has_definition and self._was_view(name, found.properties))
         if item.location is not None:

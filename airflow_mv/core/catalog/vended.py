@@ -197,8 +197,8 @@ class VendedCredentials:
         if store not in self._warned:
             self._warned.add(store)
             log.warning(
-                "The server of catalog %r has vended no credentials for %s: this process's default credentials "
-                "(environment, profile, role) are used there, as the property %r demands",
+                "Catalog %r vended no credentials for %s; using the default credentials of this process (environment, "
+                "profile, role) there, because the property %r allows it",
                 self._catalog, store, DEFAULT_CREDENTIALS,
             )  # fmt: skip
 

@@ -124,13 +124,13 @@ def create(
             )
         if definition.column_comments:
             raise UnsupportedError(
-                f"{identifier} is a view, whose columns keep their comments: make it materialized first, then comment "
-                "on its columns with --replace --column-comment"
+                f"{identifier} is a view and keeps its column comments: make it materialized first, then set them "
+                "with --replace --column-comment"
             )
         if definition.given_dialects:
             raise UnsupportedError(
-                f"{identifier} is a view, whose texts stay as they are: make it materialized first, then add dialects "
-                "with --replace --dialect"
+                f"{identifier} is a view and keeps its SQL representations: make it materialized first, then add "
+                "dialects with --replace --dialect"
             )
         return _materialize(catalog, existing, definition, stager, effects)
     if not replace:
@@ -351,7 +351,7 @@ def _redefine(
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()
     if same:
-        log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
+        log.info("The query of %s is unchanged; its version is still %d", view, existing.metadata.current_version_id)
 
     def change(definition: Definition, storage: NewStorage | None) -> ViewChange:
         if same:

@@ -152,9 +152,13 @@ def known_table(
     for identifier, observed in zip(resolved.dependencies.tables, resolved.tables, strict=True):
         table = resolved.metadata[identifier]
         if identifier.kind == DELTA_BY_PATH:
-            return Reason(Code.UNSUPPORTED_OPERATOR, f"only Spark knows the types of the Delta table {identifier}")
+            return Reason(
+                Code.UNSUPPORTED_OPERATOR, f"only Spark can resolve the column types of the Delta table {identifier}"
+            )
         if table.schema_at(observed.head).get("fields") != table.current_schema.get("fields"):
-            return Reason(Code.SCHEMA_CHANGED, f"{identifier} has other columns than its newest snapshot")
+            return Reason(
+                Code.SCHEMA_CHANGED, f"the current schema of {identifier} differs from that of its newest snapshot"
+            )
     found = certain_output(resolved.query, relations_of(resolved.bases), resolved.dependencies.nested, columns)
     if isinstance(found, Reason):
         return found
@@ -165,7 +169,7 @@ def known_table(
         new.append(NewColumn(item.name, item.type, comments.get(item.name, own)))
     made = EmptyTable(new, [partition_field(text) for text in partition_by], with_row_groups(properties, len(new)))
     if not made.is_possible:
-        return Reason(Code.UNSUPPORTED_OPERATOR, "only Spark knows whether this partitioning is possible")
+        return Reason(Code.UNSUPPORTED_OPERATOR, "only Spark can validate this partitioning")
     return made
 
 

@@ -41,7 +41,7 @@ def with_failures(
     try:
         found = [item for item in _failures(catalog, view) if item["refresh_id"] not in published]
     except MaterializedViewError as error:
-        log.info("It is not known which refreshes of %s failed: %s", view, error)
+        log.info("Could not read the failed refreshes of %s: %s", view, error)
         found = []
     fields = dict.fromkeys({*_NO_FIGURES, *(key for document in refreshes for key in document)})
     lists: dict[str, Any] = {"reasons": [], "base_tables": [], "checks": [], "current": False}

@@ -298,8 +298,7 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
         return freshness
     why = Reason(
         Code.STORAGE_CHANGED,
-        f"the storage table {storage.name} is at {storage.table.head}, which no refresh has written: another writer "
-        "has changed it",
+        f"another writer has changed the storage table {storage.name}: no refresh wrote its head {storage.table.head}",
     )
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
@@ -314,7 +313,7 @@ def _with_alterations(freshness: Freshness, observation: Observation) -> Freshne
     found = tuple(
         Reason(
             Code.STORAGE_ALTERED,
-            f"another program has changed the storage table {storage.name}: {text}; the next refresh puts it back",
+            f"another program changed the storage table {storage.name}: {text}; the next refresh restores it",
         )
         for text in (*altered.columns, *altered.settings)
     )
@@ -741,7 +740,7 @@ def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) ->
             text = f"{name}: the type of the column {column} changed from {kinds[0]} to {kinds[1]}"
             yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))
         elif column in rebound:
-            text = f"{name}: a field inside of the column {column} is another field now"
+            text = f"{name}: a nested field of the column {column} was replaced by another field"
             yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))
 
 

@@ -309,9 +309,7 @@ class Freshness:
         kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
         reasons = (*kept, *(item.reason for item in inputs[:_MAX_REASONS]))
         if len(inputs) > _MAX_REASONS:
-            reasons += (
-                Reason(Code.INPUT_STALE, f"{len(inputs) - _MAX_REASONS} more views that it reads are not fresh"),
-            )
+            reasons += (Reason(Code.INPUT_STALE, f"{len(inputs) - _MAX_REASONS} more input views are not fresh"),)
         found = replace(self, reasons=reasons, inputs=tuple(inputs))
         if self.rows is not None:
             return replace(found, rows=State.STALE)
@@ -382,12 +380,12 @@ def _of_parts(
     stale = [item for item in looked if not item.is_fresh]
     changes = stale[0].base_tables if stale else looked[0].base_tables
     if any(not item.part.computed for item in looked):
-        only = Reason(Code.INTERVALS, "rows that are in no refreshed interval were never computed")
+        only = Reason(Code.INTERVALS, "rows outside the refreshed intervals were never computed")
         state = State.NEVER_REFRESHED if all(not item.part.computed for item in looked) else State.STALE
         return Freshness(state, (only, *_of_stale(stale)), changes, looked)
     if stale:
         return Freshness(State.STALE, _of_stale(stale), changes, looked)
-    fresh = Reason(Code.FRESH, "every base table is at the snapshots that the refreshes of these rows read")
+    fresh = Reason(Code.FRESH, "every base table is at the snapshot that the last refresh of each interval read")
     moved = tuple(dict.fromkeys(change.reason for item in looked for change in item.base_tables if change.reason))
     return Freshness(State.FRESH, moved[:_MAX_REASONS] or (fresh,), changes, looked)
 
@@ -396,7 +394,7 @@ def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
     """Return the reasons of some stale parts, and the number of the others."""
     reasons = []
     for item in [item for item in stale if item.part.computed][:_MAX_REASONS]:
-        rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
+        rows = "rows outside the refreshed intervals" if item.part.interval is None else str(item.part.interval)
         why = [change.reason for change in item.base_tables if change.reason]
         reasons += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
     more = len([item for item in stale if item.part.computed]) - _MAX_REASONS
@@ -425,7 +423,7 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
     uuid = recorded.properties.get(TABLE_UUID)
     if uuid and observed.table_uuid and uuid != observed.table_uuid:
         reason = Reason(
-            Code.BASE_RECREATED, f"{name} is not the table that was read (it was dropped and created again)"
+            Code.BASE_RECREATED, f"{name} was dropped and recreated since the last refresh (its table-uuid changed)"
         )
         other = Range(Kind.RECREATED, size=UNKNOWN_SIZE)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
@@ -446,11 +444,11 @@ def _follow(kind: str, old: int | None, observed: ObservedTable, schema_id: str 
     change = f"{commits.snapshots} snapshot{'s' if commits.snapshots != 1 else ''} ({_counted(commits.operations)})"
     if changed:
         columns = ", and its columns may have changed" if commits.kind == Kind.REPLACED else ""
-        text = f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits)}{columns}"
+        text = f"{name} advanced {_shown(old)} → {new}: {change}{_rows(commits)}{columns}"
         reason = Reason(Code.BASE_CHANGED, text)
     else:
-        how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without a change of rows"
-        reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
+        how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without row changes"
+        reason = Reason(Code.ONLY_REPLACED, f"{name} advanced {old} → {new} {how} ({change}): no row changed")
     return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=commits, reason=reason)
 
 
@@ -473,7 +471,7 @@ def _broken_range(name: str, old: int | None, new: int | None, table: TableMetad
     if table is not None and new is not None and is_ancestor(table, new, old):
         return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
     if table is not None and old is not None and expired_between(table, old, new):
-        return Reason(Code.ROLLED_BACK, f"{name} moved {old} → {new}: the snapshots in between have expired")
+        return Reason(Code.ROLLED_BACK, f"{name} changed from {old} to {new}: the snapshots in between have expired")
     return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is not an ancestor of {new}")
 
 

@@ -94,7 +94,7 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
     patterns = context.java.find("org.apache.spark.sql.catalyst.trees.TreePattern")
     nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
-        raise _function(next(_sql_functions(context, sql), "(its name is not known)"))
+        raise _function(next(_sql_functions(context, sql), "(of unknown name)"))
     # Spark 4.0 has no tree pattern for variables, so its whole text is searched.
     if context.is_spark_4_0 or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
         with whole_text(context):
@@ -137,8 +137,8 @@ def _check_metadata_columns(sql: str, tables: list[Any]) -> None:
 def _metadata_column(names: Iterable[str], sql: str) -> InvalidQueryError:
     written = [name for name in names if re.search(rf"(?i)\b{re.escape(name)}\b", sql)]
     return InvalidQueryError(
-        f"the query reads a metadata column of a table ({', '.join(written) or 'its name is not known'}), whose values "
-        "compaction changes while the rows stay the same: remove it"
+        f"the query reads a metadata column of a table ({', '.join(written) or 'of unknown name'}). Compaction "
+        "changes its values but not the rows: remove it"
     )
 
 
@@ -203,7 +203,7 @@ def _check_text(context: JobContext, sql: str, frame: DataFrame) -> None:
     found = _ANALYSED.search(explained)
     text = found[1] if found else explained
     if _FUNCTION_IN_TEXT.search(text):
-        raise _function("(its name is not known)")
+        raise _function("(of unknown name)")
     _check_variables(text)
     allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in context.reads}
     for columns, read in _TABLE_IN_TEXT.findall(text):

@@ -46,8 +46,8 @@ from airflow_mv.version import __version__
 
 _MAX_REASON_LENGTH = 2000
 _LATER_COLUMN = (
-    ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
-    "there as of the table's next write (an INSERT of no rows is one)."
+    ". A base table is read with the schema of its snapshot. A column that was added or renamed since then becomes "
+    "readable with the table's next commit (an INSERT of no rows is enough)."
 )
 _NO_EXPRESSION = (
     ". Spark does not say in which expression: corr, regr_r2, regr_slope and regr_intercept divide too, for a group in "

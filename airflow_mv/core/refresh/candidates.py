@@ -281,17 +281,17 @@ class _Candidates:
             return found
         statement = "\nUNION ALL\n".join(found.terms)
         insert = SqlStep(f"INSERT INTO {self.question.stored.table}\n{statement}")
-        text = "rows were only added, and each adds rows of its own to the view"
+        text = "append-only changes: each added row contributes only its own rows to the view"
         return self._candidate(Mode.APPEND, (*self._relations(found, only_added=True), insert), text)
 
     def _merge(self) -> Candidate | Reason:
-        text = "the new aggregates are computed from the stored ones and the change alone"
+        text = "new aggregates are computed from the stored aggregates and the changed rows"
         found = self.query.merge(broadcast=self._small)
         if isinstance(found, Reason) and found.code == Code.NO_VISIBLE_COUNT:
             counted = self.query.merge(broadcast=self._small, without_nulls=self._without_nulls())
             if isinstance(counted, Merged):
                 found = counted
-                text += "; count(*) counts the values of the sums: by their files' statistics no column of them is NULL"
+                text += "; count(*) counts the summed values: by the file statistics no summed column has a NULL"
         return self._merged(found, text, weighted=False)
 
     def _without_nulls(self) -> Mapping[Identifier, frozenset[str]]:
@@ -492,8 +492,8 @@ def _broken(base: BaseTableInput) -> Reason | None:
         text = f"{base.identifier}: the recorded snapshot has expired; keep it with a tag, or keep snapshots longer"
         return Reason(Code.SNAPSHOT_EXPIRED, text)
     if kind == Kind.RECREATED:
-        return Reason(Code.BASE_RECREATED, f"{base.identifier} is not the table that the recorded refresh read")
-    return Reason(Code.BASE_CHANGED, f"{base.identifier}: its change cannot be determined from its metadata")
+        return Reason(Code.BASE_RECREATED, f"{base.identifier} was dropped and recreated since the recorded refresh")
+    return Reason(Code.BASE_CHANGED, f"the change of {base.identifier} cannot be determined from its metadata")
 
 
 def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -> tuple[Reason, ...]:
@@ -549,6 +549,6 @@ def _unseen(bases: Sequence[BaseTableInput], query: IncrementalQuery, statistics
         if base.appended is None or base.appended.may_match(statistics, wanted):
             return None
         conditions = " or ".join(" and ".join(map(str, comparisons)) for comparisons in wanted)
-        text = f"{base.identifier}: by its files' statistics no added row passes {conditions}"
+        text = f"{base.identifier}: according to the file statistics, no added row matches {conditions}"
         reasons.append(Reason(Code.FILTERED_OUT, text))
     return Candidate(Mode.FAST_FORWARD, (), tuple(reasons), Estimate("fast-forward", 0.1, 0, 0))

@@ -86,7 +86,7 @@ def _why(seen: Sequence[_NewCommit], commits: Sequence[_NewCommit], bound: Bound
     if bound.size is not None:
         size = sum(map(itemgetter(3), seen))
         read += " (files of unknown size)" if math.isinf(size) else f" ({human(int(size))} of files)"
-    return Reason(Code.BOUNDED, f"{read}; left for the next runs: {len(commits) - len(seen)}")
+    return Reason(Code.BOUNDED, f"{read}; {len(commits) - len(seen)} remain for the next runs")
 
 
 def _line(table: ObservedTable, change: BaseTableChange) -> list[_NewCommit] | None:

@@ -66,7 +66,7 @@ ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
 MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
 UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
 
-_SKIPPED = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
+_SKIPPED = Reason(Code.SKIPPED, "on_fallback is 'skip': the refresh was skipped")
 _POLICIES: Mapping[str, FallbackPolicy] = {"full": "full", "fail": "fail", "skip": "skip"}
 _Value = TypeVar("_Value")
 _Number = TypeVar("_Number", int, float)
@@ -254,7 +254,7 @@ def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
     if options.bounds and choice.mode == Mode.FULL and not options.full:
         # A full recompute that leaves the view stale would have the full cost for part of the use.
         names = " and ".join(options.bounds)
-        why = Reason(Code.BOUNDED, f"a full refresh ignores {names}: it reads the base tables as they are")
+        why = Reason(Code.BOUNDED, f"a full refresh ignores {names} and reads the current snapshots of the base tables")
         return replace(choice, reasons=(*choice.reasons, why))
     return choice
 
@@ -471,7 +471,7 @@ def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
             text = f"the stored rows contain {observed.identifier} at {later[0]}, later than {observed.head}"
             never = any(not item.part.computed for item in inputs.observation.freshness.parts)
             if never or len(later) < len(recorded):
-                text += "; the other rows, which are older, wait for a refresh from later snapshots"
+                text += "; older rows keep their contents until a refresh reads later snapshots"
             return Reason(Code.ALREADY_NEWER, text)
     return None
 
@@ -561,7 +561,7 @@ def _interval_plan(
     observation = inputs.observation
     found = rows_of_earlier_round(observation, plan, earlier)
     if found is not None:
-        why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
+        why = Reason(Code.REBASED, "the rows are already staged; only the storage table changed since then")
         plan = replace(plan, reasons=(*plan.reasons, why))
     query = found or inputs.pinned_query(where=conditions_within(inputs, interval))
     work = interval_work(observation, interval, query.sql, inputs.full_estimate.bytes_read)

@@ -82,7 +82,7 @@ def coverage(
     units = Units(unit, unit_number(within.start, unit), _after(within.end, unit, exact=True))
     if units.after - units.first > MAX_COVERED:
         raise ConfigurationError(
-            f"view {name}: {within} has more than {MAX_COVERED:,} intervals of a {unit}: ask for fewer"
+            f"view {name}: {within} has more than {MAX_COVERED:,} intervals of a {unit}; request fewer"
         )
     if not _are_its_own(observation) or _has_stale_inputs(catalog, observation):
         whole = units.interval(chosen, units.first, units.after)

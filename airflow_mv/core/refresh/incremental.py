@@ -32,7 +32,9 @@ from airflow_mv.core.sql.query import filtered_floats
 from airflow_mv.core.sql.types import Accesses, columns_of, is_same_for, rebound_columns, unknown_type, uses_in
 
 #: Why all rows are recomputed, also those of a fresh view.
-OTHER_STORAGE = Reason(Code.SCHEMA_CHANGED, "the storage table's columns or partitioning are not the view's")
+OTHER_STORAGE = Reason(
+    Code.SCHEMA_CHANGED, "the columns or the partitioning of the storage table differ from the view's"
+)
 #: Stands for a number of files that is not known.
 _MANY_FILES = 1_000_000
 #: What the queries of a view read of a column of one base table.
@@ -70,7 +72,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
     if not observation.storage.intact:
         return Alternatives(observation.freshness.reasons, full)
     if record.intervals or record.only_intervals:
-        text = "its intervals were refreshed separately, from different base snapshots: a full refresh makes them equal"
+        text = "its intervals were refreshed from different base snapshots; only a full refresh aligns them"
         return Alternatives((Reason(Code.INTERVALS, text),), full)
     loaded = observation.view
     question = Question(

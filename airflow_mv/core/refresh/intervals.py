@@ -131,7 +131,7 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
     if filters is None or any(_may_touch(inputs, filters(interval), change) for change in changed):
         return None
     names = ", ".join(sorted({change.identifier for change in changed}))
-    return (Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}"),)
+    return (Reason(Code.FILTERED_OUT, f"according to the file statistics, no row added to {names} is in {interval}"),)
 
 
 def analysed(inputs: RefreshInputs) -> IncrementalQuery | None:

@@ -182,8 +182,8 @@ def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: 
     for damage in found.all[:1]:
         raise InvalidMetadataError(
             f"view {plan.view}: the Spark job failed, nothing was published: the {damage.role} {damage.location} of "
-            f"the stored rows is damaged ({damage.why}). `airflow-mv repair {plan.view}` shows what can be done. The "
-            f"job said: {shortened(reason, 300)}"
+            f"the stored rows is damaged ({damage.why}). `airflow-mv repair {plan.view}` lists the possible repairs. "
+            f"Error of the job: {shortened(reason, 300)}"
         )
 
 
@@ -278,7 +278,7 @@ def _compared(outcome: Outcome) -> Iterator[Reason]:
     """Return reasons for tables of which all rows were read to find the change. The estimates do not expect that."""
     for delta in outcome.deltas:
         if "values" in delta.read_by:
-            text = "all of its rows at both snapshots were compared: metadata tables do not tell what changed"
+            text = "all of its rows at both snapshots were compared: the metadata tables do not record the changed rows"
             yield Reason(Code.ROWS_COMPARED, f"{delta.table}: {text}")
 
 

@@ -62,7 +62,7 @@ def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[
         try:
             return catalog.files.now_ms(folder)
         except MaterializedViewError as error:
-            log.warning("The clock of the store of %s is not known: %s", folder, error)
+            log.warning("Could not read the clock of the object store of %s: %s", folder, error)
             return sys.maxsize
 
     return store_ms

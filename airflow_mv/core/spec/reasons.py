@@ -60,7 +60,7 @@ class Code(StrEnum):
 
 
 #: Precedes the reasons why no incremental refresh is possible.
-NOT_INCREMENTAL = "the strategy is incremental, but this change is not: see why"
+NOT_INCREMENTAL = "this change cannot be applied incrementally; the reasons follow"
 #: The beginning of the reason of a job that could not refresh incrementally.
 FOUND_BY_JOB = "found by the job"
 #: Reasons of a refresh that are about the views that it reads, and do not decide what it does.

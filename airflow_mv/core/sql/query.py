@@ -595,7 +595,7 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpa
                 edits[_span(query.text, chain[:length], query.view)] = quote(reference.relation.name)
                 break
     if edits and not _is_unique(query.tree, node, names):
-        message = f"give {reference.relation} an alias: other relations of the query have its short name, too"
+        message = f"give {reference.relation} an alias: another relation of the query has the same short name"
         raise query_error(query.text, reference.start, message, query.view)
     return edits
 

@@ -619,10 +619,7 @@ def _given_names(tree: exp.Expr) -> Iterator[str]:
 
 
 def _metadata_column(name: exp.Expr, text: str, view: str) -> InvalidQueryError:
-    message = (
-        f"{name.name} is a metadata column of Iceberg, whose values compaction changes while the rows stay the same: "
-        "remove it"
-    )
+    message = f"{name.name} is a metadata column of Iceberg. Compaction changes its values but not the rows: remove it"
     return query_error(text, start_of(name), message, view)
 
 

@@ -161,7 +161,7 @@ def _unknown(output: Sequence[tuple[str, str | None]]) -> Iterator[str]:
     names = [name for name, kind in output if kind is None]
     if names:
         text = ", ".join(names)
-        yield f"the worst case is shown, because without Spark the type of {text} is not known: add a CAST"
+        yield f"shows the worst case: without Spark the type of {text} cannot be resolved; add a CAST"
 
 
 def _causes(items: Iterable[Prospect]) -> list[str]:
@@ -179,7 +179,7 @@ def why_recomputed(catalog: MaterializedViewCatalog, view: LoadedView) -> list[s
             return []
         return explain(catalog, view.identifier).why_full
     except MaterializedViewError as error:  # the view exists; what is said about it must not fail
-        log.info("It is not known how %s will be refreshed: %s", view.identifier, error)
+        log.info("Could not predict the refresh modes of %s: %s", view.identifier, error)
         return []
 
 

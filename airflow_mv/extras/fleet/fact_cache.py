@@ -188,5 +188,5 @@ def _is_private(path: Path, is_kind: object) -> bool:
     private = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if private and is_kind(found.st_mode):  # type: ignore[operator]
         return True
-    log.warning("The cache at %s is not used: it must belong to this user, and be writable to nobody else", path)
+    log.warning("Not using the cache at %s: this user must own it, and no other user may write to it", path)
     return False

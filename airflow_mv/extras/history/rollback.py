@@ -165,7 +165,7 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
     if record.version_id != view.metadata.current_version_id:
         raise RefreshNotFoundError(
             f"view {view.identifier}: refresh {refresh_id} is of version {record.version_id} of the view, which is at "
-            f"version {view.metadata.current_version_id} now: its rows answer another query"
+            f"version {view.metadata.current_version_id} now: its rows are those of another query"
         )
     snapshot_id = storage.snapshot_of(record)
     if snapshot_id is None:
@@ -267,7 +267,7 @@ class _RollBackVersion(ViewChange):
             retained = ", ".join(str(item.version_id) for item in metadata.versions)
             raise VersionNotFoundError(
                 f"view {view.identifier} does not retain version {self._version_id}; it has: {retained}. The view "
-                "property version.history.num-entries says how many are kept"
+                "property version.history.num-entries limits the number of retained versions"
             )
         if self._now_ms is None:
             self._now_ms = time_of_change(self._catalog, metadata.location, self.effects)

@@ -144,7 +144,7 @@ def _of_bases(
         fit = [record for record, times in read if all(time is not None and time <= to_ms(moment) for time in times)]
         if fit:
             return max(fit, key=lambda record: _input_time(commits, record))
-    return _missing(view, state, f"whose base tables were read as they were at {moment.isoformat()} or earlier")
+    return _missing(view, state, f"that read its base tables as of {moment.isoformat()} or earlier")
 
 
 def _definition(record: RefreshRecord) -> Hashable:

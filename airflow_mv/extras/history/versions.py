@@ -61,7 +61,7 @@ def version_at(metadata: ViewMetadata, at: datetime, *, view: str) -> ViewVersio
     oldest = min((entry.timestamp_ms for entry in entries), default=None)
     begins = "is empty" if oldest is None else f"begins at {from_ms(oldest).isoformat()}"
     raise SnapshotNotFoundError(
-        f"view {view}: it is not known which version was current at {time.isoformat()}: its version log {begins}"
+        f"view {view}: cannot determine the version that was current at {time.isoformat()}: its version log {begins}"
     )
 
 

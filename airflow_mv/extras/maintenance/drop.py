@@ -95,7 +95,7 @@ def drop(
     identifier = view.identifier if isinstance(view, LoadedView) else catalog.identify(view)
     loaded = view if isinstance(view, LoadedView) else _loaded_or_proven(catalog, identifier, effects, force=force)
     if loaded is not None:
-        log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
+        log.info("Dropping %s; its files remain at %s", identifier, loaded.materialized.storage_table_location)
     if loaded is None:
         drop_by_name(catalog, identifier, known=False)
         return Dropped(identifier)
@@ -107,7 +107,7 @@ def drop(
     except CatalogUnavailableError as error:
         if purges:
             raise  # its files are still needed
-        log.warning("The storage table of %s stays in the catalog: %s", identifier, error)
+        log.warning("Could not drop the storage table of %s from the catalog: %s", identifier, error)
         return Dropped(identifier, f"its storage table: {error}. It is removed when a view of this name is created")
 
 
@@ -202,7 +202,7 @@ def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView |
     if found is None:
         raise InvalidMetadataError(
             f"{view} is a table whose metadata file {row.location} cannot be read, and no earlier one proves that it "
-            "is a materialized view: nothing was dropped. Drop the table with the program that made it"
+            "is a materialized view: nothing was dropped. Drop the table with the program that created it"
         )
     return found
 
@@ -232,4 +232,4 @@ def _require_force(view: Identifier, error: ViewNotFoundError, *, force: bool) -
             f"{error}, but the server lists it: its metadata file is gone. `airflow-mv drop {view} --force` drops it, "
             "and leaves its files and its storage table"
         )
-    log.warning("Dropping %s, which the server lists and does not find; its storage table stays", view)
+    log.warning("Dropping %s, which the server lists but cannot load; its storage table remains", view)

@@ -211,7 +211,11 @@ def release_base_snapshots(catalog: MaterializedViewCatalog, view: LoadedView) -
     try:
         record = catalog.load_storage(view).record
     except MaterializedViewError as error:
-        log.warning("The tags of %s in its base tables stay until they are too old: %s", view.identifier, error)
+        log.warning(
+            "Could not remove the tags of %s in its base tables; they remain until they age out: %s",
+            view.identifier,
+            error,
+        )
         return
     if record is not None:
         _tag_each(catalog, view, dict.fromkeys(recorded_snapshots(record), frozenset()), timedelta(0))

@@ -295,7 +295,7 @@ def delete_all(
     try:
         others = _others(catalog, view, storage, folder, later, snapshot_files, dropped=True)
     except UnsupportedError as error:
-        raise UnsupportedError(f"{error}. The view is dropped, and all of its files stay") from None
+        raise UnsupportedError(f"{error}. The view was dropped; none of its files was deleted") from None
     judged = _Decision()
     for file in folder.files.values():
         proof = later.proof(file.location) or history.proof(file.location)
@@ -405,8 +405,8 @@ def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _F
             continue
         if not folder.holds(location):
             raise UnsupportedError(
-                f"view {view} needs {location}, which is not below {' or '.join(folder.bases)}: a view whose files "
-                "are elsewhere, or have two forms of one location, is not cleaned up. Nothing was deleted"
+                f"view {view} needs {location}, which is not below {' or '.join(folder.bases)}: orphans are "
+                "only removed if all files are there, under one form of its location. Nothing was deleted"
             )
         # A file that is younger than the listing is not in it.
         listed = folder.compare.exact(location) in folder.files

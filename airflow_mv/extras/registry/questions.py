@@ -50,15 +50,15 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
             f"{_RECENT} AND fallback IS NOT NULL GROUP BY view ORDER BY fallbacks DESC, view",
         ),
         "costs": Question(
-            "What the refreshes of each view cost.",
+            "Refresh costs by view.",
             f"SELECT view, {_COSTS} {_RECENT} GROUP BY view ORDER BY cost_seconds DESC NULLS LAST, view",
         ),
         "costs-by-dag": Question(
-            "What the refreshes cost by the DAG that requested them.",
+            "Refresh costs by requesting DAG.",
             f"SELECT dag_id, {_COSTS} {_RECENT} GROUP BY dag_id ORDER BY cost_seconds DESC NULLS LAST, dag_id",
         ),
         "costs-by-owner": Question(
-            "What the refreshes cost by the owner of the view.",
+            "Refresh costs by view owner.",
             f"SELECT owner, {_COSTS} FROM refreshes LEFT JOIN (SELECT view, owner FROM views) USING (view) "
             "WHERE refreshes.refreshed_at >= $since GROUP BY owner ORDER BY cost_seconds DESC NULLS LAST, owner",
         ),

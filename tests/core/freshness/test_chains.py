@@ -87,7 +87,7 @@ def test_i28_a_view_is_stale_as_long_as_a_view_that_it_reads_is(layouts: Lake) -
     assert states(home, *CHAIN) == ["stale"] * 3
     (why,) = found.reasons
     assert why.code == Code.INPUT_STALE
-    begins = "lake.sales.lines, which it reads through lake.sales.seg, is stale (lake.sales.events moved "
+    begins = "lake.sales.lines, which it reads through lake.sales.seg, is stale (lake.sales.events advanced "
     assert why.message.startswith(begins)
     assert [item["changed"] for item in found.to_dict()["base_tables"]] == [False]
     home.refresh("sales.lines")

@@ -114,7 +114,7 @@ def test_a_stale_view_reports_which_table_changed_and_how() -> None:
         3,
     )  # rewritten files are not a change
     assert found.reasons[0].message == (
-        "lake.sales.o moved 1 → 4: 3 snapshots (1 append, 1 delete, 1 replace), +10 -3 rows"
+        "lake.sales.o advanced 1 → 4: 3 snapshots (1 append, 1 delete, 1 replace), +10 -3 rows"
     )
 
 

@@ -90,7 +90,9 @@ def test_a_fresh_view_whose_storage_table_is_to_be_another_one_is_recomputed_if_
     assert (choice.mode, choice.reasons[-1].code) == (Mode.FULL, Code.SCHEMA_CHANGED)
     assert Code.FRESH not in [item.code for item in choice.reasons]
     assert chosen(State.FRESH, "incremental", moved=moved, same_schema=False).mode == Mode.FULL
-    with pytest.raises(RefreshRefusedError, match="columns or partitioning are not the view's"):
+    with pytest.raises(
+        RefreshRefusedError, match="the columns or the partitioning of the storage table differ from the view's"
+    ):
         chosen(State.FRESH, "incremental", moved=moved, same_schema=False, on_fallback="fail")
     with pytest.raises(RefreshRefusedError, match="max_full_bytes"):
         chosen(State.FRESH, "full", moved=moved, same_schema=False, max_full_bytes=1)

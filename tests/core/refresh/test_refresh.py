@@ -225,7 +225,7 @@ def test_appended_rows_that_no_filter_matches_need_no_spark_job(home: Lake) -> N
     home.append((7, "east", 900))
     result = home.refresh()
     assert (result.outcome, result.mode) == ("refreshed", Mode.FAST_FORWARD)
-    assert "no added row passes amount > 1000" in result.reasons[-2].message
+    assert "no added row matches amount > 1000" in result.reasons[-2].message
     assert (len(home.stager.refreshes), state(home)) == (ran, State.FRESH)
     home.append((8, "east", 5000))
     assert home.refresh().mode == Mode.FULL  # this stager supports no other mode

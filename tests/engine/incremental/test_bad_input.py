@@ -36,7 +36,7 @@ def test_a_storage_table_that_another_writer_changed_is_refused_and_recomputed_o
     assert name is not None
     lake.run(f"DELETE FROM {name.sql()} WHERE k = 1", "INSERT INTO {ns}.r VALUES (3, 3)")
 
-    with pytest.raises(RefreshRefusedError, match="another writer has changed it"):
+    with pytest.raises(RefreshRefusedError, match="another writer has changed the storage table"):
         lake.refresh("v", on_fallback="fail")
     assert lake.refresh("v", full=True).mode == "full"
     check(lake, "v", SUMS, in_duckdb=False)

@@ -102,7 +102,7 @@ def test_an_error_about_a_column_that_no_snapshot_has_yet_explains_it(lake: Lake
     """A snapshot has the columns of its time: the table has the column, but its snapshot does not."""
     table(lake, "r", "k int", "(1), (2)")
     lake.run("ALTER TABLE {ns}.r ADD COLUMN more int")
-    with pytest.raises(Exception, match=r"`more` cannot .*there as of the table's next write"):
+    with pytest.raises(Exception, match=r"`more` cannot .*readable with the table's next commit"):
         view(lake, "SELECT k, more FROM r")
 
     lake.run("INSERT INTO {ns}.r SELECT * FROM {ns}.r WHERE false")

@@ -167,7 +167,7 @@ def test_a_type_that_only_spark_knows_is_the_worst_case(shop: Lake) -> None:
     found = explain(shop.catalog, "sales.unborn", "SELECT a, sum(pmod(b, 7)) AS total, count(*) AS n FROM r GROUP BY a")
     assert found.columns[1] == ("total", None)
     assert {item.possible for item in found.prospects if item.change == "append"} == {Mode.REPLACE_KEYS}
-    assert "the type of total is not known" in found.notes[-1]
+    assert "the type of total cannot be resolved" in found.notes[-1]
 
 
 def test_a_requirement_that_cannot_be_met_makes_nothing(shop: Lake) -> None:

@@ -61,7 +61,7 @@ def test_rows_by_the_time_of_the_base_tables_are_those_of_a_refresh_that_read_th
         expected.append(home.read() if number else None)
     for at, wanted in zip(moments, expected, strict=True):
         if wanted is None:
-            with pytest.raises(RefreshNotFoundError, match="no refresh whose base tables were read as they were at"):
+            with pytest.raises(RefreshNotFoundError, match="no refresh that read its base tables as of"):
                 rows(home, TimeTravel(bases_as_of=at))
         else:
             assert rows(home, TimeTravel(bases_as_of=at)) == wanted

@@ -395,7 +395,7 @@ def test_a_manifest_that_was_truncated_between_two_blocks_stops_maintenance(home
     manifest.write_bytes(manifest.read_bytes().split(sync)[0] + sync)
     make_older(folder_of(home))
     before = files(folder_of(home))
-    with pytest.raises(InvalidMetadataError, match="holds 0 files, its list says 1"):
+    with pytest.raises(InvalidMetadataError, match="has 0 entries, but its manifest list counts 1"):
         collect_orphans(home.catalog, VIEW)
     assert files(folder_of(home)) == before
 

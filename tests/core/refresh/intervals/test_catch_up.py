@@ -82,7 +82,7 @@ def test_the_plan_reports_how_much_is_left(lake: Days) -> None:
     for number in range(5):
         lake.sell((1, number))
 
-    assert bounds(plan(lake, 2)) == ["the first 2 of 5 new base commits; left for the next runs: 3"]
+    assert bounds(plan(lake, 2)) == ["the first 2 of 5 new base commits; 3 remain for the next runs"]
     assert bounds(plan(lake, 5)) == []
     assert bounds(plan(lake, None)) == []
 
@@ -111,7 +111,7 @@ def test_one_commit_is_read_whatever_its_size(lake: Days) -> None:
     small = size(lake, lake.head("sold"))
     reported = bounds(plan(lake, None, max_bytes=1))
 
-    assert reported == [f"the first 1 of 3 new base commits ({human(small)} of files); left for the next runs: 2"]
+    assert reported == [f"the first 1 of 3 new base commits ({human(small)} of files); 2 remain for the next runs"]
     lake.refresh(VIEW)
     lake.sold.delete()
     lake.sell((2, 1))
@@ -146,7 +146,7 @@ def test_a_commit_without_a_size_is_read_alone(lake: Days, monkeypatch: pytest.M
         reached.append(dict(lake.refresh(VIEW, options=RefreshOptions(max_bytes=10**12)).snapshots)["lake.sales.sold"])
 
     assert reached == heads
-    assert "the first 1 of 2 new base commits (files of unknown size); left for the next runs: 1" in reported
+    assert "the first 1 of 2 new base commits (files of unknown size); 1 remain for the next runs" in reported
     assert lake.stored() == lake.recomputed()
 
 
@@ -234,8 +234,8 @@ def test_a_full_refresh_always_reads_the_current_state(lake: Days) -> None:
 
     assert str(found.mode) == "full"
     assert [item.snapshot_reference for item in found.records] == [head]
-    assert bounds(found) == ["a full refresh ignores max_snapshots: it reads the base tables as they are"]
-    assert bounds(plan(lake, 1, max_bytes=1))[0].startswith("a full refresh ignores max_snapshots and max_bytes: ")
+    assert bounds(found) == ["a full refresh ignores max_snapshots and reads the current snapshots of the base tables"]
+    assert bounds(plan(lake, 1, max_bytes=1))[0].startswith("a full refresh ignores max_snapshots and max_bytes and ")
 
 
 def test_a_forced_refresh_and_an_interval_have_no_bound(lake: Days) -> None:

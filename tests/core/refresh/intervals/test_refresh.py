@@ -296,7 +296,7 @@ def test_as_of_reads_earlier_base_snapshots_and_does_not_go_back(lake: Days) -> 
     late = f"the stored rows contain lake.sales.sold at {second}, later than {first}"
     assert [reason.message for reason in result.reasons] == [late]
     (why,) = lake.refresh(VIEW, options=RefreshOptions(as_of=then)).reasons
-    waiting = f"{late}; the other rows, which are older, wait for a refresh from later snapshots"
+    waiting = f"{late}; older rows keep their contents until a refresh reads later snapshots"
     assert (why.code, why.message) == (Code.ALREADY_NEWER, waiting)
 
 
