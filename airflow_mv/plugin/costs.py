@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What refreshes cost, from the registries of the page's catalogs."""
+"""The costs of refreshes, from the registries of the page's catalogs."""
 
 from __future__ import annotations
 

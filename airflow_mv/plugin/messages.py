@@ -14,7 +14,7 @@ from airflow_mv.hooks.airflow_compat import redacted
 _MAX_LENGTH = 2_000
 _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
     (ViewNotFoundError, "It may have been dropped or renamed. Go back to all views."),
-    (CatalogUnavailableError, "Nothing is known to be wrong with the views. The page tries again by itself."),
+    (CatalogUnavailableError, "The views themselves may be fine. The page retries automatically."),
     (ConfigurationError, "Someone who may edit connections or Airflow's configuration has to fix it."),
 )
 

@@ -416,7 +416,7 @@ def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -
     # Found by their text: another test may have added a refresh above them.
     recomputed, of_a_day = lines.filter(has_text="unexpected"), lines.filter(has_text="1 Jun 2024")
     mark = told(reader, recomputed.get_by_role("button", name="unexpected"))
-    expect(mark).to_contain_text(re.compile("Against expectation: .*MIN_BY"))
+    expect(mark).to_contain_text(re.compile("Unexpected full refresh: .*MIN_BY"))
     expect(told(reader, of_a_day.get_by_role("button", name="2/3 passed"))).to_have_text("not too few: warned")
     expect(told(reader, of_a_day.get_by_role("button", name="1 Jun 2024"))).to_contain_text("the end excluded")
     assert unreachable(reader) == []
@@ -523,7 +523,7 @@ def test_costs_are_those_of_the_registry(server: Served, reader: Page) -> None:
     expect(month).to_have_text(re.compile(r"^(2\d|3[0-2])$"))  # four a day, by the time of day some more
     expect(reader).to_have_url(re.compile(r"as=costs&days=7"))
     cost = by_view.get_by_role("columnheader").get_by_role("button", name="Cost")
-    expect(told(reader, cost)).to_contain_text("The time that Spark's executors worked")
+    expect(told(reader, cost)).to_contain_text("The run time of the tasks of Spark's executors")
     assert unreachable(reader) == []
     tops = "tiles => new Set(tiles.map((tile) => tile.getBoundingClientRect().top)).size"
     assert reader.locator(".tile").evaluate_all(tops) == 1, "tiles stand in one row"

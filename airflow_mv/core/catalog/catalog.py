@@ -602,7 +602,7 @@ class MaterializedViewCatalog:
                 found.append(Identifier(self.name, space, name))
             except InvalidIdentifierError as error:
                 # A row with an invalid name must not prevent the listing of the others.
-                log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
+                log.warning("Catalog %r: skipping a view with an invalid name: %s", self.name, error)
         if self._lists_tables:
             found += self.table_views.names(wanted)
         if wanted is not None and not found:

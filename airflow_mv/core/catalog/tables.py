@@ -947,7 +947,7 @@ class TableViews:
         try:
             yield _Listed(Identifier(self._catalog.name, space, name), location)
         except InvalidIdentifierError as error:
-            log.warning("Catalog %r holds a table that has no legal name, left out: %s", self._catalog.name, error)
+            log.warning("Catalog %r: skipping a table with an invalid name: %s", self._catalog.name, error)
 
     # -- creation ----------------------------------------------------------------------------------
 

@@ -633,7 +633,7 @@ class ExecutorTime:
             self._known = False
 
     def seconds(self) -> float | None:
-        """Return the time up to now, in seconds; ``None`` if Spark does not tell it."""
+        """Return the time up to now, in seconds; ``None`` if Spark does not report it."""
         self.read()
         return round(sum(self._stages.values()) / 1000, 3) if self._known else None
 

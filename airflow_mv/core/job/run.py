@@ -358,7 +358,7 @@ def _require_clock(spark: SparkSession, store_ms: Callable[[], int], view: str) 
         raise ClockError(
             f"view {view}: the clock of Spark's driver ({_host(spark)}) is {ahead_ms / 1000:.0f} s ahead of the "
             f"store's clock; up to {MAX_AHEAD_MS / 1000:.0f} s are allowed. Nothing was written. Set that clock right, "
-            "then run the refresh again"
+            "refresh again"
         )
 
 

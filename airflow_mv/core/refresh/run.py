@@ -152,14 +152,14 @@ def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str
     if is_false(document, store_ms + MAX_AHEAD_MS):
         when = from_ms(latest).isoformat(timespec="seconds")
         return FutureTimeError(
-            f"view {view}: its storage table holds times up to {max(0, latest - store_ms) / 1000:.0f} s ahead of the "
+            f"view {view}: its storage table has times up to {max(0, latest - store_ms) / 1000:.0f} s ahead of the "
             f"store's clock (the latest is {when}): a host with a wrong clock has changed it. Nothing was published. "
             f"Correct them with `airflow-mv repair {view}`"
         )
     return ClockError(
-        f"view {view}: Spark found times that go back ({reason}): the clock of its driver is behind that of the host "
-        "that has changed the storage table, or one of the query's tables, last. Nothing was published. Set it right, "
-        "then run the refresh again"
+        f"view {view}: Spark found timestamps that go backwards ({reason}): the driver's clock is behind that of the "
+        "last writer of the storage table or of a base table. Nothing was published. Synchronize the clocks, then run "
+        "the refresh again"
     )
 
 

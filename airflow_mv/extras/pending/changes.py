@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pending changes: changes of base tables that the recorded refresh of a view does not contain.
 
-A moved snapshot id alone is not a pending change. The base tables are compared with the recorded refresh, so a lost
+A new snapshot id alone is not a pending change. The base tables are compared with the recorded refresh, so a lost
 event is found again, a repeated or late event finds nothing, and compaction does not count.
 """
 

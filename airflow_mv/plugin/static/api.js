@@ -24,7 +24,7 @@ export async function ask(path, parameters = {}) {
 }
 
 export function run(dagId, conf) {
-  const body = { logical_date: null, conf, note: "Started from the page of materialized views." };
+  const body = { logical_date: null, conf, note: "Started from the materialized views page." };
   return post(`dags/${encodeURIComponent(dagId)}/dagRuns`, body);
 }
 
@@ -58,7 +58,7 @@ async function send(url, options) {
     const late = error.name === "TimeoutError";
     throw new Problem(
       late ? `Airflow has not answered within ${SECONDS} s.` : "Airflow cannot be reached.",
-      "The page tries again by itself.",
+      "The page retries automatically.",
       0,
     );
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What refreshes cost, and what incremental ones saved, as each catalog's registry has it.
+// The costs of refreshes, and the savings of incremental ones, from the registry of each catalog.
 
 import { address, airflowLink } from "./address.js";
 import { ask, Problem } from "./api.js";
@@ -28,7 +28,7 @@ class Costs {
 
   start() {
     const back = h("a", { class: "back", href: address({}) }, "‹ All views");
-    show(this.page, back, h("header", { class: "top" }, h("h1", null, "What refreshes cost"), this.days, this.told), this.problems, this.body);
+    show(this.page, back, h("header", { class: "top" }, h("h1", null, "Costs of refreshes"), this.days, this.told), this.problems, this.body);
     document.addEventListener("visibilitychange", () => document.hidden || this.update());
     this.update();
   }
@@ -97,7 +97,7 @@ function off({ catalog, conn_id: connId, setting }) {
   return h(
     "div",
     { class: "empty" },
-    h("p", null, `Catalog ${catalog} has no registry, so nothing is known about the costs of its refreshes.`),
+    h("p", null, `Catalog ${catalog} has no registry, which records the costs of refreshes.`),
     h("p", { class: "quiet" }, `Turn it on in the extra of connection ${connId}, and run `, h("code", null, "SyncRegistryOperator"), " in a DAG:"),
     h("code", null, `"${setting}": "airflow_mv"`),
   );
@@ -128,7 +128,7 @@ function tiles({ refreshes, cost_seconds: cost, saved_seconds: saved, fallbacks,
   );
 }
 
-const COST = "The time that Spark's executors worked; where Spark does not tell it, the wall-clock time of the job";
+const COST = "The run time of the tasks of Spark's executors, or the wall-clock time of the job if Spark does not report it";
 const SAVED = "The estimated job time of full refreshes, less that of the incremental ones that ran instead";
 
 const viewColumn = { name: "View", cell: ({ view }) => h("a", { href: address({ view }), "data-key": view }, view), wide: true };

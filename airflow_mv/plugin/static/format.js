@@ -125,5 +125,5 @@ export function checksText(checks) {
 
 // A full refresh that nobody has asked for must not look like any other.
 export function unexpected(key, fallback) {
-  return fallback ? tip(`unexpected ${key}`, "unexpected", `Against expectation: ${fallback}`, { class: "tip mark" }) : null;
+  return fallback ? tip(`unexpected ${key}`, "unexpected", `Unexpected full refresh: ${fallback}`, { class: "tip mark" }) : null;
 }

@@ -15,7 +15,7 @@ const WORDS = {
   fresh: "fresh", unaffected: "unaffected", stale: "stale", "never-computed": "never computed", running: "running or waiting", failed: "failed",
 };
 const MEANS = {
-  unaffected: "base tables have changed, and no row of it: counts as fresh",
+  unaffected: "base tables have changed, but no row of this interval has: it counts as fresh",
   stale: "a refresh computes it again",
   "never-computed": "its rows were never computed",
   failed: "its last run has failed",
@@ -66,7 +66,7 @@ export class Strip {
   draw() {
     const earlier = this.from && h("button", { type: "button", class: "plain", "data-key": "earlier", onclick: () => this.all() }, `${count(this.from)} earlier`);
     const behind = this.cells.some((cell) => isBehind(cell.state));
-    const pick = behind && h("button", { type: "button", "data-key": "choose stale", onclick: () => this.chooseBehind() }, "Choose what is not fresh");
+    const pick = behind && h("button", { type: "button", "data-key": "choose stale", onclick: () => this.chooseBehind() }, "Choose the stale ones");
     show(this.card, h("h2", null, `Intervals: ${summary(this.found)}`, h("span", { class: "quiet" }, ` · column ${this.found.column}`)), legend(this.cells), earlier, this.strip, h("div", { class: "chosen" }, pick || null), this.told);
     this.fill();
     return this.card;
@@ -176,7 +176,7 @@ export class Strip {
   }
 
   async runMany(dag, span, cells) {
-    const preview = h("p", { role: "status" }, "Asking Airflow what it would create …");
+    const preview = h("p", { role: "status" }, "Requesting a dry run from Airflow …");
     const most = h("input", { type: "number", min: 1, max: 100, value: AT_ONCE });
     let body = null;
     const button = openDialog({
@@ -205,7 +205,7 @@ export class Strip {
       preview.replaceChildren(`Airflow creates ${runs}, dated ${found.from_date.slice(0, 16).replace("T", " ")} to ${found.to_date.slice(0, 16).replace("T", " ")}, for the rows of ${stretch(found)}.`);
       button.disabled = !dry.total_entries;
     } catch (error) {
-      preview.replaceChildren(`Airflow has refused: ${error.message}`);
+      preview.replaceChildren(`Airflow refused the request: ${error.message}`);
     }
   }
 

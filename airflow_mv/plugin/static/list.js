@@ -15,7 +15,7 @@ const AGAIN_MS = 4000;
 const IDLE_MS = 30000;
 const LATE_SECONDS = 8;
 const COLUMNS = [
-  { name: "State", sort: "attention", about: "sorted by it, what needs attention comes first" },
+  { name: "State", sort: "attention", about: "sorted by urgency: views that need attention come first" },
   { name: "View", sort: "view" },
   { name: "Lag", sort: "lag", number: true, about: "since the first commit to a base table that the view lacks" },
   { name: "Refreshed", sort: "refreshed" },
@@ -57,7 +57,7 @@ class List {
     this.turned = null;
     this.told = h("span", { class: "quiet told", role: "status" });
     this.problems = h("div");
-    this.body = h("div", null, h("p", { class: "quiet loading" }, "Looking at the catalogs …"));
+    this.body = h("div", null, h("p", { class: "quiet loading" }, "Reading the catalogs …"));
     this.switch = h("button", { type: "button", class: "plain", onclick: () => this.go({ graph: !this.asked.graph }) });
   }
 
@@ -264,7 +264,7 @@ class List {
   }
 
   empty(found, looking) {
-    if (looking) return h("p", { class: "quiet loading" }, "Looking at the catalogs …");
+    if (looking) return h("p", { class: "quiet loading" }, "Reading the catalogs …");
     const { text, states, dag, namespace, page } = this.asked;
     if (text || states.length || namespace || page) {
       const all = () => {
@@ -276,7 +276,7 @@ class List {
     }
     if (dag) {
       return h("div", { class: "empty" }, h("p", null, "This DAG refreshes no materialized view."),
-        h("p", { class: "quiet" }, "A task that does has the view's asset as an outlet. RefreshMaterializedViewOperator has it by itself."));
+        h("p", { class: "quiet" }, "A task that refreshes a view has the asset of the view as an outlet. RefreshMaterializedViewOperator adds that outlet."));
     }
     if (found.sources.every((source) => source.problem)) return null;
     const names = found.sources.map((source) => `${source.catalog} (connection ${source.conn_id})`).join(", ");
@@ -288,7 +288,7 @@ class List {
 
 // The last try has failed: why, and its run.
 function failed({ view, failed: item }) {
-  const told = () => [h("p", null, `Its last refresh has failed, ${new Date(item.at).toLocaleString()}.`), failure(item), h("p", null, "Run ", airflowLink(runPath(item), item.run_id))];
+  const told = () => [h("p", null, `The last refresh failed, ${new Date(item.at).toLocaleString()}.`), failure(item), h("p", null, "Run ", airflowLink(runPath(item), item.run_id))];
   return item ? tip(`failed ${view}`, "failed", told, { class: "tip pill failed" }) : null;
 }
 

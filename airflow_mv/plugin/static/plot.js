@@ -233,7 +233,7 @@ function isKnown(value) {
 
 function describe(item) {
   const what = item.kind === "refreshed" ? (item.mode ?? "refreshed") : (item.state ?? item.kind);
-  const why = item.fallback ? `Against expectation: ${item.fallback}` : item.reasons?.[0]?.message;
+  const why = item.fallback ? `Unexpected full refresh: ${item.fallback}` : item.reasons?.[0]?.message;
   return [
     [what, item.interval && stretch(item.interval)].filter(Boolean).join(" "),
     item.at && new Date(item.at).toLocaleString(),

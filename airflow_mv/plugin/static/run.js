@@ -75,7 +75,7 @@ export function openDialog({ title, label, body, wrong, start, dag, done }) {
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
       done();
     } catch (error) {
-      told.replaceChildren(`Airflow has refused: ${error.message} `, toDag(dag, "To the DAG and its own form"));
+      told.replaceChildren(`Airflow refused the request: ${error.message} `, toDag(dag, "To the DAG and its own form"));
       button.disabled = false;
     }
   });
