@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from airflow_mv.core.catalog.catalog import MaterializedViewCatalog, next_number, stored_table
+from airflow_mv.core.catalog.catalog import MaterializedViewCatalog, next_number
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES
-from airflow_mv.core.catalog.layouts import LoadedStorage, storage_place, stored_layout
+from airflow_mv.core.catalog.layouts import LoadedStorage, stored_layout
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined, check_own_file
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
@@ -28,15 +28,13 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,
     NotFoundError,
-    NotMaterializedError,
     RefusedLocationError,
-    ViewNotFoundError,
 )
 
 #: The properties of a view that make it materialized, and name its storage table.
 _NAMING = (PROPERTY, STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
 #: The number of earlier metadata files that are read to find an earlier state, newest first.
-_EARLIER = 50
+MAX_EARLIER = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ class Evidence:
     _tables: dict[str, TableFile] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, catalog: MaterializedViewCatalog, view: str | Identifier) -> Evidence:
+    def of(cls, catalog: MaterializedViewCatalog, view: str | Identifier) -> Self:
         """Start from the catalog's row, if it exposes one."""
         identifier = catalog.identify(view)
         row = catalog.row(identifier)
@@ -241,59 +239,6 @@ class Evidence:
         beside = stored_layout(view).beside(view, location)
         return (*allowed_folders(self.catalog.properties, view.metadata_location), *beside)
 
-    def table_row(self, view: LoadedView) -> Row | None:
-        """Return the row of a storage table in a SQL catalog."""
-        place = storage_place(view)
-        row = self.catalog.row(place) if isinstance(place, Identifier) else None
-        return row if row is not None and row.kind == TABLE else None
-
-    def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:
-        """Read the newest :data:`_EARLIER` complete metadata files of a storage table in a folder."""
-        newest = sorted(self.files_in(folder), key=next_number, reverse=True)[:_EARLIER]
-        found = [self.table_file(location, view) for location in newest]
-        uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
-        return [item for item in found if item.table is not None and uuid in (None, item.table.table_uuid)]
-
-    def view_of_table(self) -> LoadedView | None:
-        """Return a view without a row of its own; one that is a table from an earlier file, if its current one is lost.
-
-        ``None``: the current file is lost, and no earlier one proves that the table is a view.
-
-        Raises:
-            ViewNotFoundError: There is no such view.
-        """
-        try:
-            return self.catalog.load(self.view)
-        except RefusedLocationError:
-            raise
-        except (InvalidMetadataError, MetadataFileNotFoundError):
-            if self.catalog.row(self.view) is None:
-                raise
-            return earlier_table_view(self.catalog, self.view)
-        except ViewNotFoundError:
-            before = self._replaced_view()
-            if before is None:
-                raise
-            return before
-
-    def _replaced_view(self) -> LoadedView | None:
-        """Return the view that the row named before, if it names the file of another table now.
-
-        A table keeps its uuid for as long as it has its row.
-        """
-        row = self.catalog.row(self.view)
-        if row is None or row.kind != TABLE or not row.previous:
-            return None
-        now, before = _table_at(self.catalog, row.location), _table_at(self.catalog, row.previous)
-        if now is None or before is None or now.table_uuid == before.table_uuid:
-            return None
-        return view_in_table(self.view, row.previous, before)
-
-    def served_table(self, view: LoadedView) -> TableFile:
-        """Return the storage table as a REST server returns it."""
-        storage = self.catalog.load_storage(view)
-        return TableFile(storage.location, stored_table(self.catalog, view, storage), storage)
-
 
 def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView | None:
     """Return a view that is a table from an earlier metadata file, if the table's current one cannot be read.
@@ -305,9 +250,9 @@ def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> Lo
         return None
     folder = row.location.rpartition("/")[0]
     listed = [file.location for file in catalog.files.list(folder) if file.location.endswith(METADATA_SUFFIXES)]
-    newest = sorted(listed, key=next_number, reverse=True)[:_EARLIER]
+    newest = sorted(listed, key=next_number, reverse=True)[:MAX_EARLIER]
     for location in (*([row.previous] if row.previous else []), *newest):
-        table = _table_at(catalog, location)
+        table = table_at(catalog, location)
         try:
             found = view_in_table(view, location, table) if table is not None else None
         except InvalidMetadataError:
@@ -331,7 +276,7 @@ def lost_view_properties(catalog: MaterializedViewCatalog, view: LoadedView) -> 
     evidence, folder = Evidence(catalog, view.identifier, None), view.metadata_location.rpartition("/")[0]
     row = catalog.row(view.identifier)
     previous = row.previous if row else None  # others may be of a refresh that was never published
-    newest = sorted(evidence.files_in(folder), key=next_number, reverse=True)[:_EARLIER]
+    newest = sorted(evidence.files_in(folder), key=next_number, reverse=True)[:MAX_EARLIER]
     # The settings change with each refresh in the layout ``pointed``: they are lost only if they are gone.
     naming = _NAMING if view.settings is None else _NAMING[1:]
     for location in dict.fromkeys((*([previous] if previous else ()), *newest)):
@@ -352,7 +297,8 @@ def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
         return False
 
 
-def _table_at(catalog: MaterializedViewCatalog, location: str) -> TableMetadata | None:
+def table_at(catalog: MaterializedViewCatalog, location: str) -> TableMetadata | None:
+    """Return the metadata in a table's file, or ``None`` if the file is lost or truncated."""
     try:
         return catalog.files.read_table(location, what="table metadata file")
     except (InvalidMetadataError, MetadataFileNotFoundError):
@@ -364,16 +310,6 @@ def folder_of(catalog: MaterializedViewCatalog, view: Identifier) -> str:
     row = catalog.row(view)
     location = row.location if row is not None else catalog.load(view).metadata_location
     return location.rpartition("/")[0].removesuffix("/metadata")
-
-
-def require_materialized(view: LoadedView) -> None:
-    """Refuse a plain view.
-
-    Raises:
-        NotMaterializedError: It is one.
-    """
-    if view.settings is None:
-        raise NotMaterializedError(f"view {view.identifier} is a plain view: there is nothing here to repair")
 
 
 def _refused(error: Exception) -> RefusedLocationError | None:
