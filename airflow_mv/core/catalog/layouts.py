@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import msgspec
 from pyiceberg.table import Table
@@ -55,8 +55,6 @@ from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, Invali
 
 #: A layout's name.
 Layout = str
-#: What a query by a view's name does, if the name is not a table.
-_RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
 
 
 class OpensTables(Protocol):
@@ -395,17 +393,6 @@ class LoadedStorage(ABC):
     def open(self, tables: OpensTables) -> Table:
         """Return the table for pyiceberg to read."""
         return tables.open_file(self.location) if self.name is None else tables.open(self.name)
-
-    def frame(self, reader: Any) -> Any:
-        """Return the rows through Spark's ``DataFrameReader``."""
-        return reader.load(self.location) if self.name is None else reader.table(self.name.sql())
-
-    def how_to_read(self, view: Identifier) -> str:
-        """Return where the stored rows can be read, and what a query by the view's name does, for people."""
-        if self.name is None:
-            return f"`airflow-mv read {view}`, or airflow_mv.read(spark, {str(view)!r}) in Spark. {_RECOMPUTES}"
-        then = ": it is the view itself" if self.name == view else f". {_RECOMPUTES}"
-        return f"the table {self.name}, in every engine that uses this catalog{then}"
 
 
 @dataclass(frozen=True, slots=True)

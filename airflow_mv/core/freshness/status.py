@@ -136,7 +136,14 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
 
 def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
     """Return where people read a view's stored rows, and what a query by the view's name does."""
-    return f"stored rows of {view.identifier}: {storage.how_to_read(view.identifier)}"
+    name, table = view.identifier, storage.name
+    recomputes = "A Spark query by the view's name does not use them: it runs the view's SQL"
+    if table is None:
+        how = f"`airflow-mv read {name}`, or airflow_mv.read(spark, {str(name)!r}) in Spark. {recomputes}"
+    else:
+        then = ": it is the view itself" if table == name else f". {recomputes}"
+        how = f"the table {table}, in every engine that uses this catalog{then}"
+    return f"stored rows of {name}: {how}"
 
 
 def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:

@@ -101,8 +101,8 @@ def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, s
     from airflow_mv.core.job.session import made_active
 
     with made_active(spark), spark_errors(f"reading the rows of view {view}"):
-        frame: DataFrame = storage.frame(TableReader(spark, view.catalog, snapshot_id))
-        return frame
+        reader = TableReader(spark, view.catalog, snapshot_id)
+        return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
 
 
 class InProcessStager:
