@@ -57,7 +57,7 @@ from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
 from airflow_mv.core.catalog.pyiceberg_compat import ColumnStatistics, may_match
-from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import FileChange, Snapshot
 from airflow_mv.core.spec.times import parse_date, parse_timestamp
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
@@ -115,7 +115,7 @@ class ColumnBound(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStatistics:
-    """The statistics of base tables' files, read on demand. Those of Delta tables are not read.
+    """The statistics of base tables' files, read on demand. Only those of Iceberg tables are read.
 
     Args:
         catalog: The view's catalog.
@@ -138,7 +138,7 @@ class FileStatistics:
             snapshots: The appending snapshots.
             filters: Filters; a row that passes one of them matters.
         """
-        if table.kind is DELTA_BY_PATH:
+        if not table.kind.is_iceberg:
             return True
         files = self.catalog.home_of(table).files
         return added_rows_may_match(files, metadata_location, snapshots, filters)
@@ -156,7 +156,7 @@ class FileStatistics:
             snapshots: The snapshots.
             fields: Ids of top-level columns.
         """
-        if table.kind is DELTA_BY_PATH:
+        if not table.kind.is_iceberg:
             return frozenset()
         try:
             return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
@@ -194,7 +194,7 @@ class FileStatistics:
             InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
             MetadataFileNotFoundError: One of them does not exist.
         """
-        if table.kind is DELTA_BY_PATH:
+        if not table.kind.is_iceberg:
             return dict.fromkeys(snapshots)
         what = "table metadata file"
         with parsed(metadata_location, what):
@@ -222,7 +222,7 @@ class FileStatistics:
             column: The column.
             filters: Filters; files without a row that passes one of them are left out.
         """
-        if table.kind is DELTA_BY_PATH:
+        if not table.kind.is_iceberg:
             return None
         return ranges_of(self.catalog.home_of(table).files, metadata_location, snapshot, column, filters)
 

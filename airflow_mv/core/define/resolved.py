@@ -19,7 +19,7 @@ from airflow_mv.core.refresh.incremental import kept_columns, required_columns
 from airflow_mv.core.refresh.inputs import expanded_dependencies, load_tables, schemas_of
 from airflow_mv.core.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
 from airflow_mv.core.script import with_row_groups
-from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.storage_settings import partition_field
 from airflow_mv.core.spec.table import TableMetadata
@@ -151,9 +151,10 @@ def known_table(
     """
     for identifier, observed in zip(resolved.dependencies.tables, resolved.tables, strict=True):
         table = resolved.metadata[identifier]
-        if identifier.kind == DELTA_BY_PATH:
+        if not identifier.kind.is_iceberg:
             return Reason(
-                Code.UNSUPPORTED_OPERATOR, f"only Spark can resolve the column types of the Delta table {identifier}"
+                Code.UNSUPPORTED_OPERATOR,
+                f"only Spark can resolve the column types of the {identifier.kind.data_source} table {identifier}",
             )
         if table.schema_at(observed.head).get("fields") != table.current_schema.get("fields"):
             return Reason(

@@ -26,7 +26,7 @@ from airflow_mv.core.freshness.state import (
     assess,
     on_schema_change,
 )
-from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import (
@@ -217,7 +217,7 @@ def _settled_table(
     Manifests that are unreadable now may be readable later. Such a commit may have changed any row.
     """
     table, name = observed.table, Identifier.parse(observed.identifier)
-    if table is None or name.kind is DELTA_BY_PATH:
+    if table is None or not name.kind.is_iceberg:
         return observed, True
     parts = parts_of(record) if record else ()
     recorded = {item.snapshot_reference for part in parts for item in part.base_tables}
@@ -591,8 +591,8 @@ def _missing(identifier: Identifier) -> str:
             "kept fresh"
         )
     if identifier.path is not None:
-        what, folder = ("commit", "_delta_log") if identifier.kind is DELTA_BY_PATH else ("metadata file", "metadata")
-        return f"base table {identifier}: the folder has no table: no {what} is in {identifier.path}/{folder}"
+        what = "no metadata file is in its folder metadata" if identifier.kind.is_iceberg else "it has no commit"
+        return f"base table {identifier}: there is no table in {identifier.path}: {what}"
     return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
 
 

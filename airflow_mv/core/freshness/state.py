@@ -20,7 +20,7 @@ from airflow_mv.core.freshness.changes import (
     changes_rows,
     expired_between,
 )
-from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, StoragePlace, split
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, split
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import (
@@ -104,8 +104,8 @@ class ObservedTable:
         storage: StoragePlace | None = None,
     ) -> Self:
         """Return a table at one of its snapshots. The arguments are as for the class."""
-        # Schemas of Delta tables are numbered anew with each read.
-        schema_id = None if name.kind is DELTA_BY_PATH else table.schema_id_at(head)
+        # Schemas of other formats are numbered anew with each read.
+        schema_id = table.schema_id_at(head) if name.kind.is_iceberg else None
         text = None if schema_id is None else str(schema_id)
         own = storage is None or storage != name.selects_from
         view = _view_of(name, table) if own and name.path is None else None

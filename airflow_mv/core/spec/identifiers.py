@@ -64,16 +64,18 @@ class BaseTableKind:
             begins with a catalog.
         registered: Whether the job reads it through a metadata file, which it registers in its staging catalog.
             Otherwise Spark finds it by its own name.
+        is_iceberg: Whether its metadata and files are those of Iceberg. Another format is read by an extra.
     """
 
     type: str
     data_source: str = ""
     registered: bool = False
+    is_iceberg: bool = True
 
 
 METASTORE = BaseTableKind("iceberg-metastore")
 ICEBERG_BY_PATH = BaseTableKind("iceberg-filesystem", "iceberg", registered=True)
-DELTA_BY_PATH = BaseTableKind("deltalake-filesystem", "delta")
+DELTA_BY_PATH = BaseTableKind("deltalake-filesystem", "delta", is_iceberg=False)
 #: The kinds that are named by path, by their format.
 BY_FORMAT = {kind.data_source: kind for kind in (ICEBERG_BY_PATH, DELTA_BY_PATH)}
 #: The format in the names of tables that are recorded with a type.

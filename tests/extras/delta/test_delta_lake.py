@@ -131,7 +131,7 @@ def test_a_table_that_was_created_again_is_another_one(home: Lake, events: str) 
     home.refresh()
     shutil.rmtree(events)
     assert state(home) == State.UNKNOWN
-    with pytest.raises(BaseTableNotFoundError, match="no commit is in"):
+    with pytest.raises(BaseTableNotFoundError, match="it has no commit"):
         home.refresh()
     write_deltalake(events, orders([(7, "east", 1)]))
     assert [str(reason.code) for reason in status(home.catalog, VIEW).reasons] == ["BASE_RECREATED"]
