@@ -49,7 +49,7 @@ from airflow_mv.extras.delta.log import MAX_ACTIONS, parse_commit
 from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024
-DATA = Path(__file__).parent.parent / "spec" / "data"
+DATA = Path(__file__).parent.parent / "core" / "spec" / "data"
 MAX_MESSAGE_LENGTH = 2500
 #: For larger inputs only reading is timed, not writing and reading again.
 LARGE = 1024 * 1024
