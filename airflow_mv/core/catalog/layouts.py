@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 from pyiceberg.table import Table
@@ -41,13 +41,11 @@ from airflow_mv.core.spec.materialized_view import (
     parse_storage_state,
     past_refreshes,
 )
-from airflow_mv.core.spec.snapshots import dead_branches
 from airflow_mv.core.spec.storage_settings import sort_order, sort_order_of
 from airflow_mv.core.spec.table import (
     Alterations,
     TableMetadata,
     alterations,
-    ancestors,
     has_columns_of,
     snapshots_between,
 )
@@ -238,20 +236,6 @@ class LoadedStorage(ABC):
 
     # -- what follows from the table's metadata, and from its name
 
-    @classmethod
-    def created(cls, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> Self:
-        """Load a template or storage table that was just created, and that no view names yet.
-
-        Args:
-            catalog: Where it is.
-            name: Its name in the catalog, if it has one.
-            location: Its metadata file; only needed if it has no name.
-            what: The table, for messages.
-        """
-        if name is None:
-            return cls(location, catalog.files.read_table(location, what=f"{what} file"), None)
-        return cls(*catalog.load_table(name, what=what), None, name)
-
     @property
     def place(self) -> StoragePlace:
         """How a query reads it: by its name in the catalog or, without one, by its metadata file."""
@@ -349,17 +333,6 @@ class LoadedStorage(ABC):
             return False
         return chosen is not None and chosen == sort_order_of(self.table)
 
-    def restored(self, view: LoadedView) -> Self:
-        """Return it without :meth:`altered`, as the next refresh makes it before it is planned."""
-        schema_id, spec_id, order_id = self.altered(view).shape
-        table = msgspec.structs.replace(
-            self.table,
-            current_schema_id=self.table.current_schema_id if schema_id is None else schema_id,
-            default_spec_id=self.table.default_spec_id if spec_id is None else spec_id,
-            default_sort_order_id=self.table.default_sort_order_id if order_id is None else order_id,
-        )
-        return replace(self, table=table)
-
     def remove(self, tables: DropsTables, owner: Identifier) -> bool:
         """Remove the table from the catalog, if it is the owner's. Its files stay.
 
@@ -372,23 +345,10 @@ class LoadedStorage(ABC):
         """
         return self.name is None or tables.drop(self.name, uuid=self.table.table_uuid, owner=owner)
 
-    def has_landed(self, refresh_id: str) -> bool:
-        """Whether ``main`` descends from a snapshot of a refresh, which its record may not name any more."""
-        history = ancestors(self.table, self.table.head)
-        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
-
     def folders(self, view: LoadedView) -> tuple[str, ...]:
         """Return the view's folder, and the storage table's if it is outside of it."""
         base, beside = view.metadata.location, self.table.location
         return (base,) if lies_in(beside, (base,)) else (base, beside)
-
-    def dead_branches(self, limit_ms: int) -> list[str]:
-        """Return the branches of refreshes that were not published and can no longer be.
-
-        Args:
-            limit_ms: Only branches that ended before this time, by the times in the metadata.
-        """
-        return dead_branches(self.table, current=(self.table.head, self.tagged), not_current_since_ms=limit_ms)
 
     def open(self, tables: OpensTables) -> Table:
         """Return the table for pyiceberg to read."""
@@ -607,6 +567,40 @@ def supported_layouts(
 def stored_layout(view: LoadedView) -> type[LoadedStorage]:
     """Return the layout that a view has."""
     return next(layout for layout in STORED_LAYOUTS.values() if layout.claims(view))
+
+
+def created_storage(
+    layout: type[LoadedStorage], catalog: ReadsTables, name: Identifier | None, location: str, *, what: str
+) -> LoadedStorage:
+    """Load a template or storage table that was just created, and that no view names yet.
+
+    Args:
+        layout: The layout of the view that it is created for.
+        catalog: Where it is.
+        name: Its name in the catalog, if it has one.
+        location: Its metadata file; only needed if it has no name.
+        what: The table, for messages.
+    """
+    if name is None:
+        return layout(location, catalog.files.read_table(location, what=f"{what} file"), None)
+    return layout(*catalog.load_table(name, what=what), None, name)
+
+
+def restored(storage: LoadedStorage, view: LoadedView) -> LoadedStorage:
+    """Return a storage table without what other programs have altered, as the next refresh makes it before its plan."""
+    schema_id, spec_id, order_id = storage.altered(view).shape
+    table = msgspec.structs.replace(
+        storage.table,
+        current_schema_id=storage.table.current_schema_id if schema_id is None else schema_id,
+        default_spec_id=storage.table.default_spec_id if spec_id is None else spec_id,
+        default_sort_order_id=storage.table.default_sort_order_id if order_id is None else order_id,
+    )
+    return replace(storage, table=table)
+
+
+def frame_of(storage: LoadedStorage, reader: Any) -> Any:
+    """Return the rows of a storage table through Spark's ``DataFrameReader``."""
+    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
 
 
 def storage_place(view: LoadedView) -> StoragePlace:

@@ -18,6 +18,7 @@ from airflow_mv.core.catalog import (
     storage_place,
     stored_layout,
 )
+from airflow_mv.core.catalog.layouts import created_storage
 from airflow_mv.core.catalog.locations import check_confined, join
 from airflow_mv.core.define.definition import (
     Definition,
@@ -544,7 +545,7 @@ def query_columns(
     else:
         file = write_table(catalog, name, folder, known)
     what = f"view {view}, storage table"
-    storage = NewStorage(layout.created(catalog, name, file, what=what), view, is_template=name is not None)
+    storage = NewStorage(created_storage(layout, catalog, name, file, what=what), view, is_template=name is not None)
     try:
         _require_clock(catalog, storage, "Spark's driver" if isinstance(known, Reason) else "this host")
         if name is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import created_storage
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import NewTable
 from airflow_mv.core.publish.layouts import layout_of_view
@@ -238,7 +239,8 @@ class CreateStorage(Change[Name]):
             raise CommitConflictError(f"{self.target} was given another storage table meanwhile. Run it again")
         what = f"{self.target}, storage table"
         try:
-            return NewStorage(self._layout.created(self._catalog, self._name, "", what=what), self._template.owner)
+            storage = created_storage(self._layout, self._catalog, self._name, "", what=what)
+            return NewStorage(storage, self._template.owner)
         except NotFoundError:
             raise CommitConflictError(
                 f"{self.target}: another creation of the view has removed its storage table {self._name}. Run it again"

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from airflow_mv.core.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.core.script import REFRESH_ID_KEY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, after, bounds, parts_in, parts_of
@@ -363,7 +364,9 @@ def has_landed(storage: LoadedStorage, refresh_id: str, *, written: bool = False
     """
     if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
         return True
-    return written or storage.has_landed(refresh_id)
+    # ``main`` may descend from a snapshot of the refresh, although the record does not name it any more.
+    history = ancestors(storage.table, storage.table.head)
+    return written or any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
 
 
 def _covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, record: RefreshRecord) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from airflow_mv.checks import Check
 from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import restored
 from airflow_mv.core.catalog.statistics import FileStatistics
 from airflow_mv.core.freshness.observe import Observation, observe, require_readable
 from airflow_mv.core.freshness.state import ObservedTable, Pins, State
@@ -158,7 +159,7 @@ def load_inputs(
     observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
     require_readable(observation.view.identifier, observation.tables)
     # A refresh puts the storage table back before it runs, see publish.storage_change.
-    observation = replace(observation, storage=observation.storage.restored(observation.view))
+    observation = replace(observation, storage=restored(observation.storage, observation.view))
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}
     same_schema = _is_as_defined(observation)

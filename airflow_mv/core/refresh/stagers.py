@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import frame_of
 from airflow_mv.core.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.core.script import Outcome, Script, Stager
 from airflow_mv.core.spec.identifiers import DELTA_BY_PATH
@@ -101,8 +102,8 @@ def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, s
     from airflow_mv.core.job.session import made_active
 
     with made_active(spark), spark_errors(f"reading the rows of view {view}"):
-        reader = TableReader(spark, view.catalog, snapshot_id)
-        return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
+        frame: DataFrame = frame_of(storage, TableReader(spark, view.catalog, snapshot_id))
+        return frame
 
 
 class InProcessStager:

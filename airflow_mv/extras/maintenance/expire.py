@@ -20,7 +20,7 @@ from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, NO_SNAPSHOT, RefreshRecord, keeping_tags
-from airflow_mv.core.spec.snapshots import kept_snapshots, without_snapshots
+from airflow_mv.core.spec.snapshots import dead_branches, kept_snapshots, without_snapshots
 from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY, kept_for
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import CommitConflictError, MaterializedViewError
@@ -152,8 +152,14 @@ class _Expiry(StorageChange):
         )
 
 
+def _dead_branches(storage: LoadedStorage, limit: int) -> list[str]:
+    """Return the branches of refreshes that were not published and can no longer be."""
+    current = (storage.table.head, storage.tagged)
+    return dead_branches(storage.table, current=current, not_current_since_ms=limit)
+
+
 def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: int | None, *, dry_run: bool) -> Expired:
-    table, branches = storage.table, storage.dead_branches(limit)
+    table, branches = storage.table, _dead_branches(storage, limit)
     if branches:
         # Snapshots that only these branches name may be dropped with them.
         table = msgspec.structs.replace(
