@@ -161,7 +161,7 @@ def test_only_files_that_are_proven_to_be_of_a_dead_own_process_are_removed(
     (tmp_path / f"{good}linkedto").symlink_to(tmp_path / "elsewhere")
     (tmp_path / f"{good}just1one").write_text("a file")
     before = sorted(tmp_path.rglob("*"))
-    assert sweep() == scratch.Swept()
+    assert sweep() == scratch.SweepResult()
     assert sorted(tmp_path.rglob("*")) == before
 
     wrong = tmp_path / f"airflow-mv-{scope}-{us}-1-abcdefgh"  # this process id with another start time

@@ -422,7 +422,7 @@ def _why(error: MaterializedViewError) -> str:
     return "it does not exist" if isinstance(error, MetadataFileNotFoundError) else str(error)
 
 
-class Sized(FileIO):
+class SizeCheckedIO(FileIO):
     """Opens files for pyiceberg, and refuses files whose size differs from the recorded one.
 
     Args:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 MAX_LOCAL_ROWS = 20_000
-#: Held rows are in one partition for each so many of them.
+#: ComputedRows rows are in one partition for each so many of them.
 _ROWS_HELD = 200_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -47,7 +47,7 @@ _compiled: dict[tuple[int, str], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ComputedRows:
     """Rows of a query that has run.
 
     Args:
@@ -290,7 +290,7 @@ class JobContext:
 
     def collect_locally(
         self, frame: DataFrame, most: int = MAX_LOCAL_ROWS, size: int | None = None, aggregates: Sequence[str] = ()
-    ) -> Held | None:
+    ) -> ComputedRows | None:
         """Run a query and return its rows as a local relation, with their number; ``None`` if they are too many.
 
         Reading a relation that the driver holds needs no job. Spark knows its exact size, so it can broadcast the
@@ -309,12 +309,16 @@ class JobContext:
                 return None
             raise
 
-    def _collect_locally(self, frame: DataFrame, most: int, size: int | None, aggregates: Sequence[str]) -> Held | None:
+    def _collect_locally(
+        self, frame: DataFrame, most: int, size: int | None, aggregates: Sequence[str]
+    ) -> ComputedRows | None:
         if self.jvm is None:
             with nullcontext() if size is None else self.sized_for(size, fetched=True):
                 table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
-            return Held(local, table.num_rows, _aggregated(local, aggregates)) if table.num_rows <= most else None
+            return (
+                ComputedRows(local, table.num_rows, _aggregated(local, aggregates)) if table.num_rows <= most else None
+            )
         # As bytes: text that is not valid UTF-8 would come back as other text.
         kinds = {item.name: item.dataType for item in frame.schema.fields}
         texts = {name: kind for name, kind in kinds.items() if _as_bytes(kind) != kind}
@@ -329,7 +333,7 @@ class JobContext:
             if count > most:
                 return None
             local = _cast(DataFrame(self.spark._jsparkSession.createDataFrame(rows, java.schema()), self.spark), texts)
-            return Held(local, count, _metrics(java, aggregates) or _aggregated(local, aggregates))
+            return ComputedRows(local, count, _metrics(java, aggregates) or _aggregated(local, aggregates))
 
     def changed_bytes(self, sql: str) -> int | None:
         """Return the bytes that a query of changes reads; ``None`` if it reads whole tables, too, or it is not known.
@@ -393,7 +397,7 @@ class JobContext:
         found = _SPLITS.search(self.explained(self.spark.range(1 << 10)))
         return int(found[1]) if found else 1
 
-    def kept(self, frame: DataFrame, expected: int | None = None, aggregates: Sequence[str] = ()) -> Held:
+    def kept(self, frame: DataFrame, expected: int | None = None, aggregates: Sequence[str] = ()) -> ComputedRows:
         """Run a query once and return its rows, held where they fit.
 
         Args:
@@ -418,7 +422,7 @@ class JobContext:
             local = self.collect_locally(held)
             if local is not None:
                 return replace(local, aggregates=found)
-        return Held(self.in_few_partitions(self.held(held), count), count, found)
+        return ComputedRows(self.in_few_partitions(self.held(held), count), count, found)
 
     def in_few_partitions(self, frame: DataFrame, rows: int) -> DataFrame:
         """Return a frame with few partitions: one for each core, or more if it has many rows. Each makes jobs slower.

@@ -27,7 +27,7 @@ from airflow_mv.core.job.changed_files import ChangedRows, Changelog, Entries, c
 from airflow_mv.core.job.context import (
     MAX_LOCAL_ROWS,
     ROWS,
-    Held,
+    ComputedRows,
     JobContext,
     cause,
     incomparable,
@@ -173,7 +173,7 @@ def hiding_floats(frame: DataFrame) -> DataFrame:
     return hidden if len(flat) == len(floats) else hidden.where(F.spark_partition_id() >= 0)
 
 
-def _to_join(context: JobContext, step: DeltaStep, held: Held) -> DataFrame:
+def _to_join(context: JobContext, step: DeltaStep, held: ComputedRows) -> DataFrame:
     """Return the held rows of a change with what Spark needs to join them with large tables.
 
     That is their bounds, which Spark applies to the other side of a join too, and that they are few.

@@ -246,7 +246,7 @@ _STARTED = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """The result of a sweep.
 
     Args:
@@ -273,7 +273,7 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep() -> Swept:
+def sweep() -> SweepResult:
     """Remove the folders that killed processes of this user have left on this host.
 
     A folder is removed only if its name has the right form, it belongs to this user, no other user may enter it, and
@@ -290,7 +290,7 @@ def sweep() -> Swept:
             continue
         shutil.rmtree(folder, ignore_errors=True)
         (failed if folder.exists() else removed).append(folder)
-    return Swept(tuple(removed), tuple(failed))
+    return SweepResult(tuple(removed), tuple(failed))
 
 
 def _is_ours(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
-from airflow_mv.core.catalog.damage import Sized, check_snapshots, store_of
+from airflow_mv.core.catalog.damage import SizeCheckedIO, check_snapshots, store_of
 from airflow_mv.core.catalog.files import parsed
 from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.observe import Observation, observe_tables
@@ -179,7 +179,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         for damage in checked.all:
             what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
             raise InvalidMetadataError(f"{what}: {damage.why}")
-        table.io = Sized(table.io, checked.sizes)
+        table.io = SizeCheckedIO(table.io, checked.sizes)
         return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
 
 

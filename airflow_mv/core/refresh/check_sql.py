@@ -29,7 +29,7 @@ _LOWER, _UPPER = ("geq_to", "greater_than", "equal_to"), ("leq_to", "less_than",
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckContext:
     """The rows that the checks of a refresh read, and the tables that they may read.
 
     Args:
@@ -88,7 +88,7 @@ class Subject:
         return pin_query(query, tables=self.tables, views=self.views)
 
 
-def compile_checks(checks: Sequence[Check], subject: Subject) -> StagedChecks | None:
+def compile_checks(checks: Sequence[Check], subject: CheckContext) -> StagedChecks | None:
     """Return the queries that a job runs on the staged rows; ``None`` without checks.
 
     Raises:
@@ -107,7 +107,7 @@ def compile_checks(checks: Sequence[Check], subject: Subject) -> StagedChecks | 
 class _Compiler:
     """Compiles one check."""
 
-    def __init__(self, check: Check, subject: Subject) -> None:
+    def __init__(self, check: Check, subject: CheckContext) -> None:
         self._check = check
         self._subject = subject
         self._label = f"view {subject.view}, check {check.name!r}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from airflow_mv.checks import CHECKS_PROPERTY, Check, read_checks
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.refresh.check_sql import Subject, compile_checks
+from airflow_mv.core.refresh.check_sql import CheckContext, compile_checks
 from airflow_mv.core.refresh.inputs import RefreshInputs
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.statements import place_names
@@ -58,7 +58,7 @@ def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedCheck
     before = ""
     if storage.rows_snapshot is not None and _has_rows_to_compare(observation):
         before = f"{storage.target.table} VERSION AS OF {storage.rows_snapshot}"
-    subject = Subject(
+    subject = CheckContext(
         view=str(loaded.identifier),
         columns=schema.names,
         table=storage.target.written,
@@ -83,7 +83,7 @@ def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequen
     Raises:
         ConfigurationError, InvalidQueryError: See :func:`checks_to_run`.
     """
-    compile_checks(stored_checks(properties, view=view), Subject(view, columns, table=staged(STORAGE)))
+    compile_checks(stored_checks(properties, view=view), CheckContext(view, columns, table=staged(STORAGE)))
 
 
 def reads_staged_views(observation: Observation, checks: Sequence[Check]) -> bool:

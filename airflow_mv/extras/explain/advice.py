@@ -19,7 +19,7 @@ from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, TextSpan, parse_query, splice
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.extras.explain.prospects import Prospect, Setting, output_types, prospects
+from airflow_mv.extras.explain.prospects import Forecast, Setting, output_types, prospects
 
 #: The type that replaces a floating-point argument of a sum; the sum is DECIMAL(37, 8).
 _EXACT = "DECIMAL(27, 8)"
@@ -40,7 +40,7 @@ class Advice:
 
     sql: str
     differs: tuple[str, ...]
-    prospects: tuple[Prospect, ...]
+    prospects: tuple[Forecast, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -60,7 +60,7 @@ class _Draft:
     without_tail: bool = False
 
 
-def advise(setting: Setting, query: ParsedQuery, present: Sequence[Prospect]) -> Advice | None:
+def advise(setting: Setting, query: ParsedQuery, present: Sequence[Forecast]) -> Advice | None:
     """Return the least changed query with the cheapest refreshes; ``None`` if no rewriting helps.
 
     Args:
@@ -87,7 +87,7 @@ def advise(setting: Setting, query: ParsedQuery, present: Sequence[Prospect]) ->
 _MODES = list(Mode)
 
 
-def _is_better(found: Sequence[Prospect], than: Sequence[Prospect]) -> bool:
+def _is_better(found: Sequence[Forecast], than: Sequence[Forecast]) -> bool:
     pairs = [(_MODES.index(one.possible), _MODES.index(other.possible)) for one, other in zip(found, than, strict=True)]
     return all(one <= other for one, other in pairs) and any(one < other for one, other in pairs)
 
@@ -97,15 +97,15 @@ class _Search:
 
     def __init__(self, setting: Setting, shape: _Shape) -> None:
         self._setting, self._shape = setting, shape
-        self._known: dict[_Draft, tuple[Prospect, ...] | None] = {}
+        self._known: dict[_Draft, tuple[Forecast, ...] | None] = {}
 
-    def prospects(self, draft: _Draft) -> tuple[Prospect, ...] | None:
+    def prospects(self, draft: _Draft) -> tuple[Forecast, ...] | None:
         """Return what a refresh would do; ``None`` if the draft is not proven to have the old columns."""
         if draft not in self._known:
             self._known[draft] = self._examined(draft)
         return self._known[draft]
 
-    def _examined(self, draft: _Draft) -> tuple[Prospect, ...] | None:
+    def _examined(self, draft: _Draft) -> tuple[Forecast, ...] | None:
         try:
             rewritten = self._shape.written(draft)
         except InvalidQueryError:
@@ -115,7 +115,7 @@ class _Search:
             return None
         return prospects(self._setting, rewritten, output)
 
-    def pruned(self, draft: _Draft, found: Sequence[Prospect]) -> _Draft:
+    def pruned(self, draft: _Draft, found: Sequence[Forecast]) -> _Draft:
         """Leave out each added column and each cast without which the modes stay."""
         wanted = [item.possible for item in found]
         for item in draft.added:
@@ -184,7 +184,7 @@ class _Shape:
         assert isinstance(self.query.tree, exp.Select)  # noqa: S101 (checked by ``of``)
         return self.query.tree
 
-    def may_help(self, present: Sequence[Prospect]) -> bool:
+    def may_help(self, present: Sequence[Forecast]) -> bool:
         """Whether a refresh is expensive for a reason that a change of the query may remove."""
         codes = {reason.code for item in present for reason in item.reasons}
         return self.tail is not None or bool(codes & _CURABLE) or bool(self._float_sums())

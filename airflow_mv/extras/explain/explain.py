@@ -21,7 +21,7 @@ from airflow_mv.core.sql.translation import spark_sql
 from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.advice import Advice, advise
-from airflow_mv.extras.explain.prospects import Change, Prospect, Setting, output_types, prospects
+from airflow_mv.extras.explain.prospects import Change, Forecast, Setting, output_types, prospects
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Explanation:
     view: Identifier
     sql: str
     columns: tuple[tuple[str, str | None], ...]
-    prospects: tuple[Prospect, ...]
+    prospects: tuple[Forecast, ...]
     advice: Advice | None
     notes: tuple[str, ...]
 
@@ -164,7 +164,7 @@ def _unknown(output: Sequence[tuple[str, str | None]]) -> Iterator[str]:
         yield f"shows the worst case: without Spark the type of {text} cannot be resolved; add a CAST"
 
 
-def _causes(items: Iterable[Prospect]) -> list[str]:
+def _causes(items: Iterable[Forecast]) -> list[str]:
     return list(
         dict.fromkeys(reason.message for item in items for reason in item.reasons if reason.code not in _NOT_CAUSES)
     )
@@ -214,7 +214,7 @@ class Requirement:
     def __str__(self) -> str:
         return f"{self.change}={self.mode}" if self.change else str(self.mode)
 
-    def allows(self, item: Prospect) -> bool:
+    def allows(self, item: Forecast) -> bool:
         """Whether a refresh meets the requirement."""
         return self.change not in (None, item.change) or _MODES.index(item.possible) <= _MODES.index(self.mode)
 
@@ -245,7 +245,7 @@ def _require_modes(
         require(explain(catalog, view, sql, context=context), requirements)
 
 
-def _broken(explanation: Explanation, requirements: Sequence[Requirement]) -> list[Prospect]:
+def _broken(explanation: Explanation, requirements: Sequence[Requirement]) -> list[Forecast]:
     return [item for item in explanation.prospects if not all(wanted.allows(item) for wanted in requirements)]
 
 

@@ -70,7 +70,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class Forecast:
     """What a refresh would do after one change of one base table.
 
     Args:
@@ -144,7 +144,7 @@ def prospects(
     query: ParsedQuery,
     output: Sequence[tuple[str, str | None]],
     kinds: Collection[Change] = tuple(Change),
-) -> tuple[Prospect, ...]:
+) -> tuple[Forecast, ...]:
     """Return what a refresh would do after each kind of change of each base table.
 
     Args:
@@ -156,12 +156,12 @@ def prospects(
     return tuple(max(cases, key=_rank) for cases in zip(*found, strict=True))
 
 
-def _rank(item: Prospect) -> tuple[int, int]:
+def _rank(item: Forecast) -> tuple[int, int]:
     modes = list(Mode)
     return modes.index(item.possible), modes.index(item.mode)
 
 
-def _each(setting: Setting, query: ParsedQuery, output: _Output, kinds: Collection[Change]) -> list[Prospect]:
+def _each(setting: Setting, query: ParsedQuery, output: _Output, kinds: Collection[Change]) -> list[Forecast]:
     stored = setting.stored or _assumed_storage(setting, query, output)
     question = Question(
         view=setting.view,
@@ -188,11 +188,11 @@ def _prospect(
     change: Change,
     expected: Expected,
     algebra: dict[Kind, Candidate | tuple[Reason, ...]],
-) -> Prospect:
+) -> Forecast:
     """Return one prospect. ``algebra`` holds what is known for changes that differ in nothing but their size."""
     if change == Change.COMPACT:
         why = Reason(Code.ONLY_REPLACED, f"{table}: a compaction changes no row")
-        return Prospect(table, change, Mode.FAST_FORWARD, Mode.FAST_FORWARD, (why,), (), expected.like)
+        return Forecast(table, change, Mode.FAST_FORWARD, Mode.FAST_FORWARD, (why,), (), expected.like)
     bases = tuple(
         replace(base, range=expected.range if base.identifier == table else UNCHANGED) for base in question.bases
     )
@@ -206,7 +206,7 @@ def _prospect(
         found = replace(found, estimate=estimate)
     choice = _choice(setting, found, expected.range)
     possible = found.mode if isinstance(found, Candidate) else Mode.FULL
-    return Prospect(table, change, choice.mode, possible, choice.reasons, choice.estimates, expected.like)
+    return Forecast(table, change, choice.mode, possible, choice.reasons, choice.estimates, expected.like)
 
 
 def _choice(setting: Setting, found: Candidate | tuple[Reason, ...], change: Range) -> Choice:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_mv import checks
 from airflow_mv.checks import CHECKS_PROPERTY, Check, as_documents, property_of, read_checks
-from airflow_mv.core.refresh.check_sql import Subject, compile_checks
+from airflow_mv.core.refresh.check_sql import CheckContext, compile_checks
 from airflow_mv.core.refresh.checks import stored_checks
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
 
@@ -143,7 +143,7 @@ STRANGE = st.recursive(
 @given(STRANGE)
 def test_any_property_value_is_compiled_or_refused(value: Any) -> None:
     """The text is untrusted: it raises no other error and gives no SQL that cannot be parsed."""
-    subject = Subject("v", ["a", "B"], table="`t`", before="`t` VERSION AS OF 1")
+    subject = CheckContext("v", ["a", "B"], table="`t`", before="`t` VERSION AS OF 1")
     try:
         found = compile_checks(stored_checks({CHECKS_PROPERTY: json.dumps(value)}, view="v"), subject)
     except (ConfigurationError, InvalidQueryError):
