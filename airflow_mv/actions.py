@@ -19,7 +19,7 @@ from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 from airflow_mv.core.read.read import log_what_is_read, readable
-from airflow_mv.core.refresh import Pins, RefreshOptions
+from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.with_inputs import pinned_chain
@@ -47,7 +47,7 @@ def refresh_views(
     *,
     stager: Stager,
     options: RefreshOptions | None = None,
-    pins: Pins | None = None,
+    pins: SnapshotSet | None = None,
     plan: RefreshPlan | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,

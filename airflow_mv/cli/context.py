@@ -44,7 +44,7 @@ from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.refresh import Pins
+    from airflow_mv.core.refresh import SnapshotSet
     from airflow_mv.core.refresh.pins import RunPins
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.interval import Span
@@ -639,14 +639,14 @@ def with_pins(command: Command) -> Command:
     )(command)
 
 
-def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file: Path | None) -> Pins | None:
+def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file: Path | None) -> SnapshotSet | None:
     """Read a file of pins, for these views.
 
     Raises:
         InvalidMetadataError: The file holds no pins.
         PinError: They do not fit (any more).
     """
-    from airflow_mv.core.freshness.state import Pins
+    from airflow_mv.core.freshness.state import SnapshotSet
     from airflow_mv.core.refresh.pins import RunPins, restore
 
     if file is None:
@@ -656,7 +656,7 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
     except ValueError as error:
         raise InvalidMetadataError(f"pins in {file}: no JSON: {error}") from None
     run = RunPins.read(document, source=f"pins in {file}")
-    found = Pins()
+    found = SnapshotSet()
     for view in views:
         given = restore(catalog, view, run)
         found.tables.update(given.tables)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.freshness.coverage import Coverage
     from airflow_mv.core.freshness.status import ViewStatus
     from airflow_mv.core.read.read import ReadResult
-    from airflow_mv.core.refresh import Pins, RefreshOptions
+    from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.script import Outcome
@@ -154,7 +154,7 @@ class MaterializedViewHook(BaseHook):
 
         return status(self.catalog_for(view), self.connection.identify(view), interval=interval)
 
-    def plan(self, view: str, options: RefreshOptions | None = None, *, pins: Pins | None = None) -> RefreshPlan:
+    def plan(self, view: str, options: RefreshOptions | None = None, *, pins: SnapshotSet | None = None) -> RefreshPlan:
         """Plan a refresh; metadata only. See :func:`airflow_mv.core.refresh.plan_refresh`."""
         from airflow_mv.core.refresh import plan_refresh
 

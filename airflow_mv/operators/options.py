@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.refresh import Pins, RefreshOptions
+    from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.pins import RunPins
     from airflow_mv.core.spec.identifiers import Identifier
 
@@ -75,7 +75,7 @@ class RefreshArguments:
         """Read them from the attributes of a task."""
         return cls(**{name: getattr(task, name) for name in REFRESH_ARGUMENTS}, takes_pins=takes_pins)
 
-    def pinned(self, catalog: MaterializedViewCatalog, view: Identifier) -> Pins | None:
+    def pinned(self, catalog: MaterializedViewCatalog, view: Identifier) -> SnapshotSet | None:
         """Return the run's pinned base tables, checked again; ``None`` if the task has no pins.
 
         Raises:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.refresh import Pins, RefreshOptions
+    from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.core.script import Stager
     from airflow_mv.core.spec.identifiers import Identifier
@@ -259,7 +259,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         options: RefreshOptions,
         stager: Stager,
         context: Context,
-    ) -> tuple[RefreshOptions, Pins]:
+    ) -> tuple[RefreshOptions, SnapshotSet]:
         """Refresh the views that the view reads, in this worker slot. Return how it is refreshed itself."""
         from airflow_mv.actions import maintain_after_refresh, refresh_views
         from airflow_mv.core.refresh.with_inputs import pinned_chain

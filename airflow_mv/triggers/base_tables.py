@@ -92,19 +92,19 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         wanted: Which pending changes count.
     """
     from airflow_mv.core.freshness.each import for_each
-    from airflow_mv.core.freshness.observe import observe
-    from airflow_mv.core.freshness.state import Pins, State
+    from airflow_mv.core.freshness.observe import ReadCache, observe
+    from airflow_mv.core.freshness.state import State
     from airflow_mv.extras.pending.changes import pending_changes
 
     found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}
     met: list[MaterializedViewError] = []
     fatal: tuple[str, str] | None = None
-    pins = Pins(only_saves_reads=True)
+    cache = ReadCache()
 
     def pending(view: str) -> PendingChanges | None:
         hook = connected.hook
-        seen = observe(hook.catalog_for(view), hook.connection.identify(view), pins=pins)
+        seen = observe(hook.catalog_for(view), hook.connection.identify(view), reads=cache)
         changes = pending_changes(seen, wanted)
         is_fresh = changes is None and seen.freshness.state == State.FRESH and seen.pointers is not None
         connected.fresh[view, wanted] = seen.pointers if is_fresh else None

@@ -242,7 +242,7 @@ def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFre
 
     catalog, view = hook.catalog_for(wanted.view), hook.connection.identify(wanted.view)
     if wanted.direct:
-        return ViewFreshness(summary_of(observe(catalog, view, pins=chains.pins, span=wanted.span)))
+        return ViewFreshness(summary_of(observe(catalog, view, reads=chains.reads, span=wanted.span)))
     return ViewFreshness(summary_of(chains.observe(catalog, view, span=wanted.span)))
 
 

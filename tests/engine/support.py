@@ -28,7 +28,7 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import ViewStatus, status
 from airflow_mv.core.job.session import open_session
 from airflow_mv.core.read.read import readable
-from airflow_mv.core.refresh import Pins, RefreshOptions
+from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
@@ -166,7 +166,7 @@ class Lake:
         *names: str,
         stager: Callable[[Script], Outcome] | None = None,
         on_plan: Callable[[RefreshPlan], None] | None = None,
-        pins: Pins | None = None,
+        pins: SnapshotSet | None = None,
         **options: Any,
     ) -> RefreshResult:
         """Refresh views; return the last one's result."""

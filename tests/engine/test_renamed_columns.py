@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.refresh import Pins, plan_refresh
+from airflow_mv.core.refresh import SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.spec.reasons import Code, Mode
@@ -134,7 +134,7 @@ def test_a_swap_of_names_between_the_plan_and_the_job_is_detected(lake: Lake, wa
         if len(plans) == 1:
             lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in SWAP))
 
-    lake.refresh("keyed", on_plan=swap, pins=Pins() if "pinned" in way else None)
+    lake.refresh("keyed", on_plan=swap, pins=SnapshotSet() if "pinned" in way else None)
     assert len({plan.refresh_id for plan in plans}) == 2
     assert multiset(lake.stored("keyed")) == recomputed(lake, "keyed", KEYED.replace("{ns}.", ""))
     assert len(lake.rows("keyed")) == 2

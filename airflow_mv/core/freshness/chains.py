@@ -16,13 +16,13 @@ from typing import TypeVar
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.each import ItemResult, for_each
-from airflow_mv.core.freshness.observe import Observation, observe, observe_tables
+from airflow_mv.core.freshness.observe import Observation, ReadCache, observe, observe_tables
 from airflow_mv.core.freshness.state import (
     BaseTableChange,
     Freshness,
     Lag,
     ObservedTable,
-    Pins,
+    SnapshotSet,
     StaleInput,
     State,
     TableLag,
@@ -113,11 +113,11 @@ class Chains:
 
     Args:
         expected: The views that are going to be observed. One that was observed before its turn is not read again.
-        pins: What was read before.
+        reads: What was read before.
     """
 
     expected: set[Identifier] = field(default_factory=set)
-    pins: Pins = field(default_factory=lambda: Pins(only_saves_reads=True))
+    reads: ReadCache = field(default_factory=ReadCache)
     _verdicts: dict[Identifier, _Verdict] = field(default_factory=dict)
     _early: dict[Identifier, Observation] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class Chains:
             ConfigurationError, NotMaterializedError: See :func:`airflow_mv.core.freshness.observe.observe`.
             CatalogUnavailableError: A catalog of one of the views or base tables does not respond.
         """
-        return self.through(catalog, observe(catalog, view, pins=self.pins, span=span), span=span)
+        return self.through(catalog, observe(catalog, view, reads=self.reads, span=span), span=span)
 
     def early(self, view: Identifier) -> Observation | None:
         """Return the observation of an expected view that was made for a view that reads it, once."""
@@ -162,7 +162,7 @@ class Chains:
             if below is not None:
                 path += self._below(step, below)
             elif self._is_outdated(step):
-                step.seen, step.again = observe(step.catalog, step.view, pins=self.pins, span=step.span), True
+                step.seen, step.again = observe(step.catalog, step.view, reads=self.reads, span=step.span), True
             else:
                 found = self._combined(path.pop())
                 if step.span is None:
@@ -175,7 +175,7 @@ class Chains:
         view = _read_view(table)
         try:
             catalog = step.catalog.home_of(view)
-            return [_Step(catalog, observe(catalog, view, pins=self.pins))]
+            return [_Step(catalog, observe(catalog, view, reads=self.reads))]
         except MaterializedViewError as error:
             if error.retryable:
                 raise
@@ -186,14 +186,14 @@ class Chains:
         return []
 
     def _is_outdated(self, step: _Step) -> bool:
-        """Whether a view was read before a refresh of an input that was judged later. What was pinned is forgotten.
+        """Whether a view was read before a refresh of an input that was judged later. What was read then is forgotten.
 
         Rows of the earlier refresh would pass for rows of the later one.
         """
         judged = [(table, self._verdicts.get(_read_view(table))) for table in step.inputs]
         moved = [table for table, verdict in judged if verdict is not None and verdict.moved_from(table)]
         for table in moved:
-            self.pins.tables.pop(Identifier.parse(table.identifier), None)
+            self.reads.tables.pop(Identifier.parse(table.identifier), None)
         return bool(moved) and not step.again
 
     def _combined(self, step: _Step) -> Observation:
@@ -292,7 +292,7 @@ class Chains:
         names = dict.fromkeys(
             Identifier.parse(item.identifier) for part in parts_of(record) for item in part.base_tables
         )
-        observed = {item.identifier: item for item in observe_tables(home, names, record, pins=self.pins)[0]}
+        observed = {item.identifier: item for item in observe_tables(home, names, record, reads=self.reads)[0]}
         found: list[TableLag] = []
         for recorded in (item for part in parts_of(record) if part.computed for item in part.base_tables):
             table = observed[recorded.identifier]
@@ -304,7 +304,7 @@ class Chains:
         return found
 
 
-def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: Pins | None) -> tuple[Reason, ...]:
+def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: SnapshotSet | None) -> tuple[Reason, ...]:
     """Return reasons for the materialized views that a refresh reads although they are not fresh.
 
     Args:

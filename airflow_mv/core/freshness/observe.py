@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from airflow_mv.core.freshness.state import (
     Lag,
     ObservedTable,
     OnSchemaChange,
-    Pins,
+    Reads,
     State,
     assess,
     on_schema_change,
@@ -120,12 +120,54 @@ class Observation:
         return tuple(_version(view) for view in self.dependencies.views)
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogHealth:
+    """Which catalogs of base tables respond. One that has failed several times in a row is not asked again.
+
+    Args:
+        errors: The errors in a row, by catalog.
+    """
+
+    errors: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
+
+    def require(self, catalog: str) -> None:
+        """Check that a catalog may be asked.
+
+        Raises:
+            CatalogUnavailableError: It has failed :data:`MAX_UNANSWERED` times in a row: its last error.
+        """
+        errors = self.errors.get(catalog, [])
+        if len(errors) >= MAX_UNANSWERED:
+            raise errors[-1].with_traceback(None)
+
+    def failed(self, catalog: str, error: CatalogUnavailableError) -> None:
+        """Note that a catalog did not respond."""
+        self.errors.setdefault(catalog, []).append(error)
+
+    def answered(self, catalog: str) -> None:
+        """Note that a catalog responded."""
+        self.errors.pop(catalog, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCache(Reads):
+    """Reads that are shared by observations of several views. Nothing is computed from them.
+
+    A table is read again where a view was refreshed from a later state: that view would seem to have lost its snapshot.
+
+    Args:
+        health: Which other catalogs respond.
+    """
+
+    health: CatalogHealth = field(default_factory=CatalogHealth)
+
+
 def observe(
     catalog: MaterializedViewCatalog,
     view: str | Identifier | LoadedView,
     *,
     as_of: datetime | None = None,
-    pins: Pins | None = None,
+    reads: Reads | None = None,
     span: Span | None = None,
 ) -> Observation:
     """Observe a view.
@@ -133,8 +175,8 @@ def observe(
     Args:
         view: Its name, or the view as it was loaded.
         as_of: Compare with the base tables as of this time, instead of their current state.
-        pins: What the same run has read before. Base tables are taken from here, and new ones are added, so that all
-            views of the run are computed from one consistent snapshot set.
+        reads: What was read before. Base tables are taken from here, and new ones are added. With a
+            :class:`~airflow_mv.core.freshness.state.SnapshotSet` all views of a run are computed from the same ones.
         span: Consider only the rows of this interval.
 
     Raises:
@@ -144,11 +186,11 @@ def observe(
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     storage = catalog.load_storage(loaded)
-    query = query_of(loaded, pins)
+    query = query_of(loaded, reads)
     located: dict[Identifier, Located] = {}
-    dependencies = load_dependencies(catalog, query, pins=pins, located=located)
+    dependencies = load_dependencies(catalog, query, reads=reads, located=located)
     tables, nested = observe_tables(
-        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
+        catalog, dependencies.tables, storage.record, as_of=as_of, reads=reads, located=located
     )
     tables, known = _settled(catalog, tables, storage.record)
     unjudged = Freshness(State.UNKNOWN, (), ())
@@ -325,27 +367,27 @@ def _with_alterations(freshness: Freshness, observation: Observation) -> Freshne
     return replace(freshness, state=State.STALE, rows=State.FRESH, reasons=(*found, *kept))
 
 
-def query_of(view: LoadedView, pins: Pins | None = None) -> ParsedQuery:
+def query_of(view: LoadedView, reads: Reads | None = None) -> ParsedQuery:
     """Return the parsed query of a view's current version.
 
     Args:
-        pins: What the run has read before. Its query of this view is returned if it is still the current one.
+        reads: What was read before. Its query of this view is returned if it is still the current one.
 
     Raises:
         InvalidQueryError: It cannot be parsed.
     """
-    return _parsed(view, str(view.identifier), pins)
+    return _parsed(view, str(view.identifier), reads)
 
 
-def _parsed(view: LoadedView, name: str, pins: Pins | None) -> ParsedQuery:
+def _parsed(view: LoadedView, name: str, reads: Reads | None) -> ParsedQuery:
     """Parse a view's query, unless the run has parsed it before, for the same name in messages."""
     catalog, namespace = view.default_catalog, view.default_namespace
     text = spark_sql(view.metadata, view=str(view.identifier))
-    found = None if pins is None else pins.queries.get(view.identifier)
+    found = None if reads is None else reads.queries.get(view.identifier)
     if found is None or found.view != name or not found.is_of(text, catalog, namespace):
         found = parse_query(text, view=name, default_catalog=catalog, default_namespace=namespace)
-    if pins is not None:
-        pins.queries[view.identifier] = found
+    if reads is not None:
+        reads.queries[view.identifier] = found
     return found
 
 
@@ -353,7 +395,7 @@ def load_dependencies(
     catalog: MaterializedViewCatalog,
     query: ParsedQuery,
     *,
-    pins: Pins | None = None,
+    reads: Reads | None = None,
     located: dict[Identifier, Located] | None = None,
 ) -> Dependencies:
     """Return the base tables and nested plain views of a query.
@@ -361,16 +403,16 @@ def load_dependencies(
     Args:
         catalog: Where the lookup begins.
         query: The query of a view.
-        pins: What the run has read before: names of base tables, and queries of nested views.
+        reads: What was read before: names of base tables, and queries of nested views.
         located: Receives the locations of base tables, so that no name is located twice.
 
     Raises:
         InvalidMetadataError: The query names a table by a path that is not allowed.
         InvalidQueryError: A nested view is not readable, or views are nested in a cycle or too deeply.
     """
-    known: dict[Identifier, NestedView | None] = dict.fromkeys(pins.tables if pins is not None else ())
+    known: dict[Identifier, NestedView | None] = dict.fromkeys(reads.tables if reads is not None else ())
     while names := names_to_load(query, known):
-        known |= {name: _load_plain_view(catalog, name, query.view, pins, located) for name in names}
+        known |= {name: _load_plain_view(catalog, name, query.view, reads, located) for name in names}
     found = base_tables(query, known)
     for name in found.tables:
         if name.path is not None:
@@ -382,7 +424,7 @@ def _load_plain_view(
     catalog: MaterializedViewCatalog,
     identifier: Identifier,
     reader: str,
-    pins: Pins | None,
+    reads: Reads | None,
     located: dict[Identifier, Located] | None,
 ) -> NestedView | None:
     """Return a nested plain view, or ``None`` if the name is a table, a materialized view or unknown."""
@@ -390,7 +432,7 @@ def _load_plain_view(
         catalog.formats.add(identifier.kind.data_source)  # known before the first of several views is refreshed
         return None
     try:
-        home, place = _located(catalog, identifier, pins)
+        home, place = _located(catalog, identifier, reads)
     except CatalogNotFoundError:
         return None
     loaded = home.load(identifier, place) if place and place.kind == "view" else None
@@ -401,7 +443,7 @@ def _load_plain_view(
     version = loaded.metadata.current_version
     return NestedView(
         identifier=identifier,
-        query=_parsed(loaded, f"{reader}, nested view {identifier}", pins),
+        query=_parsed(loaded, f"{reader}, nested view {identifier}", reads),
         columns=loaded.metadata.schema_.names,
         version_id=version.version_id,
         uuid=loaded.metadata.view_uuid,
@@ -411,25 +453,25 @@ def _load_plain_view(
 
 
 def _located(
-    catalog: MaterializedViewCatalog, identifier: Identifier, pins: Pins | None
+    catalog: MaterializedViewCatalog, identifier: Identifier, reads: Reads | None
 ) -> tuple[MaterializedViewCatalog, Located | None]:
     """Return the catalog and the location of a name.
 
     While many views are read, another catalog that has failed several times in a row is not asked again: each view that
     reads its tables would wait for it.
     """
-    errors: list[CatalogUnavailableError] = []
-    if pins is not None and pins.only_saves_reads and identifier.catalog != catalog.name:
-        errors = pins.unanswered.setdefault(identifier.catalog, errors)
-    if len(errors) >= MAX_UNANSWERED:
-        raise errors[-1].with_traceback(None)
+    health = reads.health if isinstance(reads, ReadCache) and identifier.catalog != catalog.name else None
+    if health is not None:
+        health.require(identifier.catalog)
     try:
         home = catalog.other(identifier.catalog)
         place = home.locate([identifier]).get(identifier)
     except CatalogUnavailableError as error:
-        errors.append(error)
+        if health is not None:
+            health.failed(identifier.catalog, error)
         raise
-    errors.clear()
+    if health is not None:
+        health.answered(identifier.catalog)
     return home, place
 
 
@@ -439,7 +481,7 @@ def observe_tables(
     record: RefreshRecord | None,
     *,
     as_of: datetime | None = None,
-    pins: Pins | None = None,
+    reads: Reads | None = None,
     located: dict[Identifier, Located] | None = None,
 ) -> tuple[tuple[ObservedTable, ...], dict[Identifier, StoragePlace]]:
     """Observe base tables: with at most one catalog query, and a metadata file only if the table may have changed.
@@ -453,7 +495,7 @@ def observe_tables(
     # If parts of the rows are of several snapshots, the file is needed for the changes since each of them.
     single = record is not None and not as_of and not (record.intervals or record.only_intervals)
     known = {table.identifier: table for table in record.base_tables} if record and single else {}
-    pinned = {} if pins is None else pins.tables
+    pinned = {} if reads is None else reads.tables
     located = {} if located is None else located
     places = _places(catalog, [name for name in wanted if name not in pinned], located)
     located |= {name: place for name, place in places.items() if isinstance(place, Located)}
@@ -468,7 +510,7 @@ def observe_tables(
                 pinned[identifier] = table
         elif _lacks_history(table, known.get(str(identifier))):
             table = pinned[identifier] = _with_history(catalog, identifier, table)
-        if pins is not None and pins.only_saves_reads and _is_outdated(table, record):
+        if isinstance(reads, ReadCache) and _is_outdated(table, record):
             place = _places(catalog, [identifier], {})[identifier]
             if isinstance(place, str) or place.metadata_location != table.metadata_location:
                 table = _observed(catalog, identifier, place, known.get(str(identifier)), storages, as_of)
@@ -728,20 +770,20 @@ def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) ->
     if then == now:
         return
     rebound = rebound_columns(then, now)
-    current: dict[object, Mapping[str, Any]] = {field.get("id"): field for field in now.get("fields", ())}
-    for field in then.get("fields", ()):
-        column, successor = str(field["name"]), current.get(field.get("id"))
+    current: dict[object, Mapping[str, Any]] = {item.get("id"): item for item in now.get("fields", ())}
+    for before in then.get("fields", ()):
+        column, successor = str(before["name"]), current.get(before.get("id"))
         if successor is None:
-            yield ChangedColumn(field, None, Reason(Code.COLUMN_DROPPED, f"{name}: the column {column} was dropped"))
+            yield ChangedColumn(before, None, Reason(Code.COLUMN_DROPPED, f"{name}: the column {column} was dropped"))
         elif successor["name"] != column:
             text = f"{name}: the column {column} was renamed to {successor['name']}"
-            yield ChangedColumn(field, None, Reason(Code.COLUMN_RENAMED, text))
-        elif (kinds := (spark_type(field["type"]), spark_type(successor["type"])))[0] != kinds[1]:
+            yield ChangedColumn(before, None, Reason(Code.COLUMN_RENAMED, text))
+        elif (kinds := (spark_type(before["type"]), spark_type(successor["type"])))[0] != kinds[1]:
             text = f"{name}: the type of the column {column} changed from {kinds[0]} to {kinds[1]}"
-            yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))
+            yield ChangedColumn(before, successor, Reason(Code.COLUMN_RETYPED, text))
         elif column in rebound:
             text = f"{name}: a nested field of the column {column} was replaced by another field"
-            yield ChangedColumn(field, successor, Reason(Code.COLUMN_RETYPED, text))
+            yield ChangedColumn(before, successor, Reason(Code.COLUMN_RETYPED, text))
 
 
 def column_of(observation: Observation) -> str | None:

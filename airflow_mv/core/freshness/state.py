@@ -40,7 +40,7 @@ from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_an
 from airflow_mv.core.spec.times import duration, from_ms
 from airflow_mv.core.sql.query import ParsedQuery
 from airflow_mv.documents import check_fields, id_text
-from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, InvalidIdentifierError
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 
 if TYPE_CHECKING:
     from airflow_mv.core.sql.query import ParsedQuery  # a DAG file imports this module, and needs no parser of SQL
@@ -142,22 +142,26 @@ def _view_of(name: Identifier, table: TableMetadata) -> Identifier | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
-    """What one run has read so far, for its next view. Each view that is observed with it adds to it.
+class Reads:
+    """What earlier observations have read. Each observation that is given it adds to it.
 
     Args:
-        tables: Base tables, by name. All views of the run are computed from them.
+        tables: Base tables, by name.
         queries: Queries that were parsed, by the name of their view.
-        only_saves_reads: Nothing is computed from the tables. One is read again where a view was refreshed from a later
-            state: that view would seem to have lost its snapshot.
-        unanswered: The errors in a row of catalogs of base tables that do not respond, by catalog.
-        refreshed: The views that the run has refreshed.
     """
 
     tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
     queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
-    only_saves_reads: bool = False
-    unanswered: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSet(Reads):
+    """The base tables that all views of a run are computed from, each at one snapshot.
+
+    Args:
+        refreshed: The views that the run has refreshed.
+    """
+
     refreshed: set[Identifier] = field(default_factory=set)
 
 

@@ -15,7 +15,7 @@ from airflow_mv.core.freshness.state import (
     ON_SCHEMA_CHANGE_PROPERTY,
     Freshness,
     ObservedTable,
-    Pins,
+    SnapshotSet,
     State,
     lag,
     on_schema_change,
@@ -498,7 +498,7 @@ def plan_refresh(
     view: str | Identifier | LoadedView,
     options: RefreshOptions | None = None,
     *,
-    pins: Pins | None = None,
+    pins: SnapshotSet | None = None,
     earlier: EarlierRound | None = None,
 ) -> RefreshPlan:
     """Return what a refresh would do, and why. Reads metadata only.

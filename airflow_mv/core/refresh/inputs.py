@@ -16,7 +16,7 @@ from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import restored
 from airflow_mv.core.catalog.statistics import FileStatistics
 from airflow_mv.core.freshness.observe import Observation, observe, require_readable
-from airflow_mv.core.freshness.state import ObservedTable, Pins, State
+from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet, State
 from airflow_mv.core.refresh.candidates import Statistics
 from airflow_mv.core.refresh.plan import Estimate, full_cost
 from airflow_mv.core.refresh.statements import (
@@ -143,7 +143,7 @@ def load_inputs(
     view: str | Identifier | LoadedView,
     options: RefreshOptions,
     *,
-    pins: Pins | None = None,
+    pins: SnapshotSet | None = None,
 ) -> RefreshInputs:
     """Read the inputs of a refresh. Reads metadata only.
 
@@ -156,7 +156,7 @@ def load_inputs(
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
     """
-    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
+    observation = observe(catalog, view, as_of=options.as_of, reads=pins, span=options.interval)
     require_readable(observation.view.identifier, observation.tables)
     # A refresh puts the storage table back before it runs, see publish.storage_change.
     observation = replace(observation, storage=restored(observation.storage, observation.view))

@@ -17,7 +17,7 @@ from airflow_mv.core.catalog import Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import view_with_storage_at
 from airflow_mv.core.freshness.each import for_each
 from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, query_of
-from airflow_mv.core.freshness.state import ObservedTable, Pins
+from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.stored import StoredModel
@@ -189,7 +189,7 @@ def pin_base_tables(
     )
 
 
-def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPins) -> Pins:
+def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPins) -> SnapshotSet:
     """Return the pins of a run for one of its views, in the form that a refresh takes.
 
     Each snapshot is looked up, so that an expired one is reported before Spark starts.
@@ -206,8 +206,8 @@ def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPi
     name = loaded.identifier
     if (fault := run.faults.get(str(name))) is not None:
         raise PinError(f"view {name} was left out when the run pinned its base tables: {fault}. {_AGAIN}")
-    pins = Pins(refreshed=set(run.reads))
-    tables = load_dependencies(catalog, query_of(loaded, pins), pins=pins).tables
+    pins = SnapshotSet(refreshed=set(run.reads))
+    tables = load_dependencies(catalog, query_of(loaded, pins), reads=pins).tables
     given = {table: _given(run, name, table) for table in tables if str(table) not in run.views}
     places = _places(catalog, given)
     for table, pin in given.items():

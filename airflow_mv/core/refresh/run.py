@@ -21,7 +21,7 @@ from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.core.publish import publish as publish_staged
 from airflow_mv.core.publish.layouts import layout_of
 from airflow_mv.core.publish.storage_change import put_back
-from airflow_mv.core.refresh import Pins, RefreshOptions, plan_refresh
+from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.checks import has_passed, judge, require_passed
 from airflow_mv.core.refresh.inputs import renamed_by_now
 from airflow_mv.core.refresh.intervals import EarlierRound
@@ -310,7 +310,7 @@ def refresh(
     *,
     stager: Stager,
     options: RefreshOptions | None = None,
-    pins: Pins | None = None,
+    pins: SnapshotSet | None = None,
     plan: RefreshPlan | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
@@ -339,7 +339,7 @@ def refresh(
     """
     identifiers = [catalog.identify(view) for view in views]
     if len(identifiers) > 1:
-        pins = Pins() if pins is None else pins
+        pins = SnapshotSet() if pins is None else pins
         identifiers = _in_dependency_order(catalog, identifiers, pins)
     wanted, results = options or RefreshOptions(), []
     for view in identifiers:
@@ -348,10 +348,12 @@ def refresh(
     return results
 
 
-def _in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identifier], pins: Pins) -> list[Identifier]:
+def _in_dependency_order(
+    catalog: MaterializedViewCatalog, views: Sequence[Identifier], pins: SnapshotSet
+) -> list[Identifier]:
     """Sort views so that each comes after the views that it reads. Otherwise the given order is kept."""
     queries = {view: query_of(catalog.load(view), pins) for view in views}
-    reads = {view: set(load_dependencies(catalog, query, pins=pins).tables) for view, query in queries.items()}
+    reads = {view: set(load_dependencies(catalog, query, reads=pins).tables) for view, query in queries.items()}
     return in_order({view: tables & queries.keys() - {view} for view, tables in reads.items()})
 
 
@@ -360,7 +362,7 @@ def _refresh_one(
     loaded: Identifier | LoadedView,
     stager: Stager,
     options: RefreshOptions,
-    pins: Pins | None,
+    pins: SnapshotSet | None,
     first: RefreshPlan | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
@@ -395,7 +397,7 @@ def planned(
     view: Identifier | LoadedView,
     options: RefreshOptions,
     *,
-    pins: Pins | None = None,
+    pins: SnapshotSet | None = None,
     earlier: EarlierRound | None = None,
     effects: Effects | None = None,
 ) -> RefreshPlan:
@@ -411,13 +413,13 @@ def planned(
 
 
 def _with_present_columns(
-    catalog: MaterializedViewCatalog, view: Identifier, pins: Pins | None, redefine: Redefine
+    catalog: MaterializedViewCatalog, view: Identifier, pins: SnapshotSet | None, redefine: Redefine
 ) -> LoadedView:
     """Load a view. If a column of a base table has changed, and the view wants a rebuild, it is redefined."""
     loaded = catalog.load(view)
     if on_schema_change(loaded.metadata.properties, view=str(view)) != "rebuild":
         return loaded
-    changed = observe(catalog, loaded, pins=pins).freshness.drift
+    changed = observe(catalog, loaded, reads=pins).freshness.drift
     if not changed:
         return loaded
     log.info("%s: analysing the query again: %s", view, "; ".join(reason.message for reason in changed))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.freshness.observe import observe, observe_tables
-from airflow_mv.core.freshness.state import ObservedTable, Pins
+from airflow_mv.core.freshness.observe import ReadCache, observe, observe_tables
+from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.sql.order import in_order
 from airflow_mv.errors import NotFoundError, NotMaterializedError
@@ -29,7 +29,7 @@ class PinnedChain:
     """
 
     views: tuple[Identifier, ...]
-    pins: Pins
+    pins: SnapshotSet
 
 
 def pinned_chain(
@@ -46,7 +46,7 @@ def pinned_chain(
         InvalidQueryError: The views read each other in a cycle.
         SnapshotNotFoundError: A table has no snapshot as of the time.
     """
-    seen, waiting = Pins(only_saves_reads=True), list(reversed(views))
+    seen, waiting = ReadCache(), list(reversed(views))
     reads: dict[Identifier, tuple[Identifier, ...]] = {}
     tables: dict[Identifier, None] = {}
     while waiting:
@@ -54,7 +54,7 @@ def pinned_chain(
         if view in reads:
             continue
         inputs: dict[Identifier, None] = {}
-        for table in observe(catalog, view, pins=seen).tables:
+        for table in observe(catalog, view, reads=seen).tables:
             below = _refreshable(catalog, table, view)
             if below is None:
                 tables[Identifier.parse(table.identifier)] = None
@@ -62,8 +62,8 @@ def pinned_chain(
                 inputs[below] = None
         reads[view] = tuple(inputs)
         waiting += reads[view]
-    pins = Pins()
-    observe_tables(catalog, tables, None, as_of=as_of, pins=pins)
+    pins = SnapshotSet()
+    observe_tables(catalog, tables, None, as_of=as_of, reads=pins)
     return PinnedChain(tuple(in_order(reads)), pins)
 
 

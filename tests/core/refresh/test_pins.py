@@ -13,7 +13,7 @@ import pytest
 
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.refresh import Pins, RefreshOptions
+from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.pins import RunPins, pin_base_tables, restore
 from airflow_mv.core.refresh.plan import RefreshResult
 from airflow_mv.core.spec.identifiers import Identifier
@@ -288,7 +288,7 @@ def test_an_interval_is_recomputed_from_the_snapshots_of_its_run(sqlite_uri: str
         found.sell((1, 100), (2, 200))
         found.refresh_days(2, 3)
         results = [
-            found.refresh(DAYS, pins=Pins({**pins.tables}), options=RefreshOptions(interval=days(n, n + 1)))
+            found.refresh(DAYS, pins=SnapshotSet({**pins.tables}), options=RefreshOptions(interval=days(n, n + 1)))
             for n in (1, 2)
         ]
         assert [(item.outcome, item.reasons[0].code) for item in results] == [

@@ -14,7 +14,7 @@ from sqlalchemy import event
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.state import Pins
+from airflow_mv.core.freshness.state import SnapshotSet
 from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
 from airflow_mv.extras.pending.changes import PendingChanges, pending_changes
 from airflow_mv.extras.pending.criteria import Announcements, PendingCriteria
@@ -145,11 +145,11 @@ def test_a_missing_base_table_is_an_error(home: Lake) -> None:
 
 def test_a_base_table_is_read_once_for_all_views(home: Lake) -> None:
     """A commit during a poll does not give views different states of it."""
-    pins = Pins()
+    pins = SnapshotSet()
     first = home.append()
-    assert pending_changes(observe(home.catalog, "sales.daily", pins=pins)) is not None
+    assert pending_changes(observe(home.catalog, "sales.daily", reads=pins)) is not None
     home.append()
-    found = pending_changes(observe(home.catalog, "sales.joined", pins=pins))
+    found = pending_changes(observe(home.catalog, "sales.joined", reads=pins))
     assert found is not None
     assert found.to_dict()["tables"][0]["to"] == str(first)
 
@@ -162,9 +162,9 @@ def test_a_poll_reads_the_pointer_of_a_base_table_once(home: Lake) -> None:
         statements.append(f"{statement} {parameters}")
 
     event.listen(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
-    pins = Pins()
+    pins = SnapshotSet()
     for view in ("sales.daily", "sales.joined"):
-        assert pending_changes(observe(home.catalog, view, pins=pins)) is None
+        assert pending_changes(observe(home.catalog, view, reads=pins)) is None
     event.remove(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
 
     assert len(statements) == 4, statements  # each view's own pointer, and that of each base table
