@@ -164,6 +164,18 @@ def test_a_lost_refresh_record_is_found_and_put_back_without_a_recompute(home: L
     assert len(json.loads(stored(home).properties[PROPERTY])["refreshes"]) == 1
 
 
+@IN_CATALOG
+@pytest.mark.parametrize("lose", [removed, changed])
+def test_the_log_of_past_refreshes_is_found_and_put_back(home: Lake, lose: object) -> None:
+    log = stored(home).properties[LOG_PROPERTY]
+    (removed if lose is removed else changed)(home, LOG_PROPERTY)
+    found = status(home.catalog, VIEW)
+    assert (found.state, found.reasons[0].code) == (State.FRESH, Code.STORAGE_ALTERED)
+    assert home.refresh().mode == "noop"
+    assert stored(home).properties[LOG_PROPERTY] == log
+    assert Code.STORAGE_ALTERED not in {reason.code for reason in status(home.catalog, VIEW).reasons}
+
+
 @in_homes(lambda name: name.endswith("-registered"))
 @pytest.mark.parametrize("lose", [removed, changed])
 def test_a_storage_table_that_does_not_name_its_view_is_put_back(home: Lake, lose: object) -> None:

@@ -37,6 +37,7 @@ from airflow_mv.core.spec.materialized_view import (
     RefreshRecord,
     StorageState,
     current_tag,
+    has_log,
     is_definition_tag,
     parse_storage_state,
     past_refreshes,
@@ -323,6 +324,8 @@ class LoadedStorage(ABC):
         """Yield the properties that are lost, by the tags that are there."""
         if self.state is None and any(name.startswith(current_tag("")) for name in self.table.refs):
             yield f"the property {PROPERTY} with the refresh record was removed"
+        if self.state is not None and self.tagged is not None and not has_log(self.table.properties):
+            yield f"the property {LOG_PROPERTY} with the past refreshes was removed or changed"
         if view.holder is not None and view.holder.tagged is None and any(map(is_definition_tag, self.table.refs)):
             yield f"the property {DEFINITION_ID_PROPERTY} was removed or changed"
 

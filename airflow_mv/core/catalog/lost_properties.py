@@ -22,6 +22,7 @@ from airflow_mv.core.spec.materialized_view import (
     STORAGE_OF_PROPERTY,
     current_tag,
     definition_tag,
+    has_log,
     parse_storage_state,
 )
 from airflow_mv.core.spec.table import TableMetadata
@@ -81,13 +82,15 @@ def lost_properties(
 
 
 def _is_whole(view: Identifier, location: str, table: TableMetadata, tags: Collection[str]) -> bool:
-    """Whether a state of a table names the view, and has the definition and the record that the tags name."""
+    """Whether a state of a table names the view, and has the definition, record and log that belong to the tags."""
     if table.properties.get(STORAGE_OF_PROPERTY) != view.within_catalog:
         return False
     try:
         found = view_in_table(view, location, table)
         state = parse_storage_state(table.properties, view=str(view), location=location)
     except InvalidMetadataError:
+        return False
+    if state is not None and not has_log(table.properties):
         return False
     has = {*(found.definition_tags if found is not None else ()), state.tag if state else ""}
     return has.issuperset(tags)

@@ -577,6 +577,11 @@ def log_text(
     return f'{{"{_REFRESHES}":[{",".join(reversed(texts))}]}}'
 
 
+def has_log(properties: Mapping[str, str]) -> bool:
+    """Whether a storage table has a log of past refreshes. Each refresh writes one, which may be empty."""
+    return properties.get(LOG_PROPERTY, "").startswith("{")
+
+
 def past_refreshes(properties: Mapping[str, str], *, source: str) -> tuple[RefreshRecord, ...]:
     """Read the log of a storage table, oldest first.
 
