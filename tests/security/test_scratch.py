@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +19,7 @@ from airflow_mv.core.catalog import Layout
 from airflow_mv.core.job import submit as scratch
 from airflow_mv.core.job.submit import scratch_folder, sweep
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
+from airflow_mv.operators.spark import SparkJob
 from tests.builders import lake
 from tests.cli.support import PROGRAM
 from tests.security.sinks import Canary, files, found
@@ -174,12 +174,13 @@ def test_only_files_that_are_proven_to_be_of_a_dead_own_process_are_removed(
 def test_the_operator_s_folder_can_be_removed_by_a_later_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     operator = RefreshMaterializedViewOperator(task_id="t", view="lake.sales.daily")
-    with operator.stager(SimpleNamespace(), {}):  # type: ignore[arg-type]
-        assert operator._scratch is not None
-        assert scratch._NAME.fullmatch(operator._scratch.name)
-        assert operator._scratch.stat().st_mode & 0o777 == 0o700
+    job = SparkJob(operator.spark_task())
+    with job.prepared():
+        assert job.scratch is not None
+        assert scratch._NAME.fullmatch(job.scratch.name)
+        assert job.scratch.stat().st_mode & 0o777 == 0o700
         assert sweep().removed == ()
-    assert not operator._scratch.exists()
+    assert not job.scratch.exists()
 
 
 @pytest.mark.parametrize(

@@ -26,15 +26,17 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote as percent
 from urllib.parse import unquote, urlsplit
 
-from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import (
     InvalidMetadataError,
     RefusedLocationError,
 )
+
+if TYPE_CHECKING:
+    from airflow_mv.core.spec.table import TableMetadata  # it imports pydantic, which a look at the cache does without
 
 log = logging.getLogger(__name__)
 
