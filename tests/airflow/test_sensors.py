@@ -64,6 +64,8 @@ def test_a_fresh_view_ends_the_wait_with_its_status(airflow: Airflow, daily: Lak
     assert run.values["wait"]["refresh_id"] == daily.storage().state.current_refresh_id
     assert run.values["wait"]["lag_seconds"] == 0
     assert run.values["wait_deferrable"] == run.values["wait"]
+    (table,) = run.values["wait"]["base_tables"]
+    assert (table["recorded"], table["current"]) == (str(daily.head()), str(daily.head()))
 
 
 def test_a_deferrable_sensor_waits_without_a_worker_slot_until_another_run_has_refreshed(
