@@ -228,7 +228,7 @@ def test_without_credentials_for_a_location_the_default_ones_are_not_used_silent
     assert chosen.load().metadata.location
     for _ in range(2):
         chosen.catalog.files.require_access(elsewhere)
-    assert caplog.text.count("this process's default credentials") == 1
+    assert caplog.text.count("the default credentials of this process") == 1
     own = opened(server, "table", **server.bucket.access)
     assert own.load().metadata.location
     assert own.catalog.files.now_ms(elsewhere) > 0

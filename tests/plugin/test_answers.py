@@ -203,7 +203,7 @@ def test_a_plan_has_the_mode_the_reasons_and_the_statements(server: Server) -> N
     plan = server.get("api/plan", view=DAILY)
     assert plan["mode"] == "full"
     assert "INSERT OVERWRITE" in plan["statements"][-1]
-    assert plan["reasons"][0]["message"].startswith("pages.sales.orders moved")
+    assert plan["reasons"][0]["message"].startswith("pages.sales.orders advanced")
     assert server.get("api/plan", view="pages.sales.by_region")["mode"] == "noop"
 
 

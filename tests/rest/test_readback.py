@@ -32,7 +32,7 @@ from tests.rest.reference import (
     their_view,
 )
 
-DATA = Path(__file__).parents[1] / "spec" / "data"
+DATA = Path(__file__).parents[1] / "core" / "spec" / "data"
 TOTAL = "SELECT sum(amount) AS amount FROM lake.sales.orders"
 
 

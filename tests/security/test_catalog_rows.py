@@ -251,4 +251,4 @@ def test_invalid_names_are_refused_with_the_exit_code_for_wrong_usage(shop: Shop
 def test_a_namespace_with_a_dot_is_refused_if_it_would_mean_another_one(shop: Shop) -> None:
     """A SQL catalog joins the parts with dots."""
     error = error_of(call("status", "lake.`a.b`.v", "--json"))
-    assert "holds a dot" in error
+    assert "contains a dot" in error

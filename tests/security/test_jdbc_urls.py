@@ -42,7 +42,7 @@ def test_an_option_of_a_uri_that_is_not_allowed_is_refused(uri: str, option: str
 @pytest.mark.parametrize("option", LOADS_CLASSES_OR_FILES)
 def test_a_property_for_the_driver_that_is_not_allowed_is_refused(option: str) -> None:
     """Iceberg passes on every property that begins with ``jdbc.``."""
-    with pytest.raises(ConfigurationError, match=rf"'jdbc.{option}' is not handed to the JDBC driver"):
+    with pytest.raises(ConfigurationError, match=rf"'jdbc.{option}' is not passed to the JDBC driver"):
         spark_settings("lake", {"type": "sql", "uri": "postgresql://h/d", f"jdbc.{option}": "evil.Class"})
 
 

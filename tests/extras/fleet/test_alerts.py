@@ -77,7 +77,7 @@ def test_a_breach_is_reported_once_and_its_recovery_once(home: Lake) -> None:
 
     assert (breach.event, recovery.event) == ("breach", "recovery")
     assert breach.message.startswith("lake.sales.daily is STALE, behind for 3:00:00 since ")
-    assert "2:00:00 is allowed: lake.sales.orders moved" in breach.message
+    assert "2:00:00 is allowed: lake.sales.orders advanced" in breach.message
     assert recovery.message == "lake.sales.daily is on time again (FRESH)"
     home.append()
     assert [alert.event for alert in reported(home, notes, after=9 * HOUR)] == ["breach"]

@@ -240,7 +240,7 @@ def test_a_cache_that_others_may_write_or_that_is_broken_is_not_used(
             connection.execute("UPDATE facts SET value = '[1]'")
     refused = spoil in ("shared folder", "shared file", "link")
     assert cache.get("any", ["key"]) == {}
-    assert ("must belong to this user" in caplog.text) == refused
+    assert ("this user must own it" in caplog.text) == refused
     assert seen(home, cache) == expected
 
 

@@ -315,8 +315,8 @@ def _swap(world: World) -> Swap:
 def _judge(patch: Patch, change: Callable[..., Verdict]) -> None:
     original = publishing.judge
 
-    def judge(plan: Any, view: Any, storage: Any, ours: Any, **more: Any) -> Verdict:
-        return change(original(plan, view, storage, ours, **more), plan, view, storage)
+    def judge(plan: Any, view: Any, storage: Any, **more: Any) -> Verdict:
+        return change(original(plan, view, storage, **more), plan, view, storage)
 
     patch.setattr(publishing, "judge", judge)
 
