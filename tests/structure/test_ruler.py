@@ -29,10 +29,10 @@ LIMITS = {
         "incremental plan": (46, 780),
     },
     "cli": {
-        "airflow-mv create": (72, 1700),
+        "airflow-mv create": (72, 1670),
         "airflow-mv status": (40, 290),
-        "airflow-mv refresh": (63, 870),
-        "airflow-mv refresh, incremental": (84, 1500),
+        "airflow-mv refresh": (63, 850),
+        "airflow-mv refresh, incremental": (84, 1475),
     },
     "operator": {"operator": (70, 870)},
 }
