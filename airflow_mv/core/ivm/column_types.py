@@ -15,7 +15,7 @@ from functools import reduce
 from sqlglot import exp
 
 from airflow_mv.core.ivm import functions, ir
-from airflow_mv.core.ivm.functions import DECIMAL, Operands, classes, fixed_types
+from airflow_mv.core.ivm.functions import DECIMAL, MAX_PRECISION, Operands, classes, fixed_types
 from airflow_mv.core.ivm.ir import RefusedError
 from airflow_mv.core.ivm.resolve import fold
 from airflow_mv.core.spec.reasons import Code
@@ -24,7 +24,7 @@ from airflow_mv.core.spec.times import parse_date
 Names = Mapping[tuple[str, str], str | None]
 _Decimal = tuple[int, int]
 
-_MAX, _LEAST_SCALE = 38, 6
+_LEAST_SCALE = 6
 #: Integers, narrowest first, each with the digits of its largest value.
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _INTEGERS = list(DIGITS)
@@ -165,7 +165,7 @@ class TypedBlock:
             return "bigint"
         decimal = decimal_of(kind)
         if decimal is not None:
-            return _written(min(decimal[0] + 10, _MAX), decimal[1])
+            return _written(min(decimal[0] + 10, MAX_PRECISION), decimal[1])
         return "double" if kind in ("float", "double") else None
 
     def average(self, value: exp.Expr) -> str | None:
@@ -176,7 +176,7 @@ class TypedBlock:
     def _mean(kind: str | None) -> str | None:
         decimal = decimal_of(kind)
         if decimal is not None:
-            return _written(min(decimal[0] + 4, _MAX), min(decimal[1] + 4, _MAX))
+            return _written(min(decimal[0] + 4, MAX_PRECISION), min(decimal[1] + 4, MAX_PRECISION))
         return "double" if kind in (*DIGITS, "float", "double") else None
 
     def arithmetic(self, value: exp.Expr) -> str | None:
@@ -208,14 +208,14 @@ class TypedBlock:
             return kind if kind == "double" else None
         precision, scale = decimal
         kept = min(scale, int(places.name) if places is not None else 0)
-        return _written(min(precision - scale + 1 + kept, _MAX), kept)
+        return _written(min(precision - scale + 1 + kept, MAX_PRECISION), kept)
 
     def whole(self, value: exp.Expr) -> str | None:
         """Return the type of CEIL and FLOOR without a number of decimal places."""
         kind = self.type_of(value.this)
         decimal = decimal_of(kind)
         if decimal is not None:
-            return _written(min(decimal[0] - decimal[1] + 1, _MAX), 0)
+            return _written(min(decimal[0] - decimal[1] + 1, MAX_PRECISION), 0)
         return "bigint" if kind in ("bigint", "double") else None
 
     def cast(self, value: exp.Expr) -> str | None:
@@ -324,9 +324,9 @@ def _of_decimals(value: exp.Expr, one: _Decimal, other: _Decimal) -> str:
     else:
         scale = max(s1, s2)
         precision = max(p1 - s1, p2 - s2) + scale + 1
-    if precision > _MAX:
-        scale = max(_MAX - (precision - scale), min(scale, _LEAST_SCALE))
-    return _written(min(precision, _MAX), scale)
+    if precision > MAX_PRECISION:
+        scale = max(MAX_PRECISION - (precision - scale), min(scale, _LEAST_SCALE))
+    return _written(min(precision, MAX_PRECISION), scale)
 
 
 def common_type(kinds: Iterable[str | None]) -> str | None:
@@ -352,7 +352,7 @@ def _wider(left: str | None, right: str | None) -> str | None:
     if one is None or other is None:
         return None
     scale, whole = max(one[1], other[1]), max(one[0] - one[1], other[0] - other[1])
-    return _written(whole + scale, scale) if whole + scale <= _MAX else None
+    return _written(whole + scale, scale) if whole + scale <= MAX_PRECISION else None
 
 
 # ------------ Determine the columns that Spark will give a query, without Spark, if everything in the query is certain
@@ -362,7 +362,7 @@ def _wider(left: str | None, right: str | None) -> str | None:
 
 
 #: Functions that only windows have.
-_RANKS = (exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
+_RANKS = (exp.RowNumber, *functions.RANKS)
 _SHOWN = 80
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _TIMES = frozenset({"timestamp", "timestamp_ntz"})
