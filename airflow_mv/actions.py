@@ -22,13 +22,13 @@ from airflow_mv.core.read.read import log_what_is_read, readable
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.refresh.with_inputs import pinned_chain
 from airflow_mv.core.script import Outcome, Stager
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.registry.model import RefreshRow, Requester
 from airflow_mv.extras.registry.settings import PLACE
 
@@ -144,15 +144,15 @@ def refresh_with_inputs(
         The results of all of them, in their order.
     """
     given = options or RefreshOptions()
-    chain = pinned_chain(catalog, views, as_of=given.as_of)
+    ordered, pins = pinned_chain(catalog, views, as_of=given.as_of)
     own, results = replace(given, as_of=None), list[RefreshResult]()
-    for view in chain.views:
+    for view in ordered:
         results += refresh_views(
             catalog,
             [view],
             stager=stager,
             options=own if view in views else None,
-            pins=chain.pins,
+            pins=pins,
             on_plan=on_plan,
             requester=requester,
         )

@@ -35,7 +35,7 @@ from pyiceberg.typedef import Record
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish
@@ -43,6 +43,7 @@ from airflow_mv.core.script import REFRESH_ID_KEY, Outcome
 from airflow_mv.core.spec.storage_settings import EXPIRE_PROPERTY, NEVER
 from airflow_mv.core.spec.stored import decode, encode
 from airflow_mv.core.spec.table import with_properties
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.maintenance.run import maintain_after_refresh
 from benchmarks import freshness, report
 

@@ -45,9 +45,9 @@ from airflow_mv.redaction import shortened
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh import SnapshotSet
-    from airflow_mv.core.refresh.pins import RunPins
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.interval import Span
+    from airflow_mv.extras.pins import RunPins
     from airflow_mv.extras.registry.model import Requester
 
 
@@ -328,7 +328,7 @@ def chosen_views(
         ConfigurationError: The views are in several catalogs.
         NotFoundError: There is no such namespace.
     """
-    from airflow_mv.core.refresh.pins import materialized_views
+    from airflow_mv.core.freshness.each import materialized_views
 
     if whole is not None:
         catalog = open_named(whole, conn_id)
@@ -587,7 +587,7 @@ def pin(
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """
     from airflow_mv.core.freshness.each import left_out
-    from airflow_mv.core.refresh.pins import pin_base_tables
+    from airflow_mv.extras.pins import pin_base_tables
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     found = pin_base_tables(catalog, identifiers, as_of=parse_time(as_of))
@@ -647,7 +647,7 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
         PinError: They do not fit (any more).
     """
     from airflow_mv.core.freshness.state import SnapshotSet
-    from airflow_mv.core.refresh.pins import RunPins, restore
+    from airflow_mv.extras.pins import RunPins, restore
 
     if file is None:
         return None

@@ -324,7 +324,7 @@ def _looked(
 
 def _count_fresh(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, Any]:
     """Count the fresh intervals of a stale view. What is needed for it is imported for such a view only."""
-    from airflow_mv.core.refresh.coverage import count
+    from airflow_mv.extras.fleet.coverage import count
 
     return count(catalog, observation)
 
@@ -345,7 +345,7 @@ def _coverage(
     views: tuple[str, ...], conn_id: str | None, start: str | None, end: str | None, *, as_json: bool, check: bool
 ) -> None:
     """Show the intervals of views."""
-    from airflow_mv.core.refresh.coverage import coverage
+    from airflow_mv.extras.fleet.coverage import coverage
 
     catalog, identifiers = open_catalog(views, conn_id)
     found = [coverage(catalog, view, start=parse_time(start), end=parse_time(end)) for view in identifiers]
@@ -473,8 +473,8 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 
     Refreshes that failed in Spark, or did not pass their checks, are listed with their error for some days.
     """
-    from airflow_mv.core.freshness.failures import with_failures
-    from airflow_mv.core.freshness.status import history as view_history
+    from airflow_mv.extras.describe import history as view_history
+    from airflow_mv.extras.describe import with_failures
     from airflow_mv.extras.registry.history import with_registry
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -533,7 +533,7 @@ def read(
 @common
 def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
     """Print the stored metadata of view and storage table."""
-    from airflow_mv.core.freshness.status import stored_metadata
+    from airflow_mv.extras.describe import stored_metadata
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = stored_metadata(catalog, identifier)

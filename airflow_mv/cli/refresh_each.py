@@ -37,7 +37,7 @@ def refresh_each(
     from airflow_mv.actions import maintain_after_refresh, refresh_views
     from airflow_mv.core.freshness.each import for_each, left_out
     from airflow_mv.core.freshness.state import SnapshotSet
-    from airflow_mv.core.refresh.pins import pin_base_tables
+    from airflow_mv.extras.pins import pin_base_tables
 
     pins = SnapshotSet()
     place = {str(view): number for number, view in enumerate(pin_base_tables(catalog, views).views if views else ())}

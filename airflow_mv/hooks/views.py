@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.core.catalog.spark import SparkSettings
     from airflow_mv.core.define.define import Defined, OnChange
-    from airflow_mv.core.freshness.coverage import Coverage
     from airflow_mv.core.freshness.status import ViewStatus
     from airflow_mv.core.read.read import ReadResult
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.convert import Conversion
     from airflow_mv.extras.explain.explain import Explanation
+    from airflow_mv.extras.fleet.coverage import Coverage
     from airflow_mv.extras.history.rollback import RolledBack, VersionRolledBack
     from airflow_mv.extras.registry.query import Answer
 
@@ -171,7 +171,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError: The view has no interval column, or the times are no intervals of it.
         """
-        from airflow_mv.core.refresh.coverage import coverage
+        from airflow_mv.extras.fleet.coverage import coverage
 
         return coverage(self.catalog_for(view), self.connection.identify(view), start=start, end=end)
 
@@ -275,8 +275,7 @@ class MaterializedViewHook(BaseHook):
         Args:
             namespace: ``catalog.namespace``.
         """
-        from airflow_mv.core.freshness.each import left_out
-        from airflow_mv.core.refresh.pins import materialized_views
+        from airflow_mv.core.freshness.each import left_out, materialized_views
 
         name, inner = split_namespace(namespace)
         catalog = self.catalog_named(name)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
-    from airflow_mv.core.refresh.pins import RunPins
     from airflow_mv.core.spec.identifiers import Identifier
+    from airflow_mv.extras.pins import RunPins
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
 _NONE = ("None", "", None)
@@ -82,7 +82,7 @@ class RefreshArguments:
             ConfigurationError: ``pins`` is something else.
             PinError: A pinned snapshot has expired, or the view reads another table.
         """
-        from airflow_mv.core.refresh.pins import restore
+        from airflow_mv.extras.pins import restore
 
         if not self.takes_pins:
             return None
@@ -151,7 +151,7 @@ def run_pins(value: Any) -> RunPins:
         ConfigurationError: There are none.
         InvalidMetadataError: They are invalid.
     """
-    from airflow_mv.core.refresh.pins import RunPins
+    from airflow_mv.extras.pins import RunPins
 
     wanted = (
         "not the output of a PinBaseTablesOperator; write pins=pin.output, and clear that task if its XCom was deleted"

@@ -19,7 +19,7 @@ from airflow_mv.scope import scope_of
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.refresh.pins import RunPins
+    from airflow_mv.extras.pins import RunPins
 
 
 class PinBaseTablesOperator(RetriedOperator):
@@ -81,7 +81,7 @@ class PinBaseTablesOperator(RetriedOperator):
             InvalidQueryError: The views read each other in a cycle.
         """
         from airflow_mv.core.freshness.each import left_out
-        from airflow_mv.core.refresh.pins import pin_base_tables
+        from airflow_mv.extras.pins import pin_base_tables
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
@@ -116,7 +116,7 @@ class PinBaseTablesOperator(RetriedOperator):
         return found.as_of
 
     def _listed(self, hook: MaterializedViewHook) -> tuple[MaterializedViewCatalog, list[Identifier]]:
-        from airflow_mv.core.refresh.pins import materialized_views
+        from airflow_mv.core.freshness.each import materialized_views
 
         if self.namespace is not None:
             name, namespace = split_namespace(self.namespace)

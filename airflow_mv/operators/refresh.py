@@ -262,17 +262,17 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
     ) -> tuple[RefreshOptions, SnapshotSet]:
         """Refresh the views that the view reads, in this worker slot. Return how it is refreshed itself."""
         from airflow_mv.actions import maintain_after_refresh, refresh_views
-        from airflow_mv.core.refresh.with_inputs import pinned_chain
+        from airflow_mv.extras.pins import pinned_chain
 
-        chain = pinned_chain(catalog, [view], as_of=options.as_of)
+        views, pins = pinned_chain(catalog, [view], as_of=options.as_of)
         log_this = functools.partial(log_plan, self.log)
-        for name in chain.views[:-1]:
+        for name in views[:-1]:
             (result,) = refresh_views(
-                catalog, [name], stager=stager, pins=chain.pins, on_plan=log_this, requester=requester(context)
+                catalog, [name], stager=stager, pins=pins, on_plan=log_this, requester=requester(context)
             )
             log_result(self.log, result)
             maintain_after_refresh(catalog, name, published=result.published, stager=stager, report=self.log.info)
-        return replace(options, as_of=None), chain.pins
+        return replace(options, as_of=None), pins
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
         """Return the lineage. The OpenLineage provider calls this after a success."""

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.refresh.coverage import coverage
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.extras.fleet.coverage import coverage
 from airflow_mv.plugin.rows import ViewRow
 from airflow_mv.plugin.sources import CatalogSource, impatiently
 

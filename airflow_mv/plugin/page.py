@@ -18,14 +18,15 @@ from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.expiry import expiries, warnings
 from airflow_mv.core.freshness.observe import Observation, column_of
 from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY, max_staleness_of
-from airflow_mv.core.freshness.status import history, how_to_read
+from airflow_mv.core.freshness.status import how_to_read
 from airflow_mv.core.refresh import plan_refresh
-from airflow_mv.core.refresh.coverage import coverage
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.intervals import kind_of
 from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.extras.describe import history
+from airflow_mv.extras.fleet.coverage import coverage
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import costs_of
@@ -158,7 +159,7 @@ class Page:
     def coverage(
         self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
     ) -> Future[dict[str, Any]]:
-        """Return which intervals of a view are fresh, see :func:`airflow_mv.core.refresh.coverage.coverage`."""
+        """Return which intervals of a view are fresh, see :func:`airflow_mv.extras.fleet.coverage.coverage`."""
         key = ("coverage", str(start), str(end), str(view))
         return source.ask(lambda: coverage(source.open(), view, start=start, end=end).to_dict(), *key)
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.freshness.status import status
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
+from airflow_mv.extras.describe import history
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from airflow_mv.triggers import JobOutcomeTrigger
 from airflow_mv.triggers import outcome as module

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.spec.reasons import fallback
+from airflow_mv.extras.describe import history
 from airflow_mv.hooks import MaterializedViewHook
 from tests.airflow.conftest import VIEW, Airflow, Run
 from tests.builders import QUERY, Lake

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_mv.core.freshness.status import history
+from airflow_mv.extras.describe import history
 from tests.airflow.conftest import VIEW, Airflow
 from tests.airflow.test_examples import EXAMPLES
 from tests.builders import Lake

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import make_url
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.freshness.status import history
+from airflow_mv.extras.describe import history
 from tests.airflow.conftest import VIEW, Airflow
 from tests.conftest import or_skip
 from tests.protocol.foreign import BucketStore

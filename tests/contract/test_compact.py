@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import maintain_after_refresh
-from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
@@ -19,6 +19,7 @@ from airflow_mv.core.spec.table import ancestors
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance import run

@@ -11,7 +11,7 @@ from airflow_mv.core.catalog import stored_layout
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import history, status, stored_metadata
+from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.run import refresh
@@ -26,6 +26,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.describe import history, stored_metadata
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import drop
 from tests.builders import QUERY, Lake, without_properties

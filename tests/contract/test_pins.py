@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.core.refresh.pins import RunPins, pin_base_tables, restore
 from airflow_mv.core.refresh.plan import RefreshResult
 from airflow_mv.errors import PinError
+from airflow_mv.extras.pins import RunPins, pin_base_tables, restore
 from tests.builders import Lake
 
 

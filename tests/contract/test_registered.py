@@ -16,7 +16,7 @@ from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status, stored_metadata
+from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import plan_refresh
@@ -43,6 +43,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.describe import stored_metadata
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import expire

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import BaseTableNotFoundError, RefreshRefusedError
+from airflow_mv.extras.describe import history
 from tests.engine.support import OTHER, Lake, as_arrow, no_spark
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"

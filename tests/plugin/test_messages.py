@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.script import CheckResult
 from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.operators.task import event_extra, log_result
 from airflow_mv.plugin.messages import said

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import RefreshNotFoundError
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from tests.builders import QUERY, Lake, lake

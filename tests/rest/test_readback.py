@@ -14,10 +14,10 @@ import pytest
 from airflow_mv.core.catalog import LoadedView
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.stored import decode
 from airflow_mv.core.spec.view import replace_version, roll_back, with_view_properties
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.orphans import expire
 from tests.builders import QUERY, Lake, lake, without_properties

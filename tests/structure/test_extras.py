@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Packages and modules.
 EXTRAS = sorted(path.name for path in (ROOT / "airflow_mv/extras").iterdir() if not path.name.startswith("_"))
-#: Create, replace, plan, refresh, publish, status, history and read.
+#: Create, replace, plan, refresh, publish, status and read.
 TESTS = {
     "core/refresh/test_refresh.py": (
         "test_a_stale_view_is_recomputed_and_the_reason_is_reported",
@@ -22,7 +22,6 @@ TESTS = {
         "test_an_incremental_view_follows_the_fallback_policy",
         "test_appended_rows_that_no_filter_matches_need_no_spark_job",
         "test_views_of_one_run_are_computed_from_one_set_of_snapshots",
-        "test_the_history_lists_every_refresh_oldest_first",
     ),
     "core/read/test_read.py": ("test_the_current_rows_are_read_while_they_are_fresh",),
     "contract/test_publication.py": (

@@ -137,3 +137,32 @@ def _left_out(found: Sequence[tuple[Identifier, StoreUnavailableError]]) -> Stor
         others = f" and {len(more) - _NAMED} others" if len(more) > _NAMED else ""
         text = f"{text}; so were {names}{others} of the same store"
     return StoreUnavailableError(text, first.location)
+
+
+def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[str, ...] | None) -> list[Identifier]:
+    """List the materialized views of a namespace, including those with broken metadata. Plain views are left out.
+
+    Args:
+        catalog: Where the namespace is.
+        namespace: The namespace, without its catalog; ``None`` for all of the catalog.
+
+    Raises:
+        NotFoundError: There is no such namespace.
+        CatalogUnavailableError: The catalog does not respond.
+    """
+    found = []
+    for result in for_each(catalog.list(namespace), catalog.load):
+        raise_if_retryable(result.error)
+        # If it cannot be read, its own refresh reports why.
+        if result.value is None or result.value.settings is not None:
+            found.append(result.item)
+    return found
+
+
+def raise_if_retryable(error: MaterializedViewError | None) -> None:
+    """Raise an error that a retry of the whole run may fix, such as an unavailable catalog. No view causes it.
+
+    A store that does not respond is a fault of the views that need it.
+    """
+    if error is not None and error.retryable and not isinstance(error, StoreUnavailableError):
+        raise error

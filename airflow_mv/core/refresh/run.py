@@ -324,7 +324,7 @@ def refresh(
         views: Their names.
         stager: Runs the scripts; an in-process session serves all views with one Spark application.
         options: How to refresh.
-        pins: Base tables that were pinned before (:mod:`airflow_mv.core.refresh.pins`). By default a refresh of several
+        pins: Base tables that were pinned before (:mod:`airflow_mv.extras.pins`). By default a refresh of several
             views pins them itself.
         plan: The plan of an earlier call for the only view, which was not carried out to its end. If the view has
             changed since, it is planned again.

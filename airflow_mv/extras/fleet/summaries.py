@@ -31,7 +31,7 @@ from airflow_mv.extras.fleet.known import (
 )
 from airflow_mv.extras.fleet.summary import SUMMARY, Summary, encoded, listed
 
-#: Counts the fresh intervals of a stale view; see :func:`airflow_mv.core.refresh.coverage.count`.
+#: Counts the fresh intervals of a stale view; see :func:`airflow_mv.extras.fleet.coverage.count`.
 Count = Callable[[MaterializedViewCatalog, Observation], dict[str, Any]]
 
 

@@ -20,11 +20,12 @@ from airflow_mv.core.catalog import limits, locations, store_deadlines
 from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles
 from airflow_mv.core.catalog.locations import lies_elsewhere, on_disk
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
-from airflow_mv.core.refresh.pins import materialized_views, pin_base_tables
+from airflow_mv.core.freshness.each import materialized_views
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import collect_orphans
+from airflow_mv.extras.pins import pin_base_tables
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import rebuild, sync

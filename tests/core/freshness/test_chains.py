@@ -22,9 +22,7 @@ from airflow_mv.core.freshness.state import Readiness, readiness
 from airflow_mv.core.freshness.status import status, statuses
 from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
-from airflow_mv.core.refresh.pins import pin_base_tables, restore
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.refresh.with_inputs import pinned_chain
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.spec.times import from_ms
@@ -33,6 +31,7 @@ from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.pins import pin_base_tables, pinned_chain, restore
 from airflow_mv.plugin.graph import Asked, graph
 from airflow_mv.plugin.rows import row_of
 from tests.builders import Lake, lake
@@ -335,7 +334,7 @@ def test_views_of_another_catalog_are_followed_and_not_refreshed(home: Lake, tmp
         (why,) = status(home.catalog, "sales.near").reasons
         assert why.message.startswith("west.sales.far, which it reads, is stale (west.sales.events ")
         near = home.catalog.identify("sales.near")
-        assert pinned_chain(home.catalog, [near]).views == (near,)
+        assert pinned_chain(home.catalog, [near])[0] == (near,)
         (result,) = refresh_with_inputs(home.catalog, [near], stager=home.stager)
         assert result.reasons[-1].code == Code.INPUT_STALE
         with pytest.raises(StaleViewError, match=r"west\.sales\.far, which it reads, is stale"):

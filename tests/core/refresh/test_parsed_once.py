@@ -16,9 +16,9 @@ from airflow_mv import checks
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.choose import RefreshOptions, plan_refresh
-from airflow_mv.core.refresh.pins import pin_base_tables, restore
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import refresh
+from airflow_mv.extras.pins import pin_base_tables, restore
 from tests.builders import Lake, lake
 
 NESTED = "SELECT * FROM lake.sales.orders WHERE amount > 0"

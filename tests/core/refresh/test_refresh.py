@@ -12,9 +12,8 @@ import pytest
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.failures import with_failures
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import history, status, statuses
+from airflow_mv.core.freshness.status import status, statuses
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish, refresh, stage
@@ -256,46 +255,6 @@ def test_a_refresh_as_of_a_time_never_removes_later_rows(home: Lake) -> None:
     result = home.refresh(options=RefreshOptions(as_of=datetime.fromtimestamp(then.timestamp_ms / 1000, UTC)))
     assert (result.mode, result.reasons[0].code) == (Mode.NOOP, Code.ALREADY_NEWER)
     assert home.read() == [EAST, NORTH, SOUTH]
-
-
-def test_the_history_lists_every_refresh_oldest_first(home: Lake) -> None:
-    home.view(time_travel=True)
-    assert history(home.catalog, "sales.daily") == []
-    first = home.refresh()
-    home.append()
-    second = home.refresh()
-    listed = history(home.catalog, "sales.daily")
-    assert [(item["refresh_id"], item["current"], item["rows_written"]) for item in listed] == [
-        (first.refresh_id, False, 2),
-        (second.refresh_id, True, 3),
-    ]
-    assert listed[0]["reasons"][0]["code"] == "NEVER_REFRESHED"
-    assert listed[1]["sequence_number"] > listed[0]["sequence_number"]
-
-
-def test_the_history_has_the_refreshes_that_failed_and_why(home: Lake) -> None:
-    """As long as maintenance keeps their files; not those that succeeded later, with the same input."""
-    view = home.view(sql="SELECT id * 9223372036854775807 AS number FROM lake.sales.orders")
-    with pytest.raises(InvalidQueryError, match="Overflow in multiplication"):
-        home.refresh()
-    (failed,) = with_failures(home.catalog, view, history(home.catalog, view))
-    assert "Overflow in multiplication" in failed["error"]
-    assert (failed["refreshed_at"], failed["current"]) == (None, False)
-    assert failed["failed_at"]
-
-    create(
-        home.catalog,
-        view,
-        Definition("SELECT 1 AS number FROM lake.sales.orders"),
-        stager=home.stager,
-        replace=True,
-    )
-    done = home.refresh()
-    listed = with_failures(home.catalog, view, history(home.catalog, view))
-    assert [(item["refresh_id"], bool(item["error"])) for item in listed] == [
-        (failed["refresh_id"], True),
-        (done.refresh_id, False),
-    ]
 
 
 # -- several views -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from airflow_mv.core.catalog import stored_layout
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import history, status
+from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.run import refresh
@@ -28,6 +28,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.convert import convert
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import purge

@@ -17,8 +17,8 @@ import pytest
 
 from airflow_mv.actions import add_to_registry, refresh_views
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.freshness.status import history
 from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.extras.registry.model import MEASURED, REFRESHES, Requester
 from airflow_mv.extras.registry.registry import MAX_BYTES, REFUSED, Registry, require_registry

@@ -23,7 +23,6 @@ from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import RefreshOptions
@@ -39,6 +38,7 @@ from airflow_mv.errors import (
     StaleViewError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain

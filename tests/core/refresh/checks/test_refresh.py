@@ -12,13 +12,13 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from airflow_mv.checks import CHECKS_PROPERTY, Check, condition, not_null, row_count, row_count_change, unique
-from airflow_mv.core.freshness.status import history
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshResult
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.errors import CheckFailedError, ConfigurationError, JobError
+from airflow_mv.extras.describe import history
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake, no_spark
 

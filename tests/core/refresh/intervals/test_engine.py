@@ -12,13 +12,12 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.freshness.changes import ends_of_commits
-from airflow_mv.core.freshness.coverage import Cover
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.read.read import readable
-from airflow_mv.core.refresh.coverage import coverage
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.table import ancestors
+from airflow_mv.extras.fleet.coverage import Cover, coverage
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.orphans import maintain

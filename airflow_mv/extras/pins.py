@@ -7,7 +7,8 @@ A materialized view that the same run refreshes is not pinned: the run reads the
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,8 +16,8 @@ from pydantic import ConfigDict, Field
 
 from airflow_mv.core.catalog import Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import view_with_storage_at
-from airflow_mv.core.freshness.each import for_each
-from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, query_of
+from airflow_mv.core.freshness.each import for_each, raise_if_retryable
+from airflow_mv.core.freshness.observe import ReadCache, load_dependencies, observe, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
@@ -27,7 +28,6 @@ from airflow_mv.core.sql.query import parse_query
 from airflow_mv.errors import (
     CatalogNotFoundError,
     InvalidMetadataError,
-    MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
     NotMaterializedError,
@@ -120,26 +120,6 @@ class RunPins(_PinDocument):
         return [[str(view) for view in level] for level in levels(self.reads)]
 
 
-def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[str, ...] | None) -> list[Identifier]:
-    """List the materialized views of a namespace, including those with broken metadata. Plain views are left out.
-
-    Args:
-        catalog: Where the namespace is.
-        namespace: The namespace, without its catalog; ``None`` for all of the catalog.
-
-    Raises:
-        NotFoundError: There is no such namespace.
-        CatalogUnavailableError: The catalog does not respond.
-    """
-    found = []
-    for result in for_each(catalog.list(namespace), catalog.load):
-        _raise_if_retryable(result.error)
-        # If it cannot be read, its own refresh reports why.
-        if result.value is None or result.value.settings is not None:
-            found.append(result.item)
-    return found
-
-
 def pin_base_tables(
     catalog: MaterializedViewCatalog,
     views: Iterable[str | Identifier],
@@ -168,7 +148,7 @@ def pin_base_tables(
     faults: dict[str, str] = {}
     sources: dict[Identifier, tuple[Identifier, ...]] = {}
     for result in for_each(wanted, lambda view: _sources(catalog, view, (definitions or {}).get(view))):
-        _raise_if_retryable(result.error)
+        raise_if_retryable(result.error)
         if result.error is not None:
             faults[str(result.item)] = str(result.error)
         sources[result.item] = result.value or ()
@@ -261,7 +241,7 @@ def _pinned(
         away: Receives the errors of stores.
     """
     (result,) = for_each([tuple(tables)], lambda names: observe_tables(catalog, names, None, as_of=as_of))
-    _raise_if_retryable(result.error)
+    raise_if_retryable(result.error)
     if result.value is None:
         if len(tables) == 1:
             faults[str(tables[0])] = str(result.error)
@@ -280,15 +260,6 @@ def _pinned(
         for name, table in zip(tables, observed, strict=True)
         if table.error is None
     }
-
-
-def _raise_if_retryable(error: MaterializedViewError | None) -> None:
-    """Raise an error that a retry of the whole run may fix, such as an unavailable catalog. No view causes it.
-
-    A store that does not respond is a fault of the views that need it.
-    """
-    if error is not None and error.retryable and not isinstance(error, StoreUnavailableError):
-        raise error
 
 
 def _given(run: RunPins, view: Identifier, table: Identifier) -> Pin:
@@ -363,3 +334,53 @@ def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Id
                 snapshot,
                 pin.head,
             )
+
+
+# ------------------------------------------------------- a view with all materialized views that it reads
+
+
+def pinned_chain(
+    catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_of: datetime | None = None
+) -> tuple[tuple[Identifier, ...], SnapshotSet]:
+    """Find the views that views read, and pin the tables of all of them. Views of other catalogs are read as they are.
+
+    Args:
+        catalog: Where the views are.
+        views: Their names.
+        as_of: Pin the tables as they were then.
+
+    Returns:
+        All of these views, each after those that it reads, and the snapshots of all other tables that they read.
+
+    Raises:
+        InvalidQueryError: The views read each other in a cycle.
+        SnapshotNotFoundError: A table has no snapshot as of the time.
+    """
+    seen, waiting = ReadCache(), list(reversed(views))
+    reads: dict[Identifier, tuple[Identifier, ...]] = {}
+    others: list[Identifier] = []
+    while waiting:
+        view = waiting.pop()
+        if view in reads:
+            continue
+        inputs = [(table, _refreshable(catalog, table, view)) for table in observe(catalog, view, reads=seen).tables]
+        reads[view] = tuple(dict.fromkeys(below for _, below in inputs if below is not None))
+        others += [Identifier.parse(table.identifier) for table, below in inputs if below is None]
+        waiting += reads[view]
+    pins = SnapshotSet()
+    observe_tables(catalog, dict.fromkeys(others), None, as_of=as_of, reads=pins)
+    return tuple(in_order(reads)), pins
+
+
+def _refreshable(catalog: MaterializedViewCatalog, table: ObservedTable, reader: Identifier) -> Identifier | None:
+    """Return the view whose rows a table has; ``None`` for an ordinary table, and for a view of another catalog."""
+    view = table.view
+    if view is None or view == reader:
+        return None
+    if view.catalog != catalog.name:
+        log.info("%s reads %s, which is in another catalog and is not refreshed", reader, view)
+        return None
+    with suppress(NotFoundError, NotMaterializedError):
+        storage = catalog.load_storage(catalog.load(view))
+        return view if table.identifier in (str(view), str(storage.name)) else None
+    return None
