@@ -127,7 +127,7 @@ class FaultyCatalog(MaterializedViewCatalog):
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
         """Replace a view, with the next fault; in a SQL catalog this is a swap, for a table a commit."""
-        if self._rest is None or view.holder is not None:
+        if self.rest is None or view.holder is not None:
             return super().replace(view, metadata)
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).replace(view, metadata)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout, stored_table, stored_view
 from airflow_mv.core.catalog.files import StoredFile
-from airflow_mv.core.catalog.layouts import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes, snapshots_of
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.status import how_to_read, timestamp
 from airflow_mv.core.script import Outcome
@@ -44,7 +44,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
     if state is None:
         return []
     records = all_refreshes(loaded, storage)
-    heads = storage.snapshots_of(records)
+    heads = snapshots_of(storage, records)
     held = held_bytes(storage.table, [head for head in heads.values() if head is not None])
     return [
         {

@@ -16,7 +16,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.entries import CatalogEntry
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
@@ -24,7 +23,9 @@ from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
 from airflow_mv.extras.maintenance import drop as drops
+from airflow_mv.extras.maintenance import folders
 from airflow_mv.extras.maintenance.drop import drop, purge
+from airflow_mv.extras.maintenance.entries import CatalogEntry, other_entries
 from airflow_mv.extras.maintenance.orphans import collect_orphans, maintain
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import VIEW
@@ -268,16 +269,18 @@ def test_a_purge_keeps_a_view_that_was_created_meanwhile(every_home: Lake, monke
     home.table()
     home.view()
     home.refresh()
-    loaded, others = home.catalog.load(VIEW), home.catalog.other_entries
+    loaded = home.catalog.load(VIEW)
 
-    def created_again(own: frozenset[str], folders: Sequence[str]) -> tuple[CatalogEntry, ...]:
+    def created_again(
+        catalog: MaterializedViewCatalog, own: frozenset[str], bases: Sequence[str]
+    ) -> tuple[CatalogEntry, ...]:
         drop(home.catalog, VIEW)
         home.view()
         home.refresh()
-        return others(own, folders)
+        return other_entries(catalog, own, bases)
 
     with monkeypatch.context() as patched:
-        patched.setattr(home.catalog, "other_entries", created_again)
+        patched.setattr(folders, "other_entries", created_again)
         with pytest.raises(ViewNotFoundError, match="created again"):
             purge(home.catalog, VIEW)
     with suppress(ViewNotFoundError):

@@ -36,6 +36,7 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
+from airflow_mv.extras.maintenance.entries import other_entries
 from tests.builders import without_properties
 from tests.services import http_server
 
@@ -189,7 +190,7 @@ def test_a_table_for_which_the_server_fails_does_not_hide_the_others(server: Ser
     catalog = server.open()
     assert [view.name for view in catalog.list()] == ["broken", "odd"]
     assert [name.name for name in catalog.table_views.unread] == ["secret"]
-    assert [entry.name for entry in catalog.other_entries(frozenset(), ())] == ["lake.sales.ordinary"]
+    assert [entry.name for entry in other_entries(catalog, frozenset(), ())] == ["lake.sales.ordinary"]
     found = statuses_of_catalogs({"lake": lambda: catalog})
     assert [(document["view"], document["state"]) for document in found.documents] == [
         ("lake.sales.broken", "unknown"),

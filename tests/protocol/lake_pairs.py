@@ -19,7 +19,7 @@ import greenlet
 import pytest
 
 from airflow_mv.core.catalog import Layout, stored_layout
-from airflow_mv.core.catalog.layouts import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -69,7 +69,7 @@ def _replace(lake: Days) -> None:
 def _roll_back(lake: Days) -> None:
     view = lake.catalog.load(VIEW)
     storage = lake.catalog.load_storage(view)
-    older = [item for item in all_refreshes(view, storage) if storage.snapshot_of(item) and item != storage.record]
+    older = [item for item in all_refreshes(view, storage) if snapshot_of(storage, item) and item != storage.record]
     if older:
         rollback(lake.catalog, VIEW, older[0].refresh_id, effects=_AT_ONCE)
 

@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement
 from random import Random
 
 from airflow_mv.core.catalog import Layout
-from airflow_mv.core.catalog.layouts import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
 from airflow_mv.errors import MetadataFileNotFoundError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge
@@ -38,7 +38,7 @@ def rolling_back(process: Process) -> None:
     view = world.catalog.load(VIEW)
     storage = world.catalog.load_storage(view)
     older = [record for record in all_refreshes(view, storage) if record != storage.record]
-    older = [record for record in older if storage.snapshot_of(record) is not None]
+    older = [record for record in older if snapshot_of(storage, record) is not None]
     if older:
         rollback(world.catalog, VIEW, older[0].refresh_id, effects=process.effects)
 

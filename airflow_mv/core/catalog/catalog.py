@@ -25,7 +25,6 @@ from sqlalchemy.exc import DBAPIError
 from airflow_mv.core.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
 from airflow_mv.core.catalog.avro import flush_snapshots
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
-from airflow_mv.core.catalog.entries import CatalogEntry, from_files, from_server
 from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path
 from airflow_mv.core.catalog.layouts import (
     Layout,
@@ -277,8 +276,10 @@ class MaterializedViewCatalog:
         ConfigurationError: The catalog cannot be opened, or its tables have an old layout that cannot hold views.
     """
 
-    _rest: RestViews | None = None
-    _metastore: Metastore | None = None
+    #: The views of a REST catalog.
+    rest: RestViews | None = None
+    #: The entries of a metastore.
+    metastore: Metastore | None = None
 
     def __init__(self, catalog: Catalog | str) -> None:
         self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
@@ -294,24 +295,25 @@ class MaterializedViewCatalog:
         self._vended = VendedCredentials(self.name, self.properties) if rest else None
         self.files = MetadataFiles(self.properties, self._vended)
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
-        self._rest = RestViews(rest, self._vended) if rest and self._vended else None
+        self.rest = RestViews(rest, self._vended) if rest and self._vended else None
         self.tables = StorageTables(self._catalog, self.files)
-        self._metastore = metastore_of(self._catalog)
-        entries = self._pointers or self._metastore
+        self.metastore = metastore_of(self._catalog)
+        #: The entries of a SQL catalog or a metastore; a REST server exposes none.
+        self.entries = self._pointers or self.metastore
         self.folders = CatalogFolders(
             self._catalog,
             self.properties,
             self.files,
             by_server=self.is_rest,
-            service=self._metastore.service if self._metastore else None,
+            service=self.metastore.service if self.metastore else None,
         )
         self.table_views = TableViews(
             self._catalog,
             self.files,
             self.tables,
-            entries,
-            self._rest,
-            self._was_view,
+            self.entries,
+            self.rest,
+            lambda name: _may_have_lost(self, name),
         )
         restrain(self._catalog)
         if rest and self._vended:
@@ -336,21 +338,21 @@ class MaterializedViewCatalog:
     @property
     def holds_views(self) -> bool:
         """Whether materialized views can be in this catalog; base tables can be in any."""
-        if self._rest is not None:
-            return self._rest.supported or self._rest.commits_tables
-        return self._pointers is not None or self._metastore is not None
+        if self.rest is not None:
+            return self.rest.supported or self.rest.commits_tables
+        return self._pointers is not None or self.metastore is not None
 
     @property
     def _lists_tables(self) -> bool:
         """Whether views may be among the catalog's tables."""
-        return self._rest is None or self._rest.commits_tables
+        return self.rest is None or self.rest.commits_tables
 
     @property
     def _has_view_entries(self) -> bool:
         """Whether the catalog itself has views, beside tables. If it can have neither, the request for views fails."""
-        if self._rest is None:
-            return self._metastore is None
-        return self._rest.supported or not self._lists_tables
+        if self.rest is None:
+            return self.metastore is None
+        return self.rest.supported or not self._lists_tables
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -374,9 +376,9 @@ class MaterializedViewCatalog:
         Raises:
             UnsupportedError: The catalog is of another kind.
         """
-        if self._metastore is not None:
+        if self.metastore is not None:
             raise UnsupportedError(
-                f"catalog {self.name!r} ({self._metastore.service}) has materialized views that are tables (layout "
+                f"catalog {self.name!r} ({self.metastore.service}) has materialized views that are tables (layout "
                 "'table'), and no other views"
             )
         if self._pointers is None:
@@ -430,8 +432,8 @@ class MaterializedViewCatalog:
             with repairable(identifier):
                 return self._require_own(self.load_at(identifier, located.metadata_location))
         found = None
-        if self._rest is not None:
-            found = self._rest.load(identifier) if self._has_view_entries else None
+        if self.rest is not None:
+            found = self.rest.load(identifier) if self._has_view_entries else None
             located = None if found else self._load_table(identifier)
         elif self._has_view_entries:
             location, kind = self.pointers.get(identifier)
@@ -473,7 +475,7 @@ class MaterializedViewCatalog:
         definition = table.properties.get(DEFINITION_PROPERTY)
         if definition is not None and names_other(identifier, definition):
             return
-        lost = self._lost_from(identifier, location, table)
+        lost = _lost_from(self.files, identifier, location, table)
         if lost is not None:
             until = from_ms(lost.until_ms).isoformat(timespec="seconds")
             raise InvalidMetadataError(
@@ -485,36 +487,6 @@ class MaterializedViewCatalog:
                 f"{identifier} was a view: another program has removed {DEFINITION_PROPERTY} of its table, and no "
                 f"earlier metadata file has it: `airflow-mv drop {identifier} --force`, and create it again"
             )
-
-    def lost_properties(self, name: Identifier, owner: Identifier) -> LostProperties | None:
-        """Return what another program has removed or changed of the properties of a view's table.
-
-        Args:
-            name: The table: the view itself, or its storage table.
-            owner: The view.
-
-        Raises:
-            InvalidMetadataError, MetadataFileNotFoundError: The table cannot be read.
-            NewerFormatError: A newer program wrote its record.
-        """
-        location, table = self._named_table(name)
-        return None if table is None else self._lost_from(owner, location, table)
-
-    def _lost_from(self, owner: Identifier, location: str, table: TableMetadata) -> LostProperties | None:
-        def read(earlier: str) -> TableMetadata | None:
-            try:
-                return self.files.read_table(earlier, what=f"view {owner}, earlier metadata file")
-            except (InvalidMetadataError, NotFoundError):
-                return None
-
-        return lost_properties(owner, location, table, read)
-
-    def _was_view(self, name: Identifier) -> bool:
-        """Whether a table has lost the properties of a view, for a listing: one that cannot be read may have."""
-        try:
-            return self.lost_properties(name, name) is not None
-        except MaterializedViewError:
-            return True
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
@@ -596,7 +568,7 @@ class MaterializedViewCatalog:
         """
         wanted = tuple(namespace.split(".")) if isinstance(namespace, str) else namespace
         found = []
-        entries = (self._rest or self.pointers).names(wanted) if self._has_view_entries else ()
+        entries = (self.rest or self.pointers).names(wanted) if self._has_view_entries else ()
         for space, name in entries:
             try:
                 found.append(Identifier(self.name, space, name))
@@ -645,8 +617,8 @@ class MaterializedViewCatalog:
         identifier = self.identify(view)
         if template is not None:
             return self._create_table(identifier, metadata, template)
-        if self._rest is not None:
-            return self._rest.create(identifier, metadata)
+        if self.rest is not None:
+            return self.rest.create(identifier, metadata)
         first = location or self.write_metadata(metadata, number=0)
         try:
             self.pointers.insert(identifier, first)
@@ -671,15 +643,6 @@ class MaterializedViewCatalog:
         self.files.write(location, metadata.to_bytes())
         return location
 
-    def write_first(self, metadata: ViewMetadata, template: Identifier | None) -> str | None:
-        """Write a view's first metadata file; ``None`` if a server writes it, or the view becomes a table.
-
-        Args:
-            metadata: The view's metadata.
-            template: The table with the view's columns, if the view itself becomes a table.
-        """
-        return None if self.is_rest or template is not None else self.write_metadata(metadata, number=0)
-
     def swap(self, name: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
         """Make an entry name another metadata file if it names ``base`` now, in one conditional change.
 
@@ -696,8 +659,8 @@ class MaterializedViewCatalog:
             UnsupportedError: Only the catalog's server can change pointers.
             CommitStateUnknownError: No answer. The change may be applied, even later.
         """
-        if self._metastore is not None and kind == TABLE:
-            return self._metastore.swap(name, base, new)
+        if self.metastore is not None and kind == TABLE:
+            return self.metastore.swap(name, base, new)
         return self.pointers.swap(name, base, new, kind=kind)
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
@@ -708,8 +671,8 @@ class MaterializedViewCatalog:
         if view.holder is not None:
             change = definition_change(view.identifier, view.holder, metadata)
             return self.tables.commit(view.identifier, view.holder.table.table_uuid or "", change) is not None
-        if self._rest is not None:
-            return self._rest.replace(view, metadata)
+        if self.rest is not None:
+            return self.rest.replace(view, metadata)
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
         if self.swap(view.identifier, view.metadata_location, new):
             return True
@@ -740,32 +703,8 @@ class MaterializedViewCatalog:
             CommitStateUnknownError: No answer. The view may be removed, even later.
         """
         identifier = self.identify(view)
-        if not (self._rest or self.pointers).delete(identifier):
+        if not (self.rest or self.pointers).delete(identifier):
             raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
-
-    def pointers_of(self, names: Sequence[Identifier]) -> dict[Identifier, str]:
-        """Return the metadata files that names stand for, as far as that costs a query and no request for each name."""
-        if self.is_rest:
-            return {}
-        return {name: place.metadata_location for name, place in self.locate(names).items()}
-
-    def reusable(
-        self, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
-    ) -> dict[Identifier, Located]:
-        """Return the earlier answers that do not have to be asked for again.
-
-        A catalog that can locate several names in one query gets one query: separate answers may be of states that
-        never existed together.
-
-        Args:
-            wanted: The names to locate.
-            located: The earlier answers.
-        """
-        return {
-            name: located[name]
-            for name in wanted
-            if name in located and (len(wanted) == 1 or not self.home_of(name).is_sql)
-        }
 
     def row(self, name: Identifier) -> Row | None:
         """Return the entry of a table or view in a SQL catalog, or of a table in a metastore.
@@ -773,28 +712,7 @@ class MaterializedViewCatalog:
         Returns:
             ``None`` if there is none, or if the catalog is a REST server, which does not expose entries.
         """
-        entries = self._metastore or self._pointers
-        return entries.row(name) if entries is not None else None
-
-    def other_entries(self, own: frozenset[str], folders: Sequence[str]) -> tuple[CatalogEntry, ...]:
-        """Return the other tables and views, and where their files are.
-
-        For a SQL catalog these are all in its database, of any catalog name; for another one those that it lists.
-
-        Args:
-            own: Names to leave out, each with its parts joined by dots.
-            folders: The folders in which something is to be deleted, see :func:`from_files`.
-
-        Raises:
-            StoreUnavailableError: A store of these folders did not respond.
-        """
-        if self._rest is not None:
-            return tuple(from_server(self._catalog, self._rest, own))
-        rows = self._pointers.locations() if self._pointers else []
-        if self._metastore is not None:
-            listed = self._metastore.tables(None)
-            rows = [(".".join((self.name, *space, name)), location) for space, name, location in listed]
-        return tuple(from_files(self.files, [row for row in rows if row[0] not in own], folders))
+        return self.entries.row(name) if self.entries is not None else None
 
     # -- base tables ---------------------------------------------------------------------------
 
@@ -824,8 +742,8 @@ class MaterializedViewCatalog:
         return {name: places[name] for name in identifiers if name in places}
 
     def _locate_own(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
-        if self._metastore is not None:
-            places = {item: self._metastore.location(item) for item in identifiers}
+        if self.metastore is not None:
+            places = {item: self.metastore.location(item) for item in identifiers}
             return {item: Located("table", location) for item, location in places.items() if location}
         if self._pointers is None:
             with ThreadPoolExecutor(CONCURRENT) as readers:
@@ -849,9 +767,9 @@ class MaterializedViewCatalog:
         return Located("table", table.metadata_location, metadata)
 
     def _load_view(self, identifier: Identifier) -> Located | None:
-        if self._rest is None or not self._rest.supported:
+        if self.rest is None or not self.rest.supported:
             return None
-        view = self._rest.load(identifier)
+        view = self.rest.load(identifier)
         return Located("view", view.metadata_location, view=view) if view else None
 
     def table_metadata(self, identifier: Identifier, located: Located, *, unique: bool = False) -> TableMetadata:
@@ -881,6 +799,39 @@ class MaterializedViewCatalog:
         return located.metadata_location, self.table_metadata(name, located)
 
 
+def write_first(catalog: MaterializedViewCatalog, metadata: ViewMetadata, template: Identifier | None) -> str | None:
+    """Write a view's first metadata file; ``None`` if a server writes it, or the view becomes a table.
+
+    Args:
+        catalog: Where the view is created.
+        metadata: The view's metadata.
+        template: The table with the view's columns, if the view itself becomes a table.
+    """
+    return None if catalog.is_rest or template is not None else catalog.write_metadata(metadata, number=0)
+
+
+def pointers_of(catalog: MaterializedViewCatalog, names: Sequence[Identifier]) -> dict[Identifier, str]:
+    """Return the metadata files that names stand for, as far as that costs a query and no request for each name."""
+    if catalog.is_rest:
+        return {}
+    return {name: place.metadata_location for name, place in catalog.locate(names).items()}
+
+
+def reusable(
+    catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
+) -> dict[Identifier, Located]:
+    """Return the earlier answers that do not have to be asked for again.
+
+    A catalog that can locate several names in one query gets one query: separate answers may be of states that never
+    existed together.
+    """
+    return {
+        name: located[name]
+        for name in wanted
+        if name in located and (len(wanted) == 1 or not catalog.home_of(name).is_sql)
+    }
+
+
 def stored_view(catalog: MaterializedViewCatalog, view: LoadedView) -> dict[str, Any]:
     """Return a view's metadata as stored, or as a REST catalog returns it."""
     if catalog.is_rest or view.holder is not None:
@@ -896,6 +847,43 @@ def stored_table(catalog: MaterializedViewCatalog, view: LoadedView, storage: Lo
         text = storage.open(catalog.tables).metadata.model_dump_json()
         return decode(text.encode(), source=what)
     return decode(catalog.files.read(storage.location, what=what), source=what)
+
+
+def lost_properties_of(catalog: MaterializedViewCatalog, name: Identifier, owner: Identifier) -> LostProperties | None:
+    """Return what another program has removed or changed of the properties of a view's table.
+
+    Args:
+        catalog: Where the view is.
+        name: The table: the view itself, or its storage table.
+        owner: The view.
+
+    Raises:
+        InvalidMetadataError, MetadataFileNotFoundError: The table cannot be read.
+        NewerFormatError: A newer program wrote its record.
+    """
+    located = catalog.locate([name]).get(name)
+    if located is None or located.kind != "table":
+        return None
+    table = catalog.table_metadata(name, located, unique=True)
+    return _lost_from(catalog.files, owner, located.metadata_location, table)
+
+
+def _lost_from(files: MetadataFiles, owner: Identifier, location: str, table: TableMetadata) -> LostProperties | None:
+    def read(earlier: str) -> TableMetadata | None:
+        try:
+            return files.read_table(earlier, what=f"view {owner}, earlier metadata file")
+        except (InvalidMetadataError, NotFoundError):
+            return None
+
+    return lost_properties(owner, location, table, read)
+
+
+def _may_have_lost(catalog: MaterializedViewCatalog, name: Identifier) -> bool:
+    """Whether a table has lost the properties of a view, for a listing: one that cannot be read may have."""
+    try:
+        return lost_properties_of(catalog, name, name) is not None
+    except MaterializedViewError:
+        return True
 
 
 def _selecting(name: Identifier, own: Located | None, table: Identifier, located: Located) -> Located:

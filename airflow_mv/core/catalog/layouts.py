@@ -273,24 +273,6 @@ class LoadedStorage(ABC):
         ref = self.table.refs.get(self.state.tag) if self.state else None
         return ref.snapshot_id if ref else None
 
-    def snapshot_of(self, record: RefreshRecord) -> int | None:
-        """Return the snapshot with the rows of a recorded refresh; ``None`` if they have expired.
-
-        The sequence number decides. A tag of an earlier refresh may have been moved by another writer.
-        """
-        return self.snapshots_of([record])[record.refresh_id]
-
-    def snapshots_of(self, records: Iterable[RefreshRecord]) -> dict[str, int | None]:
-        """Return :meth:`snapshot_of` several records, by refresh id. The table's snapshots are read once."""
-        by_number = {item.sequence_number: item.snapshot_id for item in reversed(self.table.snapshots)}
-        found = {
-            record.refresh_id: None if record.sequence_number is None else by_number.get(record.sequence_number)
-            for record in records
-        }
-        if self.record is not None and self.record.refresh_id in found:
-            found[self.record.refresh_id] = self.rows_snapshot
-        return found
-
     @property
     def rows_table(self) -> TableMetadata:
         """The table as a base table of other views: with the rows of the refresh, even after other writers' commits."""
@@ -570,6 +552,26 @@ def supported_layouts(
 def stored_layout(view: LoadedView) -> type[LoadedStorage]:
     """Return the layout that a view has."""
     return next(layout for layout in STORED_LAYOUTS.values() if layout.claims(view))
+
+
+def snapshot_of(storage: LoadedStorage, record: RefreshRecord) -> int | None:
+    """Return the snapshot with the rows of a recorded refresh; ``None`` if they have expired.
+
+    The sequence number decides. A tag of an earlier refresh may have been moved by another writer.
+    """
+    return snapshots_of(storage, [record])[record.refresh_id]
+
+
+def snapshots_of(storage: LoadedStorage, records: Iterable[RefreshRecord]) -> dict[str, int | None]:
+    """Return :func:`snapshot_of` several records, by refresh id. The table's snapshots are read once."""
+    by_number = {item.sequence_number: item.snapshot_id for item in reversed(storage.table.snapshots)}
+    found = {
+        record.refresh_id: None if record.sequence_number is None else by_number.get(record.sequence_number)
+        for record in records
+    }
+    if storage.record is not None and storage.record.refresh_id in found:
+        found[storage.record.refresh_id] = storage.rows_snapshot
+    return found
 
 
 def created_storage(

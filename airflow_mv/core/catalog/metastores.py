@@ -88,6 +88,11 @@ class Metastore(ABC):
                     if location := _metadata_location(parameters):
                         yield space, name, location
 
+    def locations(self) -> Iterator[tuple[str, str]]:
+        """Yield name and metadata file of each Iceberg table."""
+        for space, name, location in self.tables(None):
+            yield ".".join((self._catalog.name, *space, name)), location
+
     @abstractmethod
     def _parameters(self, database: str, name: str) -> Mapping[str, Any] | None:
         """Return the parameters of a table's entry; ``None`` if there is no such table."""

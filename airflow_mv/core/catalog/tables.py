@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
@@ -56,7 +57,6 @@ from pyiceberg.types import BooleanType, NestedField
 
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.core.catalog.empty_table import EmptyTable
-from airflow_mv.core.catalog.entries import read_places
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES, MetadataFiles, first_folder, flush, static_table
 from airflow_mv.core.catalog.limits import require_no_writer
 from airflow_mv.core.catalog.loaded import Holder, LoadedView
@@ -79,7 +79,7 @@ from airflow_mv.core.spec.materialized_view import (
     property_text,
 )
 from airflow_mv.core.spec.new_columns import NewColumns
-from airflow_mv.core.spec.stored import decode_text
+from airflow_mv.core.spec.stored import decode_text, unpacked
 from airflow_mv.core.spec.table import TableMetadata, TableShape
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import (
@@ -98,6 +98,8 @@ from airflow_mv.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+Part = TypeVar("Part")
 
 #: The newest format version that pyiceberg writes.
 WRITABLE_FORMAT = 2
@@ -918,12 +920,15 @@ class TableViews:
             )
             for location in names[: -_EARLIER - 1 : -1]:
                 with suppress(MaterializedViewError):
-                    return _names(item.identifier, read_places(self._files, location, what="earlier file").properties)
+                    found = read_part(self._files, location, TableProperties, what="earlier file")
+                    return _names(item.identifier, found.properties)
         return False
 
     def _properties(self, item: _Listed) -> TableProperties:
         if item.location is not None:
-            return read_places(self._files, item.location, what=f"table {item.identifier}, metadata file")
+            return read_part(
+                self._files, item.location, TableProperties, what=f"table {item.identifier}, metadata file"
+            )
         if self._rest is not None:
             return self._rest.table_properties(item.identifier)
         return TableProperties(self._tables.open(item.identifier).properties)
@@ -987,6 +992,22 @@ class TableViews:
             flush(snapshot.manifest_list, folder)
             tag = definition_tag(definition_id)
             ManageSnapshots(creation).create_tag(snapshot.snapshot_id, tag).commit()
+
+
+def read_part(files: MetadataFiles, location: str, part: type[Part], *, what: str) -> Part:
+    """Read some fields of a metadata file.
+
+    Args:
+        part: A structure with these fields.
+
+    Raises:
+        InvalidMetadataError: It is not a metadata file.
+        MetadataFileNotFoundError: It does not exist.
+    """
+    try:
+        return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidMetadataError(f"{what} {location}: {error}") from None
 
 
 def names_other(view: Identifier, definition: str) -> bool:

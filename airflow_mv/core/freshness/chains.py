@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.layouts import readable_refreshes
+from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
 from airflow_mv.core.freshness.each import ItemResult, for_each
 from airflow_mv.core.freshness.observe import Observation, ReadCache, observe, observe_tables
 from airflow_mv.core.freshness.state import (
@@ -285,7 +285,7 @@ class Chains:
         loaded = home.load(view)
         storage = home.load_storage(loaded)
         records = readable_refreshes(loaded, storage)
-        heads = storage.snapshots_of(records)
+        heads = snapshots_of(storage, records)
         record = next((item for item in reversed(records) if heads[item.refresh_id] == snapshot), None)
         if record is None or snapshot is None or not left:
             return None

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.catalog import pointers_of, reusable
 from airflow_mv.core.catalog.loaded import may_be_reused
 from airflow_mv.core.catalog.path_tables import check_path
 from airflow_mv.core.catalog.statistics import changed_files
@@ -236,7 +237,7 @@ def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identif
     now: dict[Identifier, str] = {}
     for own in _together(names):
         try:
-            now |= catalog.pointers_of(own)
+            now |= pointers_of(catalog, own)
         except MaterializedViewError:
             if own[0].catalog == catalog.name:
                 raise
@@ -604,7 +605,7 @@ def _places(
     catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
 ) -> dict[Identifier, Located | str]:
     """Return the location of each name, or why there is none."""
-    found: dict[Identifier, Located | str] = dict(catalog.reusable(wanted, located))
+    found: dict[Identifier, Located | str] = dict(reusable(catalog, wanted, located))
     left = [name for name in wanted if name not in found]
     for own in _together(left):
         try:

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
+from airflow_mv.core.catalog.catalog import lost_properties_of
 from airflow_mv.core.catalog.lost_properties import LostProperties
 from airflow_mv.core.publish.layout import ChangedMetadata, StorageLayout
 from airflow_mv.core.publish.layouts import layout_of_view
@@ -170,7 +171,7 @@ class RestoreProperties(Change[LostProperties | None]):
 
     def load(self) -> LostProperties | None:
         """Compare the table with its earlier metadata files."""
-        return self._catalog.lost_properties(self._name, self._view)
+        return lost_properties_of(self._catalog, self._name, self._view)
 
     def judge(self, state: LostProperties | None) -> Verdict:
         """``LANDED`` if nothing is lost."""

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.catalog import write_first
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.publish.new_storage import NewStorage
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
@@ -68,7 +69,7 @@ class CreateView(Change[LoadedView | None]):
     def send(self, _state: LoadedView | None) -> bool:
         """Add the view to the catalog, which accepts it only while the name is free."""
         if self._location is None:
-            self._location = self._catalog.write_first(self._metadata, self._template)
+            self._location = write_first(self._catalog, self._metadata, self._template)
         try:
             self._created = self._catalog.create(self._view, self._metadata, self._location, template=self._template)
         except AlreadyExistsError as error:

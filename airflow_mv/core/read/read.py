@@ -12,6 +12,7 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.catalog import repairable
 from airflow_mv.core.catalog.damage import SizeCheckedIO, check_snapshots, store_of
 from airflow_mv.core.catalog.files import parsed
+from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.observe import Observation, observe_tables
 from airflow_mv.core.freshness.state import State, assess
@@ -221,7 +222,7 @@ def _recorded(
     if storage.state is None:
         raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
     record = storage.state.current if wanted is None else wanted.find(catalog, view, storage, storage.state)
-    head = storage.snapshot_of(record)
+    head = snapshot_of(storage, record)
     if head is None and record != storage.state.current:
         raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
     return Readable(view, storage, record, head, state)

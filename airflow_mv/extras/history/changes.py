@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.freshness.observe import observe_tables
 from airflow_mv.core.refresh.incremental import kept_columns
 from airflow_mv.core.refresh.stagers import settings_of, spark_errors
@@ -160,7 +161,7 @@ def _of_view(
     def snapshot(wanted: int | str) -> int:
         if isinstance(wanted, int):
             return wanted
-        found = storage.snapshot_of(TimeTravel(refresh_id=wanted).find(catalog, view, storage, state))
+        found = snapshot_of(storage, TimeTravel(refresh_id=wanted).find(catalog, view, storage, state))
         if found is None:
             raise RefreshNotFoundError(f"view {name}: the rows of refresh {wanted} have expired")
         return found

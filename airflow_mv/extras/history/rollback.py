@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.layouts import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import history_properties, keeps_history
@@ -167,7 +167,7 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
             f"view {view.identifier}: refresh {refresh_id} is of version {record.version_id} of the view, which is at "
             f"version {view.metadata.current_version_id} now: its rows are those of another query"
         )
-    snapshot_id = storage.snapshot_of(record)
+    snapshot_id = snapshot_of(storage, record)
     if snapshot_id is None:
         raise RefreshNotFoundError(
             f"view {view.identifier}: the rows of refresh {refresh_id} have expired; with --time-travel each refresh "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.layouts import all_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes, snapshots_of
 from airflow_mv.core.freshness.observe import observe_tables, require_readable
 from airflow_mv.core.refresh.inputs import load_tables
 from airflow_mv.core.spec.identifiers import Identifier
@@ -106,7 +106,7 @@ def _of_snapshot(view: LoadedView, storage: LoadedStorage, state: StorageState, 
     """Find the refresh whose rows a snapshot holds. A compaction of them holds the same rows."""
     if storage.table.find(snapshot_id) is None:
         return _missing(view, state, f"with snapshot {snapshot_id}: the storage table has no such snapshot")
-    by_id = storage.snapshots_of(state.refreshes)
+    by_id = snapshots_of(storage, state.refreshes)
     # The records of compacted rows name the last compaction. What was compacted may be there, too.
     heads = {
         found: record for record in state.refreshes for found in _same_rows(storage.table, by_id[record.refresh_id])

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.entries import CatalogEntry
 from airflow_mv.core.catalog.layouts import PointedStorage
 from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import FilesOf
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import NoCredentialsError, UnsupportedError
+from airflow_mv.extras.maintenance.entries import CatalogEntry, other_entries
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def others_in(
     own = frozenset(".".join(name.parts) for name in names)
     inside: list[tuple[str, str]] = []
     reached: set[str] = set()
-    listed = catalog.other_entries(own, bases)
+    listed = other_entries(catalog, own, bases)
     for other in (*listed, *found):
         wide = _wide(compare, bases, other) if other in listed else frozenset()
         inner = [place for place in other.places if place not in wide]

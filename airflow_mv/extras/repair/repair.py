@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
-from airflow_mv.core.catalog.catalog import next_number
+from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
 from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
 from airflow_mv.core.catalog.evidence import TableFile, ViewFile, lost_view_properties
 from airflow_mv.core.catalog.files import discard
+from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
 from airflow_mv.core.freshness.status import timestamp
 from airflow_mv.core.publish.pointed import write_next
@@ -422,7 +423,7 @@ def _in_pointer(view: LoadedView) -> bool:
 
 
 def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
-    return table.storage.snapshot_of(record) if table.storage else None
+    return snapshot_of(table.storage, record) if table.storage else None
 
 
 def _gone(table: TableFile, checked: Checked, history: StorageState, kept: str) -> list[str]:
@@ -496,7 +497,7 @@ def _lost(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
         name = table_of(catalog, view)
         if name != view and (found := _lost_of_view(catalog, view)) is not None:
             return found
-        lost = None if name is None else catalog.lost_properties(name, view)
+        lost = None if name is None else lost_properties_of(catalog, name, view)
     except (InvalidMetadataError, NotFoundError):
         return None  # the diagnosis tells what is wrong with it
     if name is None or lost is None:

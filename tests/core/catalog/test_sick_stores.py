@@ -24,6 +24,7 @@ from airflow_mv.core.freshness.each import materialized_views
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.maintenance.drop import purge
+from airflow_mv.extras.maintenance.entries import other_entries
 from airflow_mv.extras.maintenance.orphans import collect_orphans
 from airflow_mv.extras.pins import pin_base_tables
 from airflow_mv.extras.registry.registry import require_registry
@@ -180,8 +181,8 @@ def test_i29_a_table_that_may_overlap_and_cannot_be_read_stops_a_deletion(
         add_row(home, "walled", BEHIND_FIREWALL)
         home.catalog.files._seconds = 0.2
         with pytest.raises(StoreUnavailableError, match=r"sales\.walled.*Nothing was deleted"):
-            home.catalog.other_entries(frozenset(), ("gs://walled/view",))
-        assert len(home.catalog.other_entries(frozenset(), ("gs://own/view",))) == 2
+            other_entries(home.catalog, frozenset(), ("gs://walled/view",))
+        assert len(other_entries(home.catalog, frozenset(), ("gs://own/view",))) == 2
 
 
 @pytest.mark.parametrize(

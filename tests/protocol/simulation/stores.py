@@ -37,7 +37,7 @@ class SimulatedCatalog(MaterializedViewCatalog):
         self.is_rest, self.is_sql = False, True
         self.properties = {"warehouse": "s3://w"}
         self.files = cast("Any", SimulatedFiles(world))
-        self._pointers = cast("Any", SimulatedPointers(world))
+        self._pointers = self.entries = cast("Any", SimulatedPointers(world))
         self.tables = cast("Any", SimulatedTables(world))
         self.table_views = SimulatedTableViews(world, self.files, self.tables, self._pointers)
         self._others = {"lake": self}

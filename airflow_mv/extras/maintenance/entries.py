@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import msgspec
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchViewError
 
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.answers import answered
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.locations import PLACES, lies_elsewhere
 from airflow_mv.core.catalog.rest import RestViews, TableProperties, namespaces_of
+from airflow_mv.core.catalog.tables import read_part
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.stored import unpacked
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
@@ -76,6 +76,26 @@ class MetadataPlaces(TableProperties, rename="kebab", kw_only=True):
         return tuple(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys()))
 
 
+def other_entries(
+    catalog: MaterializedViewCatalog, own: frozenset[str], folders: Sequence[str]
+) -> tuple[CatalogEntry, ...]:
+    """Return the other tables and views of a catalog, and where their files are.
+
+    For a SQL catalog these are all in its database, of any catalog name; for another one those that it lists.
+
+    Args:
+        own: Names to leave out, each with its parts joined by dots.
+        folders: The folders in which something is to be deleted, see :func:`from_files`.
+
+    Raises:
+        StoreUnavailableError: A store of these folders did not respond.
+    """
+    if catalog.rest is not None:
+        return tuple(from_server(catalog.iceberg, catalog.rest, own))
+    rows = catalog.entries.locations() if catalog.entries is not None else ()
+    return tuple(from_files(catalog.files, [row for row in rows if row[0] not in own], folders))
+
+
 def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]], folders: Iterable[str]) -> list[CatalogEntry]:
     """Read the metadata files of tables and views.
 
@@ -98,7 +118,7 @@ def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]], folders: I
 def _from_file(files: MetadataFiles, folders: tuple[str, ...], name: str, location: str) -> CatalogEntry:
     own = _folder(location)
     try:
-        found = read_places(files, location, what=f"{name}, metadata file")
+        found = read_part(files, location, MetadataPlaces, what=f"{name}, metadata file")
     except StoreUnavailableError as error:
         if not all(lies_elsewhere(location, folder) for folder in folders):
             raise StoreUnavailableError(
@@ -115,19 +135,6 @@ def _from_file(files: MetadataFiles, folders: tuple[str, ...], name: str, locati
     return CatalogEntry(
         name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None, paths
     )
-
-
-def read_places(files: MetadataFiles, location: str, *, what: str) -> MetadataPlaces:
-    """Read the locations in a metadata file.
-
-    Raises:
-        InvalidMetadataError: It is not a metadata file.
-        MetadataFileNotFoundError: It does not exist.
-    """
-    try:
-        return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=MetadataPlaces)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidMetadataError(f"{what} {location}: {error}") from None
 
 
 def _folder(metadata_location: str) -> str:
