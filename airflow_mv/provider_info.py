@@ -21,7 +21,7 @@ _CONFIG: dict[str, Any] = {
             "default": "iceberg_default",
         },
         "page_cache_seconds": {
-            "description": "How old, in seconds, what the page in the UI shows of a catalog may be.",
+            "description": "The age in seconds up to which the page in the UI shows a catalog's cached rows.",
             "version_added": "0.1.0",
             "type": "float",
             "example": None,

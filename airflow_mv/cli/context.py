@@ -101,7 +101,7 @@ def guarded(command: Command) -> Command:
             raise
         except KeyboardInterrupt as error:
             number = error.number if isinstance(error, _Signalled) else signal.SIGINT
-            stopped = StoppedError(f"stopped from outside, by {number.name}. The same command may be run again")
+            stopped = StoppedError(f"stopped by {number.name}. The command may be run again")
             _print_error(stopped, str(stopped), as_json=as_json, retryable=stopped.retryable)
             sys.exit(128 + number)
         except Exception as error:  # noqa: BLE001 (an error of a library, which this package should have translated)

@@ -123,7 +123,7 @@ def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator
         yield Inspection(f"{view}: storage metadata", ok=True, found=found.table.location)
         snapshots = len(found.table.table.snapshots) if found.table.table else 0
         read = f"{found.checked.files} manifest lists and manifests of {snapshots} snapshots are intact"
-        later = f"; `airflow-mv verify {view} --files` looks at the data files"
+        later = f"; `airflow-mv verify {view} --files` checks the data files"
         yield Inspection(f"{view}: snapshots", ok=True, found=read + later)
     yield from _base_tables(catalog, view)
 

@@ -86,7 +86,7 @@ def main() -> None:
 @click.option(
     "--refresh-strategy",
     type=click.Choice(["full", "incremental"]),
-    help="incremental: each refresh has the cheapest mode that is possible, which may be a full one. full: each one "
+    help="incremental: each refresh uses the cheapest possible mode, which may be a full one. full: each refresh "
     "recomputes all rows. A new view is incremental by default.",
 )
 @click.option("--allow-stale-data/--no-stale-data", default=None, help="Allow or refuse reads of stale rows.")
@@ -117,13 +117,13 @@ def main() -> None:
     "dialects",
     multiple=True,
     metavar="NAME",
-    help="Store the query in this SQL dialect, too (trino, duckdb …), as sqlglot writes it; refused if it would not be "
-    "the same query. --replace keeps the dialects and writes their texts anew.",
+    help="Also store the query in this SQL dialect (trino, duckdb …), translated by sqlglot; refused if the "
+    "translation is not equivalent. --replace keeps the dialects and translates the query again.",
 )
 @click.option(
     "--transpile",
     is_flag=True,
-    help="Let sqlglot translate the SQL of a plain view that another engine has made. The SQL for Spark is printed.",
+    help="Translate the SQL of another engine's plain view for Spark, by sqlglot. The translation is printed.",
 )
 @click.option(
     "--storage-name",
@@ -466,7 +466,7 @@ def _with_inputs(
 
 @main.command()
 @click.argument("view")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the newest ones, at most so many.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many, the newest ones.")
 @common
 def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None) -> None:
     """List the recorded refreshes, oldest first. With a registry, all of them are listed.

@@ -170,7 +170,7 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
 
 @click.command()
 @click.argument("view")
-@click.option("--layout", type=click.Choice(LAYOUTS), required=True, help="The layout that the view gets.")
+@click.option("--layout", type=click.Choice(LAYOUTS), required=True, help="The new layout.")
 @common
 def convert(*, view: str, layout: str, as_json: bool, conn_id: str | None) -> None:
     """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only."""
@@ -290,7 +290,7 @@ def _files(document: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("view")
-@click.option("--yes", is_flag=True, help="Repair the view. Without it nothing is changed.")
+@click.option("--yes", is_flag=True, help="Apply the repair. Without this option nothing is changed.")
 @common
 def repair(*, view: str, yes: bool, as_json: bool, conn_id: str | None) -> None:
     """Show which files of a view are damaged, and repair it.

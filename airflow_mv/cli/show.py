@@ -172,7 +172,7 @@ def result(document: Mapping[str, Any]) -> None:
         out.print(f"  {sum(check['result'] == 'passed' for check in checks)} of {len(checks)} checks passed")
     for check in checks:
         if check["result"] != "passed":
-            text = f"{check['name']}: wanted {check['expected']}; found {check['observed']}"
+            text = f"{check['name']}: expected {check['expected']}; found {check['observed']}"
             out.print(f"  [yellow]{check['result']}[/yellow]  {_escape(text)}")
 
 
@@ -266,7 +266,7 @@ def _altered(document: Mapping[str, Any]) -> None:
     for text in document["altered"]:
         out.print(f"  another program has changed the storage table: {visible(text)}", markup=False)
     if document["altered"]:
-        out.print(f"`airflow-mv refresh {document['view']}` puts it back", markup=False)
+        out.print(f"`airflow-mv refresh {document['view']}` restores it", markup=False)
 
 
 def verified_files(document: Mapping[str, Any]) -> None:

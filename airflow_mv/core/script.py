@@ -195,7 +195,7 @@ class CheckResult:
         found = f"it could not be computed: {self.problem}" if self.problem else f"found {self.observed}"
         named = [zip(self.columns, row, strict=False) for row in self.rows[:most_rows]]
         shown = [", ".join(f"{name}={'NULL' if value is None else value}" for name, value in row) for row in named]
-        return [f"check {self.name!r}: wanted {self.expected}; {found}", *(f"  row {line}" for line in shown)]
+        return [f"check {self.name!r}: expected {self.expected}; {found}", *(f"  row {line}" for line in shown)]
 
 
 #: The staging catalog's name as it is shown: the Spark catalog that holds a storage table while a job works on it.

@@ -136,8 +136,8 @@ def _require_adoptable(name: Identifier, table: TableMetadata, layout: type[Load
     why = None
     if owner is not None:
         why = (
-            f"it is the storage table of the view {owner} (property {STORAGE_OF_PROPERTY}). If that view is gone: "
-            f"{spark} UNSET TBLPROPERTIES ('{STORAGE_OF_PROPERTY}')"
+            f"it is the storage table of the view {owner} (property {STORAGE_OF_PROPERTY}). If that view no longer "
+            f"exists: {spark} UNSET TBLPROPERTIES ('{STORAGE_OF_PROPERTY}')"
         )
     elif table.format_version < 2:
         why = f"its format version is {table.format_version}: {spark} SET TBLPROPERTIES ('format-version' = '2')"

@@ -114,7 +114,7 @@ def compact(
             return result
         rewritten = _rewritten(catalog, planned, stager, effects or Effects())
         if rewritten is None:
-            return Compacted(identifier, "not-needed", "Spark found no files to write anew", result.before)
+            return Compacted(identifier, "not-needed", "Spark found no files to rewrite", result.before)
         if _Compaction(catalog, planned, rewritten, effects).applied():
             after = _files(catalog, rewritten.table, rewritten.head)
             log.info("Compacted %s: %s; before: %s", identifier, after.describe(), result.why)

@@ -105,7 +105,7 @@ def convert(
     before = stored_layout(loaded).layout
     if before != layout:
         _ConvertView(catalog, loaded, layout, effects).publish()
-        log.info("%s has the layout %s now, and had %s before", identifier, layout, before)
+        log.info("Converted %s to the layout %s; it had %s before", identifier, layout, before)
     return Conversion(identifier, layout, before)
 
 
@@ -170,7 +170,9 @@ def _to_registered(catalog: MaterializedViewCatalog, source: _Source) -> _Conver
     view, storage = source.view, source.storage
     name = STORED_LAYOUTS["registered"].storage_name(view.identifier, None)
     if name is None or storage.state is None:
-        raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows, or gets no name")
+        raise InvalidMetadataError(
+            f"view {view.identifier}: its storage table has no rows, or the layout has no name for it"
+        )
     updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
     table = _write_table(catalog, source, updates=updates, tags=[storage.state.tag])
     properties = {

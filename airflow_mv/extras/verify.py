@@ -107,7 +107,7 @@ class Verification:
         kinds = (("only stored", self.only_stored), ("only recomputed", self.only_recomputed))
         found = "; ".join(f"{kind}: {', '.join(map(str, rows))}" for kind, rows in kinds if rows)
         raise VerificationError(
-            f"view {self.view}: the rows of refresh {self.refresh_id} are not those of its query at the recorded "
+            f"view {self.view}: the rows of refresh {self.refresh_id} differ from a recompute at the recorded "
             f"snapshots ({shortened(found, 1000)}). A refresh with full=True recomputes them"
         )
 
@@ -135,7 +135,7 @@ def _require_unaltered(view: Identifier, altered: tuple[str, ...]) -> None:
     if altered:
         raise VerificationError(
             f"view {view}: another program has changed its storage table: {'; '.join(altered)}. A refresh, or "
-            f"`airflow-mv repair {view} --yes`, puts it back"
+            f"`airflow-mv repair {view} --yes`, restores it"
         )
 
 

@@ -194,7 +194,9 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
             if content.waiting:
                 return True
             if time.monotonic() > deadline:
-                self.log.warning("No task has asked for a script for %.0f s: the others run alone", self.idle_seconds)
+                self.log.warning(
+                    "No task has sent a script for %.0f s: the others start Spark themselves", self.idle_seconds
+                )
                 return False
             time.sleep(_POLL_SECONDS)
         return False
@@ -206,7 +208,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
             try:
                 catalog.other(name)
             except MaterializedViewError as error:
-                self.log.warning("Views that read catalog %s run alone: %s", name, error)
+                self.log.warning("Tasks of views that read catalog %s start Spark themselves: %s", name, error)
         if any(request.delta for request in requests):
             catalog.formats.add(DELTA_BY_PATH.data_source)
 
@@ -241,8 +243,8 @@ class RunEnds:
             self._starves_since = None
             return False
         self._operator.log.warning(
-            "For %.0f s no task of this run has run, and %s waits. The application ends, because it %s the slot that "
-            "is waited for; the tasks go on alone. If they wait for something else, set a longer starved_seconds",
+            "No task of this run has run for %.0f s, and %s is queued. Ending the application, because it %s the "
+            "slot; the tasks start Spark themselves. If they wait for something else, set a longer starved_seconds",
             *(waited, ", ".join(waiting[:3]), "has" if surely else "may have"),
         )
         return True

@@ -163,8 +163,8 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
         plain = {key: value for key, value in properties.items() if not _SPLIT.search(value)}
         if missing := sorted(properties.keys() - plain.keys()):
             self.log.warning(
-                "The XCom spark_submit_conf leaves out %s, whose values have blanks, quotes or backslashes: a "
-                "submitter that takes one text needs them in its own configuration",
+                "The XCom spark_submit_conf leaves out %s: their values have blanks, quotes or backslashes. If the "
+                "submitter takes one text, set them in its own configuration",
                 ", ".join(missing),
             )
         return " ".join(f"--conf {key}={value}" for key, value in sorted(plain.items()))

@@ -15,7 +15,7 @@ _MAX_LENGTH = 2_000
 _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
     (ViewNotFoundError, "It may have been dropped or renamed. Go back to all views."),
     (CatalogUnavailableError, "The views themselves may be fine. The page retries automatically."),
-    (ConfigurationError, "Someone who may edit connections or Airflow's configuration has to fix it."),
+    (ConfigurationError, "An administrator of Airflow's connections or configuration has to fix it."),
 )
 
 

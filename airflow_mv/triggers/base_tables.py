@@ -159,7 +159,9 @@ def pending_criteria(
         ConfigurationError: One of the values is invalid.
     """
     if isinstance(tables, str) or require not in ("any", "all"):
-        raise ConfigurationError(f"tables is {tables!r} and require is {require!r}; want a list, and any or all")
+        raise ConfigurationError(
+            f"tables is {tables!r} and require is {require!r}; tables must be a list, and require any or all"
+        )
     chosen: Require = "all" if require == "all" else "any"
     quiet = duration(quiet_period, what="quiet_period") or timedelta(0)
     return PendingCriteria(tuple(tables), chosen, quiet, duration(wait_at_most, what="wait_at_most"))

@@ -41,7 +41,7 @@ def test_the_example_publishes_valid_rows_and_rejects_invalid_ones(airflow: Airf
     log = held.task_log("refresh")
     assert held.states == {"refresh": "failed"}
     assert "CheckFailedError: view lake.sales.daily: 1 of 6 checks failed, so nothing was published" in log
-    assert "check 'amount >= 0': wanted amount >= 0, of each row; found violating rows: 1" in log
+    assert "check 'amount >= 0': expected amount >= 0, of each row; found violating rows: 1" in log
     assert "row region=west, orders=1, amount=-3" in log
     assert held.events == []
     assert sales.read() == before

@@ -130,7 +130,7 @@ def test_i31_changed_columns_of_the_stored_table_are_found_and_put_back_without_
     jobs = len(home.stager.refreshes)
     result = home.refresh()
     assert (result.mode, len(home.stager.refreshes)) == ("noop", jobs)
-    assert "was put back" in caplog.text
+    assert "had changed its storage table; restored: " in caplog.text
     assert stored(home).schema() == before.schema()
     assert home.read() == ROWS
     assert status(home.catalog, VIEW).state == State.FRESH

@@ -131,7 +131,7 @@ def test_a_failure_is_a_warning(home: Lake, monkeypatch: pytest.MonkeyPatch, cap
     keep_base_snapshots(home.catalog, "sales.wrong")
     assert [record.levelname for record in caplog.records if "snapshots" in record.getMessage()] == ["WARNING"] * 3
     assert "no answer to a commit" in caplog.text
-    assert "table lake.sales.orders: other commits came first 3 times" in caplog.text
+    assert "table lake.sales.orders: 3 commits in a row conflicted with others" in caplog.text
     assert f"property {KEEP_PROPERTY} is 'long', which is not a length of time" in caplog.text
     assert tags(home) == {}
 

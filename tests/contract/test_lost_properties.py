@@ -103,7 +103,7 @@ def test_i32_a_view_that_has_lost_its_properties_is_listed_and_one_command_puts_
     assert finding.repairable
     assert keys[0] in finding.what
     assert repair(home.catalog, VIEW, act=True).done
-    assert "put back" in caplog.text
+    assert "; restored: " in caplog.text
     assert dict(stored(home).properties) == {**before, "comment": "theirs"}
     assert status(home.catalog, VIEW).state == State.FRESH
     assert home.refresh().mode == "noop"

@@ -89,7 +89,7 @@ def test_i05_an_expiry_that_is_refused_without_a_cause_has_an_unknown_outcome(ho
     """The base has not moved, so the change may still land: no file is deleted."""
     refreshed(home, 2)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 8)
-    with pytest.raises(CommitStateUnknownError, match="although nothing has changed"):
+    with pytest.raises(CommitStateUnknownError, match="although nothing else was committed"):
         expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
     late = FaultyCatalog(home.iceberg)
     assert all(exists(new) and late.swap(late.identify(VIEW), base, new) for base, new in catalog.sent[-1:])

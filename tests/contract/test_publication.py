@@ -362,7 +362,7 @@ def test_i05_a_refresh_that_is_refused_without_a_cause_has_an_unknown_outcome(
     plan, outcome = staged(home)
     before = files(warehouse)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_and_do_late)
-    with pytest.raises(CommitStateUnknownError, match="although nothing has changed"):
+    with pytest.raises(CommitStateUnknownError, match="although nothing else was committed"):
         publish(catalog, plan, where(outcome), effects=clock.effects)
     assert before <= files(warehouse)
     catalog.arrive()

@@ -267,7 +267,7 @@ def test_a_view_cannot_name_a_foreign_table_as_its_storage_table(home: Lake) -> 
             STORAGE_TABLE_UUID_PROPERTY: str(victim.metadata.table_uuid),
         }
         assert home.catalog.replace(view, with_view_properties(view.metadata, named))
-        with pytest.raises(InvalidMetadataError, match=r"sales\.other.*does not say that it is this view's"):
+        with pytest.raises(InvalidMetadataError, match=r"sales\.other.*is not marked as this view's"):
             home.refresh("sales.other")
         drop(home.catalog, "sales.other")
         home.view("other")

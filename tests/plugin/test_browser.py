@@ -211,7 +211,7 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     frame(reader).get_by_role("button", name="View").press("Enter")
     expect(frame(reader).locator("td.name a")).to_have_text(["region_report", "daily_revenue"])
     frame(reader).get_by_role("searchbox").fill("nothing like this")
-    expect(frame(reader).get_by_text("No view fits this filter.")).to_be_visible()
+    expect(frame(reader).get_by_text("No view matches this filter.")).to_be_visible()
     frame(reader).get_by_role("button", name="Show all").click()
     failed = told(reader, frame(reader).locator("tr", has_text="weekly_forecast").get_by_role("button", name="failed"))
     expect(failed).to_contain_text(f"SparkJobError: {FAILURE}")

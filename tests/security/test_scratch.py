@@ -218,7 +218,7 @@ def test_a_refresh_that_is_stopped_during_a_statement_says_so_and_leaves_nothing
         said = list(lines)
         assert running.stderr
         running.stderr.close()
-        assert said[-1] == f"error: stopped from outside, by {number.name}. The same command may be run again\n"
+        assert said[-1] == f"error: stopped by {number.name}. The command may be run again\n"
         assert set(tmp_path.rglob("*.parquet")) == rows
     deadline = time.monotonic() + 30  # Java removes its folders, and ends, after Python
     while list((tmp_path / "tmp").iterdir()) or _is_group(running.pid):

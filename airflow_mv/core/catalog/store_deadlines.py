@@ -219,7 +219,7 @@ class _Store:
         now = time.monotonic()
         if self.silent_since is not None and now < self.retry_at:
             raise StoreTimeoutError(
-                f"it has not answered for {now - self.silent_since:.0f} s, and is asked again in "
+                f"it has not answered for {now - self.silent_since:.0f} s, and is called again in "
                 f"{self.retry_at - now:.0f} s"
             )
         if self.answered == -math.inf and _stores.late >= MAX_LATE_CALLS:

@@ -202,9 +202,9 @@ def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None)
     owner = table.properties.get(STORAGE_OF_PROPERTY)
     if owner != who.within_catalog:
         raise InvalidMetadataError(
-            f"view {who}: the table {name} does not say that it is this view's storage table (property "
+            f"view {who}: the table {name} is not marked as this view's storage table (property "
             f"{STORAGE_OF_PROPERTY}: {owner!r}). If another program has removed or changed the property, `airflow-mv "
-            f"repair {who} --yes` puts it back; else make a new table with `airflow-mv create {who} --replace` and a "
+            f"repair {who} --yes` restores it; else make a new table with `airflow-mv create {who} --replace` and a "
             "refresh"
         )
     return table

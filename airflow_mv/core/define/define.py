@@ -44,7 +44,7 @@ class Effect(StrEnum):
     """What a difference between a definition and the existing view leads to."""
 
     METADATA = "metadata"
-    """A change of metadata, which holds at once. The rows stay."""
+    """A metadata change, which takes effect at once; the rows are kept."""
     REBUILD = "rebuild"
     """The next refresh recomputes all rows."""
     KEPT = "kept"

@@ -233,7 +233,7 @@ class Definition:
                 f"catalog {catalog.name!r} {lacking}, which the layout {wanted!r} needs: use the layout {layouts[0]!r}"
             )
         if has not in (None, wanted):
-            raise UnsupportedError(f"the view has the layout {has!r}: `airflow-mv convert` moves it to another one")
+            raise UnsupportedError(f"the view has the layout {has!r}: `airflow-mv convert` changes it")
         return wanted
 
 

@@ -50,7 +50,7 @@ _LATER_COLUMN = (
     "readable with the table's next commit (an INSERT of no rows is enough)."
 )
 _NO_EXPRESSION = (
-    ". Spark does not say in which expression: corr, regr_r2, regr_slope and regr_intercept divide too, for a group in "
+    ". Spark does not name the expression: corr, regr_r2, regr_slope and regr_intercept divide too, for a group in "
     "which all values are equal."
 )
 #: The database in memory that all staging catalogs of a JVM share. Each has rows of its own in it.

@@ -166,7 +166,7 @@ def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
     if len(found) < len(needed):
         if os.environ.get(JARS_VARIABLE):
             missing = ", ".join(item for item in needed if _jar(item, folders) is None)
-            log.warning("%s=%s has no jar of %s: Spark asks Maven", JARS_VARIABLE, folders[0], missing)
+            log.warning("%s=%s has no jar of %s: Spark downloads it from Maven", JARS_VARIABLE, folders[0], missing)
         return {"spark.jars.packages": ",".join(wanted)}
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []
     return {"spark.jars.packages": "", "spark.jars": ",".join([*given, *map(str, found)])}

@@ -199,8 +199,8 @@ class CreateStorage(Change[Name]):
             return False
         if state.table is not None:
             log.warning(
-                "%s: the table %s was left by an earlier view of this name, or by a creation of it that was killed. It "
-                "is removed from the catalog; its files stay at %s",
+                "%s: removing the table %s from the catalog, which an earlier view of this name, or a killed creation, "
+                "left there; its files remain at %s",
                 self.target,
                 self._name,
                 state.table.location,
@@ -236,7 +236,7 @@ class CreateStorage(Change[Name]):
                 process has given the view the table.
         """
         if commit(self).verdict != Verdict.LANDED:
-            raise CommitConflictError(f"{self.target} was given another storage table meanwhile. Run it again")
+            raise CommitConflictError(f"the storage table of {self.target} was replaced meanwhile. Run it again")
         what = f"{self.target}, storage table"
         try:
             storage = created_storage(self._layout, self._catalog, self._name, "", what=what)
@@ -281,7 +281,7 @@ def _quietly(storage: NewStorage, remove: Callable[[], object]) -> None:
     try:
         remove()
     except MaterializedViewError as error:
-        log.warning("The table %s stays, though it is unneeded: %s", storage.loaded.place, error)
+        log.warning("Could not drop the unneeded table %s: %s", storage.loaded.place, error)
 
 
 @contextmanager
@@ -304,7 +304,7 @@ def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
     except ViewNotFoundError:
         return True
     except MaterializedViewError as error:
-        log.warning("The storage table %s stays, though it may be unneeded: %s", storage.loaded.place, error)
+        log.warning("Could not drop the storage table %s, which may be orphaned: %s", storage.loaded.place, error)
         return False
 
 

@@ -107,7 +107,7 @@ def swap(catalog: MaterializedViewCatalog, attempt: PointedAttempt, view: Loaded
     new = attempt.view_location or ""
     matched = catalog.swap(view.identifier, attempt.base, new)
     names = [location.rsplit("/", 1)[-1] for location in (attempt.base, new)]
-    log.info("Swap of %s: %s -> %s: %s", view.identifier, *names, "done" if matched else "its base has moved")
+    log.info("Swap of %s: %s -> %s: %s", view.identifier, *names, "done" if matched else "the pointer had changed")
     return matched
 
 

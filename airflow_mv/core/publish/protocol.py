@@ -211,7 +211,7 @@ def _last_load(change: Change[LoadedState]) -> Committed[LoadedState] | None:
     if verdict != Verdict.READY:
         return _ended(change, verdict, state, TRIES)
     if change.may_land(state):
-        change.unknown.append("it refused the change, although nothing has changed since")
+        change.unknown.append("it rejected the commit, although nothing else was committed")
     return None
 
 
@@ -226,11 +226,11 @@ def _given_up(change: Change[LoadedState]) -> CommitError:
     if change.unknown:
         return CommitStateUnknownError(
             f"{change.target}: after {TRIES} tries the catalog still gave no conclusive answer ({change.unknown[-1]}). "
-            f"It is not known whether {change.name} is published; nothing was deleted, run it again to settle it"
+            f"The commit of {change.name} may have succeeded; nothing was deleted, run it again to settle it"
         )
     # Every copy was refused, and none can be applied any more.
     change.clean_up()
     return CommitConflictError(
-        f"{change.target}: other commits came first {TRIES} times in a row; nothing was published. Run {change.name} "
-        "again, or let fewer tasks change this view at once"
+        f"{change.target}: {TRIES} commits in a row conflicted with others; nothing was published. Run {change.name} "
+        "again, or run fewer tasks that change this view at once"
     )

@@ -113,7 +113,7 @@ class RegisteredAttempt(Attempt):
         table = self._staged.plan.storage_table or _name(storage)
         change = self.change(view, storage)
         location = self._catalog.tables.commit(table, storage.table.table_uuid or "", change)
-        log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
+        log.info("Commit to %s: %s", table, "done" if location else "rejected, the table had changed")
         return location if location is not None and self.is_read(view) else None
 
     def is_read(self, view: LoadedView) -> bool:
@@ -168,8 +168,8 @@ class RegisteredAttempt(Attempt):
         snapshot = storage.table.find(found) if found is not None else None
         if snapshot is None:
             raise JobError(
-                f"view {plan.view}: the storage table {storage.name} has no branch {branch or _MAIN!r} with the staged "
-                "rows any more: someone dropped it. Run the refresh again"
+                f"view {plan.view}: the branch {branch or _MAIN!r} of the storage table {storage.name}, which had the "
+                "staged rows, no longer exists. Run the refresh again"
             )
         if branch:
             self._check(view, storage, branch, snapshot)
@@ -253,7 +253,7 @@ def drop_branch(
     try:
         commit(DropBranch(catalog, table, branch, effects))
     except MaterializedViewError as error:
-        log.warning("The unneeded branch %s could not be dropped: %s", branch, error)
+        log.warning("Could not drop the unneeded branch %s: %s", branch, error)
 
 
 class DropBranch(Change[TableMetadata | None]):
@@ -343,14 +343,14 @@ def time_of_commit(catalog: MaterializedViewCatalog, storage: LoadedStorage, now
     try:
         store_ms = catalog.files.now_ms(storage.table.location)
     except MaterializedViewError as error:
-        log.warning("The clock of the store of %s is not known: %s", storage.name, error)
+        log.warning("Could not read the store's clock for %s: %s", storage.name, error)
         return now_ms
     return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
 
 def _name(storage: LoadedStorage) -> Identifier:
     if storage.name is None:
-        raise InvalidMetadataError(f"the storage table {storage.location} has no name in the catalog")
+        raise InvalidMetadataError(f"the storage table {storage.location} is not registered in the catalog")
     return storage.name
 
 
@@ -416,8 +416,8 @@ class RegisteredPublication(StorageLayout):
                 if not _drop_row(catalog, view, name, force=force):
                     raise
         except (InvalidMetadataError, MetadataFileNotFoundError, NewerFormatError) as error:
-            log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
-            return f"the storage table {text} is still there: {error}"
+            log.warning("Could not drop the storage table of %s from the catalog: %s", view.identifier, error)
+            return f"the storage table {text} was not dropped: {error}"
         return None
 
 
@@ -427,7 +427,7 @@ def _drop_table(catalog: MaterializedViewCatalog, view: LoadedView, name: Identi
     try:
         catalog.tables.drop(name, uuid=uuid, owner=view.identifier)
     except CatalogUnavailableError as error:
-        log.warning("The storage table of %s is dropped once more: %s", view.identifier, error)
+        log.warning("Dropping the storage table of %s failed, trying again: %s", view.identifier, error)
         catalog.tables.drop(name, uuid=uuid, owner=view.identifier)
 
 

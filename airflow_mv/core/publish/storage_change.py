@@ -146,7 +146,7 @@ class RestoreStorage(StorageChange):
         done = super().publish()
         if done:
             found = "; ".join((*self._altered.columns, *self._altered.settings))
-            log.warning("%s: its storage table was put back, another program had changed it: %s", self._view, found)
+            log.warning("%s: another program had changed its storage table; restored: %s", self._view, found)
         return done
 
 
@@ -200,7 +200,7 @@ class RestoreProperties(Change[LostProperties | None]):
         if self._lost is None:
             return False
         where = f"{self._lost.names}, as {self._lost.location} has them"
-        log.warning("%s: another program had removed or changed its properties; put back: %s", self._name, where)
+        log.warning("%s: another program had removed or changed its properties; restored: %s", self._name, where)
         return True
 
 

@@ -116,7 +116,7 @@ class TablePublication(RegisteredPublication):
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Do nothing: the view was the table."""
         adopted = view.adopted_at is not None and self._is_table(catalog, view)
-        return f"the table {view.identifier} with its rows: it was adopted, --purge drops it, too" if adopted else None
+        return f"the table {view.identifier} with its rows: it was adopted; --purge also drops it" if adopted else None
 
     def _is_table(self, catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
         located = catalog.locate([view.identifier]).get(view.identifier)

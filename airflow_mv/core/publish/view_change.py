@@ -100,8 +100,7 @@ class CreateView(Change[LoadedView | None]):
         if self.unknown:
             raise CommitStateUnknownError(
                 f"view {self._view}: the catalog did not respond to its creation ({self.unknown[-1]}), and another "
-                "view has the name now. It is not known whether it was created in between; nothing was deleted, run "
-                "it again"
+                "view has the name now. The view may have been created before that; nothing was deleted, run it again"
             )
         raise self._taken or AlreadyExistsError(
             f"a view {self._view} exists already; choose another name or use replace"
@@ -173,8 +172,8 @@ class ViewChange(Change[LoadedView]):
         if ended.verdict == Verdict.LANDED:
             return self._catalog.load(self._existing.identifier) if ended.confirmed else ended.state
         raise CommitConflictError(
-            f"{self.target} was given another storage table while it was changed; {self.name} was not published. Run "
-            "it again"
+            f"the storage table of {self.target} was replaced while the view was changed; {self.name} was not "
+            "published. Run it again"
         )
 
 

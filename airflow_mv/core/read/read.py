@@ -107,8 +107,8 @@ class ReadResult:
                     yield from (list(row.values()) for row in batch.to_pylist())
             except FileNotFoundError as error:
                 raise MetadataFileNotFoundError(
-                    f"view {view}: a data file of refresh {self.readable.refresh_id} is gone ({error}). Restore it, or "
-                    "recompute the rows: a refresh with --full"
+                    f"view {view}: a data file of refresh {self.readable.refresh_id} is missing ({error}). Restore "
+                    "it, or recompute the rows: a refresh with --full"
                 ) from None
 
 

@@ -121,7 +121,7 @@ def _keep_failed(catalog: MaterializedViewCatalog, script: Script, outcome: Outc
         if location is not None and catalog.files.read_text(location) is None:
             catalog.files.replace_text(location, outcome.to_json())
     except MaterializedViewError as error:
-        log.info("The failure of refresh %s cannot be kept: %s", script.refresh_id, error)
+        log.info("Could not record the failure of refresh %s: %s", script.refresh_id, error)
 
 
 def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> MaterializedViewError:

@@ -106,12 +106,12 @@ def read(files: MetadataFiles, properties: Mapping[str, str], identifier: Identi
     table = _open(properties, identifier, version)
     if table is None or files.modified_ms(match["file"]) != int(match["written"]):
         raise MetadataFileNotFoundError(
-            f"base table {identifier}: version {version} is not there any more: the table was created again"
+            f"base table {identifier}: version {version} no longer exists: the table was recreated"
         )
     table_id = str(table.metadata().id)
     commits = _read_commits(files, identifier, table_id, version)
     if not commits:
-        raise MetadataFileNotFoundError(f"base table {identifier}: the commit {match['file']} is not there any more")
+        raise MetadataFileNotFoundError(f"base table {identifier}: the commit {match['file']} no longer exists")
     setting = next((commit.version for commit in commits if commit.schema is not None), 0)
     first = None if setting == 0 else _open(properties, identifier, setting - 1, lost=True)
     return history(

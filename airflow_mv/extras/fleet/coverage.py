@@ -236,7 +236,7 @@ def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[st
     try:
         found = coverage(catalog, observation.view.identifier, now=now)
     except MaterializedViewError as error:
-        log.warning("The intervals of %s are not counted: %s", observation.view.identifier, error)
+        log.warning("Could not count the intervals of %s: %s", observation.view.identifier, error)
         return {}
     today = unit_number(now, found.unit)
     until = unit_start(today + 1, found.unit) if found.ranges[-1].end >= unit_start(today, found.unit) else None

@@ -326,7 +326,7 @@ def list_pointers(name: str, properties: Mapping[str, Any]) -> PointerList | Non
         require_locks(engine, properties)
         return _read(engine, name)
     except Exception as error:  # noqa: BLE001 (of any driver; the catalog is opened next, and raises a better one)
-        log.debug("The pointers of catalog %r cannot be listed: %s", name, type(error).__name__)
+        log.debug("Could not list the metadata pointers of catalog %r: %s", name, type(error).__name__)
         return None
 
 

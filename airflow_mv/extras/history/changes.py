@@ -225,9 +225,7 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
     from airflow_mv.core.job.session import made_active, temporary_settings, with_catalogs
 
     if wanted.left_out:
-        log.warning(
-            "%s: columns that are new or have changed are left out: %s", wanted.table, ", ".join(wanted.left_out)
-        )
+        log.warning("%s: skipping columns that are new or have changed: %s", wanted.table, ", ".join(wanted.left_out))
     settings = settings_of(catalog)
     session = with_catalogs(spark, {**settings.confs, **settings.secrets})
     names = place_names({} if wanted.place is None else {wanted.table: wanted.place})
@@ -247,7 +245,7 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
             frame = net_change(context, step)
         except IncrementalRefusedError as error:
             raise _translated(wanted, error) from None
-        log.info("%s: its change was read by %s", wanted.table, ", ".join(context.deltas[0].read_by) or "its metadata")
+        log.info("%s: read its change by %s", wanted.table, ", ".join(context.deltas[0].read_by) or "its metadata")
         return _each_copy(frame, wanted.columns)
 
 

@@ -75,7 +75,7 @@ def rollback(
     change = _Rollback(catalog, catalog.identify(view), refresh_id, effects)
     changed = change.publish()
     if changed:
-        log.info("%s is at refresh %s again (snapshot %d)", view, refresh_id, change.snapshot_id)
+        log.info("Rolled back %s to refresh %s (snapshot %d)", view, refresh_id, change.snapshot_id)
     return RolledBack(catalog.identify(view), refresh_id, change.snapshot_id, changed)
 
 
@@ -164,8 +164,8 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
     record = records[refresh_id]
     if record.version_id != view.metadata.current_version_id:
         raise RefreshNotFoundError(
-            f"view {view.identifier}: refresh {refresh_id} is of version {record.version_id} of the view, which is at "
-            f"version {view.metadata.current_version_id} now: its rows are those of another query"
+            f"view {view.identifier}: refresh {refresh_id} is of version {record.version_id} of the view, and the "
+            f"current version is {view.metadata.current_version_id}: its rows are the result of another query"
         )
     snapshot_id = snapshot_of(storage, record)
     if snapshot_id is None:
@@ -175,8 +175,8 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
         )
     if record not in state.refreshes and not is_complete(record):
         raise RefreshNotFoundError(
-            f"view {view.identifier}: refresh {refresh_id} is of one interval, and the snapshots of the other rows are "
-            "recorded of the last refresh and the one before only; with --time-travel they are kept"
+            f"view {view.identifier}: refresh {refresh_id} covers one interval, and the base snapshots of the other "
+            "rows are recorded for the last two refreshes only; with --time-travel they are kept"
         )
     return state if record in state.refreshes else state.including(record), snapshot_id
 
@@ -233,7 +233,7 @@ def rollback_version(
     catalog.folders.of(existing)
     done = _RollBackVersion(catalog, existing, version_id, effects or Effects()).publish()
     if before != version_id:
-        log.info("%s is at version %d again", existing.identifier, done.metadata.current_version_id)
+        log.info("Rolled back %s to version %d", existing.identifier, done.metadata.current_version_id)
     return VersionRolledBack(existing.identifier, done.metadata.current_version_id, before)
 
 

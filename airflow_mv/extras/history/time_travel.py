@@ -98,7 +98,7 @@ def _with_log(view: LoadedView, storage: LoadedStorage, state: StorageState, wan
 def _of_time(view: LoadedView, state: StorageState, moment: datetime) -> RefreshRecord:
     refresh_id = state.current_at(to_ms(moment))
     found = next((record for record in state.refreshes if record.refresh_id == refresh_id), None)
-    gone = f": the view was at refresh {refresh_id} then, which is not recorded any more" if refresh_id else ""
+    gone = f": the view was at refresh {refresh_id} then, which is no longer recorded" if refresh_id else ""
     return found or _missing(view, state, f"as of {moment.isoformat()}{gone}")
 
 

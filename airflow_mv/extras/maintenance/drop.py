@@ -163,7 +163,7 @@ def _loaded_or_proven(
             return None
         raise InvalidMetadataError(
             f"{error}. No earlier metadata file proves that it is a materialized view either: "
-            f"`airflow-mv drop {view} --force` drops it all the same, and leaves its files"
+            f"`airflow-mv drop {view} --force` drops it anyway, and leaves its files"
         ) from None
     except (CatalogUnavailableError, UnsupportedError) as error:
         lost = _is_view_in_lost_store(catalog, view, error)
@@ -218,18 +218,18 @@ def _require_force_unread(view: Identifier, error: MaterializedViewError, *, for
             f"{error}. A catalog may be able to drop a view that cannot be loaded: `airflow-mv drop {view} --force` "
             "requests it, and leaves the view's files and its storage table"
         )
-    log.warning("Dropping %s although it is unknown what it is: %s", view, error)
+    log.warning("Dropping %s, which could not be read: %s", view, error)
 
 
 def _require_force(view: Identifier, error: ViewNotFoundError, *, force: bool) -> None:
-    """Allow to drop a view that a REST server lists but does not find: its metadata file is gone.
+    """Allow to drop a view that a REST server lists but does not find: its metadata file is missing.
 
     Raises:
         ViewNotFoundError: Without ``force``, because nothing proves that it is a materialized view.
     """
     if not force:
         raise ViewNotFoundError(
-            f"{error}, but the server lists it: its metadata file is gone. `airflow-mv drop {view} --force` drops it, "
-            "and leaves its files and its storage table"
+            f"{error}, but the server lists it: its metadata file is missing. `airflow-mv drop {view} --force` drops "
+            "it, and leaves its files and its storage table"
         )
     log.warning("Dropping %s, which the server lists but cannot load; its storage table remains", view)

@@ -199,7 +199,7 @@ def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier
         keep = kept_for(loaded.metadata.properties, view=str(name))
         record = catalog.load_storage(loaded).record if keep else None
     except MaterializedViewError as error:
-        log.warning("The base snapshots of %s are not kept: %s", name, error)
+        log.warning("Could not keep the base snapshots of %s: %s", name, error)
         return
     if record is not None and keep is not None:
         _tag_each(catalog, loaded, recorded_snapshots(record), keep)
@@ -245,7 +245,7 @@ def _tag_each(
         try:
             _tag(catalog.home_of(name), name, view, snapshots, keep)
         except MaterializedViewError as error:
-            log.warning("View %s: the tags of its snapshots in %s are not changed: %s", view.identifier, name, error)
+            log.warning("Could not change the tags of snapshots of %s in %s: %s", view.identifier, name, error)
 
 
 def _tag(
@@ -268,7 +268,9 @@ def _tag(
         home.tables.require_writable(name, table)
         if home.tables.commit(name, table.table_uuid or "", change) is not None:
             return
-    raise CommitConflictError(f"table {name}: other commits came first {_TRIES} times; the next refresh tries again")
+    raise CommitConflictError(
+        f"table {name}: {_TRIES} commits in a row conflicted with others; the next refresh tries again"
+    )
 
 
 def tags_to_change(

@@ -80,7 +80,7 @@ def _is_accessible(catalog: MaterializedViewCatalog, view: LoadedView, folder: s
     except NoCredentialsError as error:
         if folder != view.metadata.location:
             raise
-        log.warning("%s: files in the view's own folder are neither listed nor deleted: %s", view.identifier, error)
+        log.warning("%s: not collecting orphan files in the view's own folder: %s", view.identifier, error)
         return False
     return True
 

@@ -208,8 +208,8 @@ class History:
         if not states:
             return
         log.warning(
-            "%s: the catalog names %s, and states that do not lead to it were published, too, such as that of %s: the "
-            "catalog's database is a copy, or was restored to an older day. No file of these states is deleted",
+            "%s: the catalog points to %s, but states that are not its ancestors were published, such as that of %s: "
+            "the catalog's database is a copy, or was restored from a backup. No file of these states is deleted",
             self._view.identifier,
             storage.location,
             self._files[max(states)].location,

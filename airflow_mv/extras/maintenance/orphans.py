@@ -406,7 +406,7 @@ def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _F
         if not folder.holds(location):
             raise UnsupportedError(
                 f"view {view} needs {location}, which is not below {' or '.join(folder.bases)}: orphans are "
-                "only removed if all files are there, under one form of its location. Nothing was deleted"
+                "only removed if all files of the view are in its folder. Nothing was deleted"
             )
         # A file that is younger than the listing is not in it.
         listed = folder.compare.exact(location) in folder.files

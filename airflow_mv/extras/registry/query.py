@@ -70,7 +70,7 @@ def ask_each(
         InvalidQueryError: A table has more rows of that time.
     """
     if unknown := sorted(set(questions) - set(QUESTIONS)):
-        raise ConfigurationError(f"{unknown[0]!r} is not a question; there are: {', '.join(QUESTIONS)}")
+        raise ConfigurationError(f"{unknown[0]!r} is not a named query; there are: {', '.join(QUESTIONS)}")
     since = datetime.now(UTC) - timedelta(days=days)
     found = {name: QUESTIONS[name].sql for name in questions}
     tables = _tables(registry, " ".join(found.values()), since, most_rows)

@@ -63,14 +63,14 @@ QUESTIONS: Mapping[str, Question] = MappingProxyType(
             "WHERE refreshes.refreshed_at >= $since GROUP BY owner ORDER BY cost_seconds DESC NULLS LAST, owner",
         ),
         "saved": Question(
-            "How much job time incremental refreshes saved, by the estimates of full ones.",
+            "Job time saved by incremental refreshes, by the estimates of full ones.",
             "SELECT view, count(*) AS refreshes, round(sum(job_seconds), 1) AS job_seconds, "
             "round(sum(full_seconds), 1) AS full_seconds, "
             f"round(sum(full_seconds) - sum(job_seconds), 1) AS saved_seconds {_RECENT} AND mode <> 'full' "
             "AND full_seconds IS NOT NULL AND job_seconds IS NOT NULL GROUP BY view ORDER BY saved_seconds DESC, view",
         ),
         "modes": Question(
-            "How often each view was refreshed in which mode.",
+            "Number of refreshes of each view by mode.",
             f"SELECT view, mode, count(*) AS refreshes, round(avg(seconds), 1) AS seconds {_RECENT} "
             "GROUP BY view, mode ORDER BY view, mode",
         ),

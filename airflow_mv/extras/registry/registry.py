@@ -113,7 +113,7 @@ class Registry:
         what, data = f"registry, file {file.location}", b""
         try:
             if file.size_bytes > MAX_BYTES:
-                raise InvalidMetadataError(f"{what} has {file.size_bytes} bytes: it is no row")
+                raise InvalidMetadataError(f"{what} has {file.size_bytes} bytes: it is not a row")
             data = self.catalog.files.read(file.location, what=what)
             found.rows[file.location] = RefreshRow.parse(data, source=what)
         except MetadataFileNotFoundError:
@@ -220,6 +220,6 @@ def add_refresh(registry: Registry, row: RefreshRow) -> None:
         try:
             commit_staged(registry)
         except CommitConflictError as error:
-            log.info("Another process changes the registry; the refreshes stay staged: %s", error)
+            log.info("Another process is writing the registry; the refreshes wait for the next sync: %s", error)
         except MaterializedViewError as error:
-            log.warning("The refreshes of the registry stay staged: %s", error)
+            log.warning("Could not write the registry; the refreshes wait for the next sync: %s", error)

@@ -179,7 +179,11 @@ def _recorded_rows(view: LoadedView, storage: LoadedStorage) -> list[RefreshRow]
     try:
         records = all_refreshes(view, storage)
     except InvalidMetadataError as error:
-        log.warning("The registry gets the recorded refreshes of %s only: %s", view.identifier, error)
+        log.warning(
+            "Could not read the log of past refreshes of %s; its current records go to the registry: %s",
+            view.identifier,
+            error,
+        )
         records = storage.state.refreshes if storage.state else ()
     return [refresh_row(view.identifier, view.metadata.view_uuid, record) for record in records]
 

@@ -77,8 +77,8 @@ class Component(Generic[R]):
             scan = table.scan(row_filter=where or all_rows(), selected_fields=stored)
             if most is not None and (rows := sum(task.file.record_count for task in scan.plan_files())) > most:
                 raise InvalidQueryError(
-                    f"the registry's table {self.kind.name} in {self._home.name} has {rows:,} rows for this question, "
-                    f"and at most {most:,} are read here. Ask about fewer days, or on the command line"
+                    f"the registry's table {self.kind.name} in {self._home.name} has {rows:,} rows for this query, "
+                    f"and at most {most:,} are read here. Choose fewer days, or use the command line"
                 )
             found = scan.to_arrow()
         wanted = schema_of(self.kind).select(*names).as_arrow()
@@ -186,7 +186,7 @@ class Component(Generic[R]):
                 if table is None or self._is_committed(table, change):
                     return
             except ValidationException as error:  # pyiceberg compares the files with the state that it plans from
-                log.info("The registry's table %s is changed again: %s", self.kind.name, error)
+                log.info("The commit to the registry's table %s conflicted, trying again: %s", self.kind.name, error)
             except CatalogUnavailableError:
                 unanswered += 1
                 if unanswered > _MAX_UNANSWERED:
@@ -221,7 +221,7 @@ class Component(Generic[R]):
         try:
             self.expire()
         except (MaterializedViewError, CommitFailedException, *NO_ANSWER) as error:
-            log.warning("The registry's table %s: old snapshots were not expired: %s", self.kind.name, error)
+            log.warning("Could not expire old snapshots of the registry's table %s: %s", self.kind.name, error)
 
     def expire(self) -> int:
         """Remove the snapshots that have not been current for the period, and the files that only they need.

@@ -240,7 +240,7 @@ class _Doctor:
         view = self.evidence.view_of_table()
         if view is None:
             row = self.evidence.catalog.row(self.evidence.view)
-            known = "the catalog's entry names it, and no other complete file there says that the table is this view"
+            known = "the catalog's entry names it, and no other complete file there is marked as this view"
             what = "the table's metadata file is lost or truncated"
             self._cannot(what, row.location if row else "", known, _RESTORE_TABLE)
             return None
@@ -332,7 +332,7 @@ class _Doctor:
 
     def _registered_tables(self, view: LoadedView, lost: TableFile, row: Row) -> Iterator[tuple[TableFile, str]]:
         """Yield the file that the table's row named before, and earlier ones in the folder, newest first."""
-        proof = "it has the table-uuid that the view names, and says that it is this view's storage table"
+        proof = "it has the table-uuid that the view names, and is marked as this view's storage table"
         if row.previous:
             yield self.evidence.table_file(row.previous, view), proof
         beside = self.evidence.table_files(row.location.rpartition("/")[0], view)
@@ -397,7 +397,7 @@ class _Doctor:
                     items[0].location,
                     f"{items[0].why} ({len(items)} damaged files)",
                     f"drop snapshot {number} from the metadata{named}",
-                    "time travel to that snapshot; the current rows stay as they are",
+                    "time travel to that snapshot; the current rows do not change",
                 )
             )
         return Edit(tuple(checked.damaged), without_records(state, gone) if state else None, resets=False)
@@ -522,7 +522,7 @@ def _lost_of_view(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest |
     finding = Finding(
         f"another program has removed or changed properties of the view: {', '.join(lost)}",
         location,
-        "this earlier metadata file of the view has them, and the storage table that they name is there",
+        "this earlier metadata file of the view has them, and the storage table that they name exists",
         "set the properties as they were",
     )
     return finding, lambda effects: RestoreViewProperties(catalog, loaded, lost, effects).publish()
@@ -662,8 +662,8 @@ class _Repair(Change[LoadedState]):
             return
         if self.unknown:
             raise CommitStateUnknownError(
-                f"{self.target} has changed since it was read, and an answer was lost: it is not known whether "
-                "the repair was published before. Nothing was deleted. Run it again"
+                f"{self.target} has changed since it was read, and the catalog did not answer a commit: the repair "
+                "may have been published before that. Nothing was deleted. Run it again"
             )
         raise CommitConflictError(f"{self.target} has changed since it was read: nothing was repaired. Run it again")
 

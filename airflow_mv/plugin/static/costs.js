@@ -108,7 +108,7 @@ function nothing({ catalog }, days) {
     "div",
     { class: "empty" },
     h("p", null, `The registry has no refresh of the last ${days} days.`),
-    h("p", { class: "quiet" }, "Refreshes are brought in by a sync: SyncRegistryOperator, or on a command line:"),
+    h("p", { class: "quiet" }, "A sync adds refreshes: SyncRegistryOperator, or on a command line:"),
     h("code", null, `airflow-mv registry sync --catalog ${catalog}`),
   );
 }

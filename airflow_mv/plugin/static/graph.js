@@ -86,7 +86,7 @@ function worstOf({ counts = {} }) {
 }
 
 function legend(nodes, toGroup) {
-  const parts = ["Arrows point from a table or view to its readers.", nodes.some((node) => node.running) && "A dashed outline: a refresh runs.", toGroup && nodes.some((node) => node.kind === "group") && "A group opens when it is chosen."];
+  const parts = ["Arrows point from a table or view to its readers.", nodes.some((node) => node.running) && "A dashed outline: a refresh runs.", toGroup && nodes.some((node) => node.kind === "group") && "Choose a group to open it."];
   return h("p", { class: "quiet" }, parts.filter(Boolean).join(" "));
 }
 

@@ -271,7 +271,7 @@ class List {
         this.search.value = "";
         this.go({ text: "", states: [], namespace: null });
       };
-      return h("div", { class: "empty" }, h("p", null, "No view fits this filter."),
+      return h("div", { class: "empty" }, h("p", null, "No view matches this filter."),
         h("button", { type: "button", onclick: all }, "Show all"));
     }
     if (dag) {
@@ -329,7 +329,7 @@ function trouble(source) {
   if (source.problem) return problem(source.problem, where);
   if (source.looking === null || source.looking < LATE_SECONDS || source.views) return null;
   const message = `The catalog has not answered for ${duration(source.looking)}.`;
-  return problem({ message, advice: "If that goes on, see whether it runs and whether the api-server can reach it." }, where);
+  return problem({ message, advice: "If this persists, check that it runs and that the api-server can reach it." }, where);
 }
 
 function missing(names, dag) {
@@ -345,7 +345,7 @@ function isFirst(source) {
 
 function told(sources) {
   const first = sources.filter(isFirst).map((source) => source.looking);
-  if (first.length) return [`looking for ${duration(Math.max(1, ...first))} …`];
+  if (first.length) return [`waiting for ${duration(Math.max(1, ...first))} …`];
   const times = sources.map((source) => source.checked_at).filter(Boolean).sort();
   return times.length ? ["as of ", ago(times[0])] : [];
 }

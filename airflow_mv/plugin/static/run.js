@@ -6,7 +6,7 @@ import { run } from "./api.js";
 import { h, show } from "./dom.js";
 
 const DAY_MS = 86400000;
-const BY_TEMPLATE = "Each of its runs says what it refreshes: use Trigger on the DAG's own page.";
+const BY_TEMPLATE = "The parameters of a run decide what it refreshes: use Trigger on the DAG's own page.";
 
 export function actions({ refreshers }, done) {
   const several = refreshers.dags.length > 1;
@@ -38,7 +38,7 @@ function confirmRun(dag, done) {
   openDialog({
     title: `Run DAG ${dag.name}?`,
     label: "Refresh now",
-    body: [h("p", null, `All of it runs now; ${tasksOf(dag)}. ${asked ? "" : "A view that is fresh costs a look at metadata."}`), asked?.fields],
+    body: [h("p", null, `All of it runs now; ${tasksOf(dag)}. ${asked ? "" : "A fresh view costs only a read of its metadata."}`), asked?.fields],
     wrong: () => asked?.wrong(),
     start: () => startRun(dag, asked?.conf() ?? {}),
     dag,

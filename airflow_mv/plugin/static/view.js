@@ -20,7 +20,7 @@ export function showView(page, asked) {
   document.title = `${asked.view} · Materialized views`;
   const back = h("a", { class: "back", href: address({ dag: asked.dag }) }, "‹ All views");
   const head = h("div", null, h("h1", null, asked.view));
-  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Looking at the view …")), plan: card("What a refresh would do now", waiting()), why: h("div"), graph: h("div"), intervals: h("div") };
+  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Reading the view …")), plan: card("What a refresh would do now", waiting()), why: h("div"), graph: h("div"), intervals: h("div") };
   show(page, back, head, parts.facts);
   new View(asked, parts).start();
 }

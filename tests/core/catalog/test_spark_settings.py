@@ -237,7 +237,7 @@ def test_spark_takes_the_jars_in_the_named_folder_and_a_missing_one_is_reported(
     assert confs == (
         {"spark.jars.packages": "", "spark.jars": str(jar)} if has_jar else {"spark.jars.packages": package}
     )
-    warning = f"AIRFLOW_MV_JARS={tmp_path} has no jar of {package}: Spark asks Maven"
+    warning = f"AIRFLOW_MV_JARS={tmp_path} has no jar of {package}: Spark downloads it from Maven"
     assert caplog.messages == ([] if has_jar else [warning])
 
 

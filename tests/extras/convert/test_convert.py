@@ -218,7 +218,7 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(home: Lake, clock: 
     adopt(home.catalog, "sales.theirs", Definition("SELECT * FROM lake.sales.orders"), stager=home.stager)
     with pytest.raises(UnsupportedError, match=r"its table was adopted"):
         convert(home.catalog, "sales.theirs", "pointed")
-    with pytest.raises(UnsupportedError, match=r"`airflow-mv convert` moves it"):
+    with pytest.raises(UnsupportedError, match=r"`airflow-mv convert` changes it"):
         create(home.catalog, VIEW, Definition(QUERY, layout="table"), stager=home.stager, replace=True)
 
 

@@ -293,5 +293,5 @@ def test_an_application_whose_task_was_killed_ends(session: SparkSession, tmp_pa
     seconds = itertools.count(0, 25)
     pulse = Pulse(60, lambda: next(seconds))
     found = serve(session, str(tmp_path), "unused", report=lambda _: None, pulse=pulse)
-    assert "the task that started this application does not run any more" in str(found)
+    assert "the task that started this application is no longer running" in str(found)
     assert next(seconds) == 125

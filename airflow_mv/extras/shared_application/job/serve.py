@@ -114,7 +114,7 @@ class _Server:
             if self._is_stopped():
                 return f"{self._folder}: {_STOPPED}"
             if self._failing_since is None and pulse.is_gone(content):
-                return f"{self._folder}: the task that started this application does not run any more"
+                return f"{self._folder}: the task that started this application is no longer running"
             for key in content.cancelled & self._taken:
                 self._spark.sparkContext.cancelJobGroup(key)
             if content.waiting:

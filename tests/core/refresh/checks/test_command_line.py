@@ -40,7 +40,7 @@ def test_a_failed_check_ends_with_4_and_prints_the_rows_on_stderr(lake: Lake) ->
     done = call("refresh", view, "--check", '{"condition": "amount >= 0", "severity": "warn"}', "--check", "day > 0")
     assert done.code == 0
     assert "1 of 2 checks passed" in done.stdout
-    assert "warned  amount >= 0: wanted amount >= 0, of each row; found violating rows: 1" in done.stdout
+    assert "warned  amount >= 0: expected amount >= 0, of each row; found violating rows: 1" in done.stdout
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_a_failed_check_publishes_nothing_and_logs_the_rows(home: Lake, caplog: 
 
     message = str(error)
     assert message.startswith(f"view {home('daily')}: 2 of 3 checks failed, so nothing was published")
-    assert "check 'amount >= 0': wanted amount >= 0, of each row; found violating rows: 1" in message
+    assert "check 'amount >= 0': expected amount >= 0, of each row; found violating rows: 1" in message
     assert "row day=3, region=north, amount=-5" in message
     assert "row day=3, region=NULL, amount=7" in caplog.text
     assert [result.name for result in error.results] == ["amount >= 0", "not_null(region, day)"]
