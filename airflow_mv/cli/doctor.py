@@ -25,7 +25,7 @@ from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.extras.repair.repair import diagnose
+from airflow_mv.extras.maintenance.repair import diagnose
 from airflow_mv.version import ICEBERG_FOR_SPARK, minor
 
 #: Opens Spark for a catalog.

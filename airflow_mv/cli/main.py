@@ -567,8 +567,8 @@ def verify(
 
     The query is computed at the recorded snapshots. Ends with 4 if the rows differ.
     """
-    from airflow_mv.extras.verify import Part, verify_files
-    from airflow_mv.extras.verify import verify as verify_view
+    from airflow_mv.extras.maintenance.verify import Part, verify_files
+    from airflow_mv.extras.maintenance.verify import verify as verify_view
 
     if files and (sample is not None or interval is not None):
         raise click.UsageError("--files checks all files: it takes neither --sample nor --interval")

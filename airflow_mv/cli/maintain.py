@@ -223,8 +223,8 @@ def _dropped(catalog: MaterializedViewCatalog, view: Identifier | LoadedView, *,
 
 def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
     """Drop a view with its files. If they cannot be proven its own, drop it only with ``force`` and leave the files."""
-    from airflow_mv.core.catalog.evidence import folder_of
     from airflow_mv.extras.maintenance.drop import purge as purge_view
+    from airflow_mv.extras.maintenance.evidence import folder_of
 
     folder, loaded = folder_of(catalog, view), None
     try:
@@ -299,7 +299,7 @@ def repair(*, view: str, yes: bool, as_json: bool, conn_id: str | None) -> None:
 
     Ends with 4 if something is wrong and was not repaired.
     """
-    from airflow_mv.extras.repair.repair import repair as repair_view
+    from airflow_mv.extras.maintenance.repair import repair as repair_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     done = repair_view(catalog, identifier, act=yes, report=progress)

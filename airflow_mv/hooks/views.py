@@ -324,7 +324,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VerificationError: They differ. The message has a row.
         """
-        from airflow_mv.extras.verify import Part, verify
+        from airflow_mv.extras.maintenance.verify import Part, verify
 
         part = Part(interval, sample)
         with closing(in_process_stager(self, view)) as stager:
@@ -340,7 +340,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             VerificationError: A file is missing or broken.
         """
-        from airflow_mv.extras.verify import verify_files
+        from airflow_mv.extras.maintenance.verify import verify_files
 
         found = verify_files(self.catalog_for(view), self.connection.identify(view), report=self.log.info)
         found.require_intact()

@@ -18,7 +18,7 @@ from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
 from tests.extras.maintenance.support import files, local
-from tests.extras.repair.test_repair import parts, set_comment
+from tests.extras.maintenance.test_repair import parts, set_comment
 
 VIEW = "lake.sales.daily"
 FINDING = {"what", "file", "known", "repair", "lost", "repairable"}

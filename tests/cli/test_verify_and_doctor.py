@@ -13,7 +13,7 @@ from airflow_mv.core.script import SqlStep, staged
 from airflow_mv.core.spec.materialized_view import PROPERTY, property_text
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import VerificationError
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.cli.support import call
 from tests.engine.support import Lake
 

@@ -31,7 +31,7 @@ from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.orphans import collect_orphans, maintain
-from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.maintenance.repair import repair
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once
 from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before

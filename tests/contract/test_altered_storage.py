@@ -19,8 +19,8 @@ from airflow_mv.core.freshness.status import status
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.extras.compact import compact
 from airflow_mv.extras.history.rollback import rollback, rollback_version
-from airflow_mv.extras.repair.repair import repair
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.repair import repair
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.branches import replace_files
 from tests.builders import QUERY, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW

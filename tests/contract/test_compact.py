@@ -24,7 +24,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance import run
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
 from tests.extras.maintenance.support import NOW, refreshed, snapshot_ids
@@ -46,7 +46,7 @@ def rows_of(home: Lake, **which: Any) -> list[dict[str, Any]]:
 
 def test_i06_a_compaction_changes_files_and_nothing_that_a_reader_sees(home: Lake) -> None:
     """Rows, history, freshness, time travel and the next refresh are as before; what was compacted can expire."""
-    from airflow_mv.extras.repair.repair import repair
+    from airflow_mv.extras.maintenance.repair import repair
 
     first, second = refreshed(home, 2, time_travel=True)
     rows, before, told = home.read(), home.storage(), history(home.catalog, VIEW)

@@ -23,8 +23,8 @@ from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, Confi
 from airflow_mv.extras.history.rollback import rollback, rollback_version
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import expire
-from airflow_mv.extras.repair.repair import repair
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.repair import repair
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
 from tests.contract.support import VIEW

@@ -30,7 +30,7 @@ from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotMater
 from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.maintenance.drop import drop
-from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.maintenance.repair import repair
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW
 from tests.homes import in_homes

@@ -39,7 +39,7 @@ from airflow_mv.errors import (
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.repair.repair import repair
+from airflow_mv.extras.maintenance.repair import repair
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.extras.maintenance.support import files, local

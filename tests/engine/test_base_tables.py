@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.core.spec.interval import Span
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.engine.support import Lake, multiset
 
 MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_mv.core.refresh import candidates
-from airflow_mv.extras.repair.repair import repair
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.repair import repair
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.engine.support import Lake
 
 ROWS = "SELECT day, amount, concat('text ', amount % 7) AS text FROM {ns}.orders"

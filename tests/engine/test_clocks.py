@@ -15,7 +15,7 @@ from airflow_mv.core.job.run import run
 from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.core.spec.materialized_view import latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError
-from airflow_mv.extras.repair.clock import repair_clock
+from airflow_mv.extras.maintenance.clock import repair_clock
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

@@ -36,7 +36,7 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import InProcessStager, stored_rows
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 
 VIEW, source, base = "lake.sales.daily", *sys.argv[2:]
 catalog = MaterializedViewCatalog("lake")

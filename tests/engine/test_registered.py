@@ -20,7 +20,7 @@ from airflow_mv.core.refresh.stagers import settings_of
 from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.errors import JobError
 from airflow_mv.extras.maintenance.drop import drop
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark, reload_configuration
 from tests.services import RestServers, rest_properties

@@ -16,7 +16,7 @@ from airflow_mv.core.refresh import SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.spec.reasons import Code, Mode
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.engine.support import Lake, multiset, recomputed
 
 GROUPED = "SELECT a, count(*) AS n, sum(b) AS b, max(a) AS most FROM {ns}.t WHERE a < 3 OR b = 700 GROUP BY a"

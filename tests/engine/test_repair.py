@@ -11,8 +11,8 @@ import pytest
 
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.extras.repair.repair import repair
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.repair import repair
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

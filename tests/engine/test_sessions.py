@@ -22,7 +22,7 @@ from airflow_mv.actions import read
 from airflow_mv.core.job.session import interruptible
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import session_stager
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

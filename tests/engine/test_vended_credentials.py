@@ -33,7 +33,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.ledger import read_ledger
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.verify import verify, verify_files
+from airflow_mv.extras.maintenance.verify import verify, verify_files
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from tests.builders import DuckStager, Lake
 from tests.core.job.processes import SPARK_HOME

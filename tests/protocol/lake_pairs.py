@@ -33,10 +33,10 @@ from airflow_mv.extras.convert import convert
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
+from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
-from airflow_mv.extras.repair.repair import repair
 from tests.builders import LAYOUTS
 from tests.core.refresh.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 from tests.protocol.pairs import Tried

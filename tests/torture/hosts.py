@@ -41,10 +41,10 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
+from airflow_mv.extras.maintenance.repair import repair
+from airflow_mv.extras.maintenance.verify import verify_files
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
-from airflow_mv.extras.repair.repair import repair
-from airflow_mv.extras.verify import verify_files
 from tests.builders import QUERY, Lake
 from tests.torture.history import expected
 from tests.torture.victims import Place

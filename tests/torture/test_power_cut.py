@@ -19,7 +19,7 @@ from sqlalchemy import insert
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.refresh import RefreshOptions
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.builders import LAYOUTS, DuckStager, Lake
 from tests.torture import power, power_victim
 from tests.torture.power_victim import NAMESPACE

@@ -7,7 +7,6 @@ import logging
 from dataclasses import dataclass
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.evidence import Evidence, earlier_table_view, lost_view_properties
 from airflow_mv.core.catalog.sql import VIEW
 from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.new_storage import drop_storage
@@ -27,6 +26,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.maintenance.evidence import Evidence, earlier_table_view, lost_view_properties
 from airflow_mv.extras.maintenance.expire import release_base_snapshots
 from airflow_mv.extras.maintenance.orphans import Collected, delete_all
 

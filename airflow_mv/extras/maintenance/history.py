@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import msgspec
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.core.catalog.evidence import Evidence
 from airflow_mv.core.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredFile
 from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.catalog.reachable_files import PastFilesOf
@@ -30,6 +29,7 @@ from airflow_mv.core.spec.stored import unpacked
 from airflow_mv.core.spec.table import Snapshot
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.extras.maintenance.entries import CatalogEntry, MetadataPlaces
+from airflow_mv.extras.maintenance.evidence import Evidence
 from airflow_mv.extras.maintenance.ledger import ledger_location
 
 _CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')

@@ -26,11 +26,11 @@ from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.entries import other_entries
 from airflow_mv.extras.maintenance.orphans import collect_orphans
+from airflow_mv.extras.maintenance.verify import verify_files
 from airflow_mv.extras.pins import pin_base_tables
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import rebuild, sync
-from airflow_mv.extras.verify import verify_files
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration

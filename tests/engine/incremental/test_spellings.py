@@ -12,7 +12,7 @@ from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.stagers import stored_rows
 from airflow_mv.errors import InvalidQueryError, UnsupportedError
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.verify import verify, verify_files
+from airflow_mv.extras.maintenance.verify import verify, verify_files
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import table, view

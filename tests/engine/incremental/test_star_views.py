@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view

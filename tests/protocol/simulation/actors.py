@@ -25,7 +25,7 @@ from airflow_mv.core.spec.table import parse_table
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.adopt import adopt
-from airflow_mv.extras.repair.repair import _RowRepair as RowRepair
+from airflow_mv.extras.maintenance.repair import _RowRepair as RowRepair
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import creation_of, files_of, past_files
 from tests.protocol.simulation.queries import columns, query

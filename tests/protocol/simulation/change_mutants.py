@@ -14,7 +14,7 @@ from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.publish.view_change import ViewChange
 from airflow_mv.errors import CommitError, CommitStateUnknownError
 from airflow_mv.extras.compact import _Compaction as Compaction
-from airflow_mv.extras.repair.repair import _RowRepair as RowRepair
+from airflow_mv.extras.maintenance.repair import _RowRepair as RowRepair
 from tests.protocol.simulation.actors import Actor, start_expiring, start_rolling_back
 from tests.protocol.simulation.mutants import Patch
 from tests.protocol.simulation.world import World

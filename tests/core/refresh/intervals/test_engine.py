@@ -21,7 +21,7 @@ from airflow_mv.extras.fleet.coverage import Cover, coverage
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.verify import verify
+from airflow_mv.extras.maintenance.verify import verify
 from tests.builders import LAYOUTS
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark

@@ -17,7 +17,6 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
 from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
-from airflow_mv.core.catalog.evidence import TableFile, ViewFile, lost_view_properties
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
@@ -44,8 +43,14 @@ from airflow_mv.errors import (
     MaterializedViewError,
     NotFoundError,
 )
-from airflow_mv.extras.repair.clock import repair_clock
-from airflow_mv.extras.repair.files import RepairEvidence, require_materialized
+from airflow_mv.extras.maintenance.clock import repair_clock
+from airflow_mv.extras.maintenance.evidence import (
+    Evidence,
+    TableFile,
+    ViewFile,
+    lost_view_properties,
+    require_materialized,
+)
 
 log = logging.getLogger(__name__)
 
@@ -194,14 +199,14 @@ def diagnose(
         CatalogUnavailableError: The catalog or the store did not respond, so nothing is known.
         RefusedLocationError: A file is in no folder that the catalog's configuration allows. It may be intact.
     """
-    return _Doctor(RepairEvidence.of(catalog, view), data, report).diagnose()
+    return _Doctor(Evidence.of(catalog, view), data, report).diagnose()
 
 
 @dataclass
 class _Doctor:
     """One diagnosis, from the catalog's row down to the data files."""
 
-    evidence: RepairEvidence
+    evidence: Evidence
     data: bool
     report: Callable[[str], None]
     findings: list[Finding] = field(default_factory=list)

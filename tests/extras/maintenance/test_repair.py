@@ -40,11 +40,11 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance import repair as repairs
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.repair import repair as repairs
-from airflow_mv.extras.repair.repair import Repaired, repair
-from airflow_mv.extras.verify import verify_files
+from airflow_mv.extras.maintenance.repair import Repaired, repair
+from airflow_mv.extras.maintenance.verify import verify_files
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.extras.maintenance.support import files, local

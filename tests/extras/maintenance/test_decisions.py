@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.extras.repair.repair import Edit, edited
+from airflow_mv.extras.maintenance.repair import Edit, edited
 
 DOCUMENT = {
     "current-snapshot-id": 3,
