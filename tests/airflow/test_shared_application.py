@@ -15,7 +15,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from tests.airflow.deployment import Deployment, Shared, processes, until
-from tests.builders import QUERY, DuckStager, Lake, lake
+from tests.builders import QUERY, Lake, lake
+from tests.duck import DuckStager
 from tests.protocol.foreign import BucketStore
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]

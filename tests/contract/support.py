@@ -14,7 +14,8 @@ from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import stage
 from airflow_mv.core.script import Outcome
-from tests.builders import QUERY, DuckStager, Lake
+from tests.builders import QUERY, Lake
+from tests.duck import DuckStager
 
 VIEW = "sales.daily"
 NORTH, SOUTH = {"region": "north", "orders": 2, "amount": 15}, {"region": "south", "orders": 1, "amount": 20}

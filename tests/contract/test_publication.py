@@ -21,8 +21,9 @@ from airflow_mv.core.refresh.run import find_staged, refresh
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, ViewNotFoundError
-from tests.builders import DuckStager, Lake
+from tests.builders import Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
+from tests.duck import DuckStager
 from tests.faults import (
     Clock,
     FaultyCatalog,

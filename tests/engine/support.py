@@ -35,8 +35,8 @@ from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.extras.history.time_travel import TimeTravel
-from tests.builders import duck
 from tests.core.job.changing import QUICK
+from tests.duck import duck
 
 #: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -35,8 +35,9 @@ from airflow_mv.extras.maintenance.ledger import read_ledger
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
 from airflow_mv.operators.submission_files import job_arguments, write_script
-from tests.builders import DuckStager, Lake
+from tests.builders import Lake
 from tests.core.job.processes import SPARK_HOME
+from tests.duck import DuckStager
 from tests.protocol.foreign import BucketStore
 from tests.rest.vending import Vending, vending
 from tests.services import RestServers

@@ -25,7 +25,8 @@ from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, maintain
-from tests.builders import ORDERS, DuckStager, Lake, orders
+from tests.builders import ORDERS, Lake, orders
+from tests.duck import DuckStager
 
 VIEW = "sales.daily"
 NOW = timedelta(0)

@@ -11,7 +11,8 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import UnsupportedError
-from tests.builders import DuckStager, Lake
+from tests.builders import Lake
+from tests.duck import DuckStager
 
 
 @pytest.mark.slow

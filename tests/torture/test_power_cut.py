@@ -20,7 +20,8 @@ from sqlalchemy import insert
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.extras.maintenance.verify import verify_files
-from tests.builders import LAYOUTS, DuckStager, Lake
+from tests.builders import LAYOUTS, Lake
+from tests.duck import DuckStager
 from tests.torture import power, power_victim
 from tests.torture.power_victim import NAMESPACE
 

@@ -31,7 +31,8 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.extras.maintenance.drop import drop
-from tests.builders import QUERY, DuckStager, Lake, exists, lake
+from tests.builders import QUERY, Lake, exists, lake
+from tests.duck import DuckStager
 from tests.torture.history import checked, moves, published, states_of, watch
 from tests.torture.interrupted import HASTY
 from tests.torture.points import AFTER, BEFORE, Point, Points

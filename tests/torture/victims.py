@@ -22,7 +22,8 @@ from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import MaterializedViewError
-from tests.builders import DuckStager, Lake
+from tests.builders import Lake
+from tests.duck import DuckStager
 
 
 @dataclass(frozen=True, slots=True)

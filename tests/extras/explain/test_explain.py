@@ -22,9 +22,10 @@ from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.explain import Explanation, Requirement, accepts_modes, explain
 from benchmarks.tpch_modes import ALWAYS
-from tests.builders import Lake, duck, lake
+from tests.builders import Lake, lake
 from tests.core.ivm.lab import to_duckdb
 from tests.core.ivm.queries import TABLES, Grammar, rows
+from tests.duck import duck
 
 SCHEMAS = {
     "r": pa.schema([("a", pa.int32()), ("b", pa.int32()), ("c", pa.int32())]),

@@ -20,7 +20,8 @@ from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.script import COMPLETE_KEY, REFRESH_ID_KEY, Script
 from airflow_mv.core.spec.interval import Span
 from tests.branches import overwrite_branch
-from tests.builders import DuckStager, Lake, close, duck, open_catalog, overwrite
+from tests.builders import Lake, close, open_catalog
+from tests.duck import DuckStager, duck, overwrite
 
 SALES = pa.schema([("day", pa.date32()), ("region", pa.string()), ("amount", pa.int64())])
 BY_DAY = "SELECT day, count(*) AS orders, sum(amount) AS amount FROM lake.sales.sold GROUP BY day"
