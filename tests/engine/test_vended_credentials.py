@@ -30,8 +30,8 @@ from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
 from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.deletion_log import read_log
 from airflow_mv.extras.maintenance.drop import purge
-from airflow_mv.extras.maintenance.ledger import read_ledger
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
 from airflow_mv.operators.submission_files import job_arguments, write_script
@@ -142,8 +142,8 @@ def test_commands_without_spark_work_with_vended_credentials_that_end_in_between
     assert server.refused
     home.catalog.files.write(f"{storage.table.location}/clock-{uuid.uuid4()}.tmp", CLOCK_TEXT)
     maintain(home.catalog, VIEW, older_than=timedelta(days=1))
-    ledger = read_ledger(home.catalog, home.catalog.load(VIEW), storage.table.location)
-    assert len(ledger.marks) == 1, "the ledger is where maintenance has put it"
+    found = read_log(home.catalog, home.catalog.load(VIEW), storage.table.location)
+    assert len(found.marks) == 1, "the deletion log is where maintenance has put it"
     maintain(home.catalog, VIEW, older_than=timedelta(0))
     left_out = "files in the view's own folder are neither listed nor deleted: no credentials are known for s3://"
     assert (left_out in caplog.text) == (layout == "registered")

@@ -57,7 +57,7 @@ class Store(Protocol):
         """Save all files."""
 
     def make_older(self, ledger: str | None) -> None:
-        """Make all files look old, and the entries of the ledger, too."""
+        """Make all files look old, and the entries of the deletion log."""
 
     def spellings(self, path: str) -> dict[str, str]:
         """Locations that mean the same path."""
@@ -225,7 +225,7 @@ class BucketStore:
 
 
 def made_older(ledger: bytes) -> bytes:
-    """A ledger whose entries are older than the grace."""
+    """A deletion log whose entries are older than the grace."""
     document = json.loads(ledger)
     marks = document["unreachable-since-ms"]
     return json.dumps(
@@ -380,7 +380,7 @@ class Attack:
     def _judge(self, home: Lake, plot: Plot, made: Template) -> None:
         before = self.store.files()
         foreign = {
-            path: digest for path, digest in before.items() if path not in made.own and "/ledger.json" not in path
+            path: digest for path, digest in before.items() if path not in made.own and "/deletion-log.json" not in path
         }
         foreign = {path: digest for path, digest in foreign.items() if not _is_moved_view(self.store, path)}
         error = None
@@ -409,7 +409,7 @@ def _run(home: Lake, store: Store, command: str, made: Template) -> None:
         maintain(home.catalog, VIEW, older_than=NOW)
     else:
         maintain(home.catalog, VIEW)
-        store.make_older(f"{made.folder}/maintenance/ledger.json")
+        store.make_older(f"{made.folder}/maintenance/deletion-log.json")
         maintain(home.catalog, VIEW)
 
 

@@ -100,7 +100,7 @@ def run_campaign(processes: ForkServerContext, place: Place, cases: Sequence[Cas
         result.garbage = len(garbage(lake, states))
         collected = collect_orphans(lake.catalog, place.name, older_than=timedelta(0))
         unproven = {plain(location) for location in collected.unproven}
-        left = {file for file in garbage(lake, states) if not file.endswith("/maintenance/ledger.json")}
+        left = {file for file in garbage(lake, states) if not file.endswith("/maintenance/deletion-log.json")}
         result.orphans, result.unproven = len(left - unproven), len(left & unproven)
         assert lake.refresh(place.name).outcome == "fresh"
         check_content(lake, states[-1], place.base)

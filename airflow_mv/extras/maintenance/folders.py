@@ -64,7 +64,7 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
 
 
 def _accessible_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
-    """Return the folders of a view for which credentials are known. The maintenance ledger is in the first one.
+    """Return the folders of a view for which credentials are known. The deletion log is in the first one.
 
     Raises:
         NoCredentialsError: No credentials are known for the storage table's folder.

@@ -28,9 +28,9 @@ from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY
 from airflow_mv.core.spec.stored import unpacked
 from airflow_mv.core.spec.table import Snapshot
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.extras.maintenance.deletion_log import log_location
 from airflow_mv.extras.maintenance.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.extras.maintenance.evidence import Evidence
-from airflow_mv.extras.maintenance.ledger import ledger_location
 
 _CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')
 _HEAD = 4096
@@ -112,7 +112,7 @@ class History:
         self._files = {compare.exact(file.location): file for file in files}
         self._proofs: dict[str, Proof] = {}
         self._published: list[int] = []
-        self._ledger = ledger_location(bases[0])
+        self._deletion_log = log_location(bases[0])
         self._working: set[str] = {compare.exact(storage.table.location)}
         self._refreshes: set[str] = set()
         #: Files of an adopted table from before its adoption.
@@ -325,8 +325,8 @@ class History:
     def _working_file(self, location: str) -> Proof | None:
         """Return the proof of a working file of a refresh or of maintenance, by its name and content."""
         folder, _, name = location.rpartition("/")
-        if location == self._ledger:
-            return Proof("maintenance ledger", None, 6)
+        if location == self._deletion_log:
+            return Proof("deletion log", None, 6)
         if _CLOCK.fullmatch(name):
             asked = self._content(location) == CLOCK_TEXT
             return Proof("written to read the store's clock", None, 0) if asked else None

@@ -28,11 +28,11 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.snapshots import REASONS
 from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
 from airflow_mv.extras.maintenance.expire import Expired as Expired
 from airflow_mv.extras.maintenance.expire import expire as expire
 from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
-from airflow_mv.extras.maintenance.ledger import Ledger, ledger_location, read_ledger, write_ledger
 
 log = logging.getLogger(__name__)
 
@@ -134,9 +134,9 @@ class _Folder:
 
     def others(self, reached: _Reached) -> Iterator[StoredFile]:
         """Yield the unreachable files."""
-        ledger = self.compare.exact(ledger_location(self.bases[0]))
+        deletions = self.compare.exact(log_location(self.bases[0]))
         for key, file in self.files.items():
-            if key != ledger and not self.compare.forms(owner(file.location)) & reached.forms:
+            if key != deletions and not self.compare.forms(owner(file.location)) & reached.forms:
                 yield file
 
 
@@ -167,7 +167,7 @@ class _Decision:
         young: Those of them that are younger than the grace.
         waiting: Those of them that wait.
         unproven: Why a file is not proven, by location.
-        marks: For the ledger: since when each proven file is known to be unreachable.
+        marks: For the deletion log: since when each proven file is known to be unreachable.
     """
 
     doomed: list[StoredFile] = field(default_factory=list)
@@ -219,12 +219,13 @@ def collect_orphans(
     """Delete the files below a view's own folders that are proven the view's and that no retained metadata reaches.
 
     A file must be known to be unreachable for the grace: the first collection that finds it records it in the view's
-    ledger, a later one deletes it.
+    deletion log, a later one deletes it.
 
     It reads and writes in this order: ``catalog.load``, ``load_storage`` and ``shared_folders`` (for the folders),
     ``files.now_ms``, ``files.list``; then ``catalog.load``, ``load_storage``, ``previous_location``, ``files_of``;
-    the ledger and the metadata files that were listed; where something is to be deleted ``other_entries``,
-    ``catalog.load`` and ``load_storage`` once more; then ``files.delete`` for each file, and the ledger is written.
+    the deletion log and the metadata files that were listed; where something is to be deleted ``other_entries``,
+    ``catalog.load`` and ``load_storage`` once more; then ``files.delete`` for each file, and the deletion
+    log is written.
 
     Args:
         catalog: Where the view is.
@@ -244,7 +245,7 @@ def collect_orphans(
     storage = catalog.load_storage(loaded)
     folder = _look_into(catalog, loaded, storage)
     reached = _reach(catalog, loaded, folder, files_of)
-    before = read_ledger(catalog, loaded, folder.bases[0])
+    before = read_log(catalog, loaded, folder.bases[0])
     history = None
     if any(folder.others(reached)):
         history = _history(catalog, reached.storage, folder, past_files_of, reached.forms)
@@ -259,7 +260,7 @@ def collect_orphans(
     if not dry_run:
         _delete(catalog, loaded.identifier, folder.bases, judged.doomed, judged.proofs)
         after = _after(before, judged, folder.now_ms)
-        write_ledger(catalog, loaded, folder.bases[0], after, before)
+        write_log(catalog, loaded, folder.bases[0], after, before)
     return _collected(loaded.identifier, judged, reached.count, dry_run=dry_run)
 
 
@@ -424,7 +425,7 @@ def _judge(
     folder: _Folder,
     reached: _Reached,
     history: History | None,
-    ledger: Ledger,
+    deletions: DeletionLog,
     grace_ms: int,
     others: Others | None = None,
 ) -> _Decision:
@@ -439,7 +440,7 @@ def _judge(
             continue
         judged.proofs[file.location] = proof
         not_before_ms = history.since_ms(file, proof)
-        since_ms = ledger.since_ms(file.location, now_ms=folder.now_ms, not_before_ms=not_before_ms)
+        since_ms = deletions.since_ms(file.location, now_ms=folder.now_ms, not_before_ms=not_before_ms)
         judged.marks[file.location] = since_ms
         due = max(since_ms, file.modified_ms) <= limit
         (judged.doomed if due else judged.young if file.modified_ms > limit else judged.waiting).append(file)
@@ -459,12 +460,12 @@ def _hold_proofs(folder: _Folder, judged: _Decision) -> None:
         held = {exact(by) for file in waits if (by := judged.proofs[file.location].by)}
 
 
-def _after(ledger: Ledger, judged: _Decision, now_ms: int) -> Ledger:
-    """Return the ledger after a collection. Reachable and deleted files have no mark any more."""
+def _after(deletions: DeletionLog, judged: _Decision, now_ms: int) -> DeletionLog:
+    """Return the deletion log after a collection. Reachable and deleted files have no mark any more."""
     gone = {file.location for file in judged.doomed}
     marks = {location: since for location, since in judged.marks.items() if location not in gone}
     proofs = {file.location: judged.proofs[file.location].text for file in judged.doomed}
-    return replace(ledger, marks=marks).with_run(now_ms, proofs)
+    return replace(deletions, marks=marks).with_run(now_ms, proofs)
 
 
 def _collected(view: Identifier, judged: _Decision, reachable: int, *, dry_run: bool) -> Collected:

@@ -26,13 +26,13 @@ VIEW = "sales.daily"
 #: Longer than the grace.
 LONG = DEFAULT_GRACE.total_seconds() + 3600
 #: The file name of maintenance's ledger.
-LEDGER = "ledger.json"
+LEDGER = "deletion-log.json"
 #: No grace at all.
 NOW = timedelta(0)
 
 
 def make_older(*paths: Path, seconds: float = LONG) -> None:
-    """Backdate files, and the entries of ledgers, as if time had passed."""
+    """Backdate files, and the entries of deletion logs, as if time had passed."""
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:
             if file.is_file() and not file.is_symlink():
@@ -88,7 +88,7 @@ def needed(home: Lake, view: str = VIEW) -> set[str]:
 
 
 def orphans(home: Lake, view: str = VIEW) -> set[str]:
-    """The unneeded files in the folders of a view. The ledger is needed, and a checksum if its file is."""
+    """The unneeded files in the folders of a view. The deletion log is needed, and a checksum if its file is."""
     found = {file for folder in folders_of(home, view) for file in files(folder) if Path(file).name != LEDGER}
     kept = needed(home, view)
     return {file for file in found if owner(file) not in kept}

@@ -25,7 +25,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.extras.maintenance.ledger import ledger_location
+from airflow_mv.extras.maintenance.deletion_log import log_location
 from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from tests.builders import Lake, lake
 from tests.extras.maintenance.support import (
@@ -469,11 +469,11 @@ def test_a_failed_collection_leaves_no_file_of_its_own(home: Lake) -> None:
     assert files(folder_of(home)) == before
 
 
-# -- the ledger --------------------------------------------------------------------------------
+# -- the deletion log --------------------------------------------------------------------------------
 
 
 def ledger_of(home: Lake) -> Path:
-    return local(ledger_location(home.catalog.load(VIEW).metadata.location))
+    return local(log_location(home.catalog.load(VIEW).metadata.location))
 
 
 def just_expired(home: Lake) -> set[str]:

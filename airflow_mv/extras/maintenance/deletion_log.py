@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maintenance ledger of a view: since when files are known to be unreachable, and what was deleted.
+"""The deletion log of a view: since when files are known to be unreachable, and what was deleted.
 
 It is one small JSON file in the view's own folder. It never proves that a file is the view's, or unreachable: it only
 says since when. A file without a mark waits for its age. A forged mark can end this wait early, but no mark counts from
-before the time when the file was written, or was last reachable: see :meth:`Ledger.since_ms`.
+before the time when the file was written, or was last reachable: see :meth:`DeletionLog.since_ms`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _Stored(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """One state of the ledger.
+class DeletionLog:
+    """One state of the deletion log.
 
     Args:
         view_uuid: The view's.
@@ -76,8 +76,8 @@ class Ledger:
         marked = self.marks.get(location, now_ms)
         return marked if not_before_ms <= marked <= now_ms else max(not_before_ms, now_ms)
 
-    def with_run(self, at_ms: int, proofs: Mapping[str, str]) -> Ledger:
-        """Return the ledger after a run that deleted files.
+    def with_run(self, at_ms: int, proofs: Mapping[str, str]) -> DeletionLog:
+        """Return the deletion log after a run that deleted files.
 
         Args:
             at_ms: When.
@@ -89,35 +89,35 @@ class Ledger:
         return replace(self, deleted=[*self.deleted, Deleted(at_ms, len(proofs), names)][-_MAX_RUNS:])
 
 
-def ledger_location(folder: str) -> str:
-    """Return where a view's ledger is, in the first of its folders that are accessible."""
-    return join(folder, "maintenance", "ledger.json")
+def log_location(folder: str) -> str:
+    """Return where a view's deletion log is, in the first of its folders that are accessible."""
+    return join(folder, "maintenance", "deletion-log.json")
 
 
-def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView, folder: str) -> Ledger:
-    """Read a view's ledger from a folder. Return an empty one if there is no readable ledger."""
-    uuid, location = view.metadata.view_uuid, ledger_location(folder)
+def read_log(catalog: MaterializedViewCatalog, view: LoadedView, folder: str) -> DeletionLog:
+    """Read a view's deletion log from a folder. Return an empty one if there is no readable log."""
+    uuid, location = view.metadata.view_uuid, log_location(folder)
     try:
         text = catalog.files.read_text(location)
         if text is None or len(text) > _MAX_BYTES:
-            return Ledger(uuid)
+            return DeletionLog(uuid)
         found = msgspec.json.decode(text, type=_Stored)
     except (msgspec.DecodeError, RecursionError, InvalidMetadataError) as error:
-        log.warning("The maintenance ledger %s cannot be read, and is started again: %s", location, error)
-        return Ledger(uuid)
+        log.warning("Could not read the deletion log %s, starting a new one: %s", location, error)
+        return DeletionLog(uuid)
     if (found.version, found.view_uuid) != (_VERSION, uuid):
-        return Ledger(uuid)
-    return Ledger(uuid, found.unreachable_since_ms, found.deleted)
+        return DeletionLog(uuid)
+    return DeletionLog(uuid, found.unreachable_since_ms, found.deleted)
 
 
-def write_ledger(
-    catalog: MaterializedViewCatalog, view: LoadedView, folder: str, ledger: Ledger, before: Ledger
+def write_log(
+    catalog: MaterializedViewCatalog, view: LoadedView, folder: str, deletions: DeletionLog, before: DeletionLog
 ) -> None:
-    """Write a view's ledger to a folder if it has changed."""
-    if ledger == before:
+    """Write a view's deletion log to a folder if it has changed."""
+    if deletions == before:
         return
-    stored = _Stored(_VERSION, ledger.view_uuid, dict(ledger.marks), list(ledger.deleted))
+    stored = _Stored(_VERSION, deletions.view_uuid, dict(deletions.marks), list(deletions.deleted))
     try:
-        catalog.files.replace_text(ledger_location(folder), msgspec.json.encode(stored).decode())
+        catalog.files.replace_text(log_location(folder), msgspec.json.encode(stored).decode())
     except (OSError, CatalogUnavailableError, ConfigurationError) as error:
-        log.warning("The maintenance ledger of %s could not be written: %s", view.identifier, error)
+        log.warning("Could not write the deletion log of %s: %s", view.identifier, error)
