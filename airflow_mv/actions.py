@@ -61,7 +61,6 @@ def refresh_views(
     Args:
         catalog: See :func:`airflow_mv.core.refresh.run.refresh`, as for the arguments below.
         views: Their names.
-        stager: Runs the scripts.
         options: How to refresh.
         pins: Base tables that were pinned before.
         plan: The plan of an earlier call.
@@ -134,7 +133,6 @@ def refresh_with_inputs(
     Args:
         catalog: Where the views are.
         views: Their names.
-        stager: Runs the scripts.
         options: How to refresh these views. The views that they read are refreshed as a whole, without it, but from
             the same time (``as_of``).
         on_plan: Called with each plan before it is carried out.
@@ -171,8 +169,6 @@ def maintain_view(
     """Compact a view's files if asked for, then expire old snapshots and delete orphan files.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         older_than: See :func:`airflow_mv.extras.maintenance.orphans.maintain`.
         dry_run: Only report what would be done.
         stager: Runs the job of a compaction; ``None`` for none.
@@ -204,8 +200,6 @@ def maintain_after_refresh(
     """Do what a view's properties ask for after a refresh. It never fails the refresh.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         published: Whether the refresh has published something.
         stager: Runs the job of a compaction; ``None``: there is no compaction.
         report: Receives a line for what was done.
@@ -234,8 +228,6 @@ def add_to_registry(
     """Stage the row of a refresh for the registry. A failure is logged as a warning.
 
     Args:
-        catalog: Where the view is.
-        plan: The plan.
         outcome: What the job did, if there was one.
         result: The result. Nothing is added if it published nothing.
         requester: Who requested the refresh.

@@ -74,7 +74,6 @@ def json_objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
     """Check that a decoded value is a list of JSON objects.
 
     Args:
-        value: The value.
         what: The kind of document that contains it, for messages.
         name: Its field in the document, for messages.
 

@@ -32,12 +32,7 @@ class CatalogUnavailableError(MaterializedViewError):
 
 
 class StoreUnavailableError(CatalogUnavailableError):
-    """A file's store did not respond, or this host cannot reach it. The catalog and its other stores may respond.
-
-    Args:
-        message: The message.
-        location: The file.
-    """
+    """A file's store did not respond, or this host cannot reach it. The catalog and its other stores may respond."""
 
     def __init__(self, message: str, location: str = "") -> None:
         super().__init__(message)
@@ -136,7 +131,6 @@ class IncrementalRefusedError(MaterializedViewError):
     """The job found an incremental refresh impossible or too expensive. A full refresh is possible.
 
     Args:
-        code: The reason code.
         message: The reason in a sentence.
     """
 
@@ -165,7 +159,6 @@ class CheckFailedError(MaterializedViewError):
     """A check of the staged rows failed, and nothing was published.
 
     Args:
-        message: The message.
         results: The results of the failed checks, each an ``airflow_mv.core.script.CheckResult``.
     """
 
@@ -207,7 +200,6 @@ class CommitStateUnknownError(CommitError):
     """The outcome of a commit is unknown: the change may have been published. Delete nothing; a retry resolves it.
 
     Args:
-        message: The message.
         refusal: The error in the catalog's answer, if there was an answer. Alone it proves nothing, since a proxy may
             refuse a commit that was applied. It is valid once the catalog was read and does not show the commit.
     """

@@ -9,12 +9,7 @@ from typing import Any
 
 
 def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package. Source: PEP 562.
-
-    Args:
-        package: The package.
-        modules: The module of each name.
-    """
+    """Return the ``__getattr__`` of a package. Source: PEP 562."""
 
     def imported(name: str) -> Any:
         if name in modules:

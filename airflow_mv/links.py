@@ -65,12 +65,7 @@ def application_url(application_id: str | None) -> str:
 
 
 def show_link(context: Context, view: Any) -> None:
-    """Store the link of a running task: Airflow itself creates links only when the task has ended.
-
-    Args:
-        context: The task's context.
-        view: The view's name.
-    """
+    """Store the link of a running task: Airflow itself creates links only when the task has ended."""
     address = _address(str(view))
     if address and "ti" in context:
         context["ti"].xcom_push(key=MaterializedViewLink().xcom_key, value=address)

@@ -78,7 +78,6 @@ def shortened(text: str, longest: int) -> str:
     """Return a text with hidden values and passwords in URLs replaced by ``***``, cut to a length.
 
     Args:
-        text: The text.
         longest: The maximum number of characters.
     """
     for secret in sorted(_hidden.union(*list(_current.values())), key=len, reverse=True):

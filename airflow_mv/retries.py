@@ -72,7 +72,6 @@ class MaterializedViewRetryPolicy(RetryPolicy):
             exception: The exception that the task raised.
             try_number: The try that failed, from 1; clearing a task does not reset it.
             max_tries: The last try.
-            context: The task's context.
         """
         if not isinstance(exception, MaterializedViewError):
             return RetryDecision.default()
@@ -166,9 +165,6 @@ class task_errors:
 
     The task's :class:`MaterializedViewRetryPolicy` decides about retries: it is asked by Airflow, and in Airflow 3.2
     here. The full stack is logged at level DEBUG.
-
-    Args:
-        task: The task.
     """
 
     def __init__(self, task: _HasRetryPolicy) -> None:

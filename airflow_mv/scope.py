@@ -42,7 +42,6 @@ class RunFacts:
     Args:
         run_after: When the run was due to start.
         data_interval: Start and end, if the run has a data interval.
-        partition_key: The run's partition.
         partition_date: The start of the partition.
         params: The run's parameters, including those of its conf.
         zone: The DAG's time zone, in which the days of a date column are counted.
@@ -81,7 +80,6 @@ def scope_of(
     """Return what a run refreshes.
 
     Args:
-        facts: The run's facts.
         wanted: The task's ``scope``.
         column: The view's interval column; by default the one in the view's properties.
         length: The length of the interval, if the run gives only one end of it.

@@ -79,7 +79,6 @@ class StagedCheck:
     """One check, in Spark SQL over :data:`ROWS`, or a function.
 
     Args:
-        name: The name in messages and records.
         severity: ``error``: nothing is published if the check fails. ``warn``: a failure is only reported.
         expected: What must hold, for messages.
         observed: An aggregate expression for the observed value, for messages.
@@ -103,7 +102,6 @@ class StagedChecks:
 
     Args:
         rows: A query for the staged rows.
-        checks: The checks.
         digest: A digest of the checks. An outcome is valid only for the checks that it was tested with.
     """
 
@@ -242,7 +240,6 @@ class SqlStep:
     """One Spark SQL statement.
 
     Args:
-        sql: The statement.
         query: The view's query that is part of the statement. It may only read :attr:`Script.reads`. Empty for none.
         view: Quoted name of the temporary view that the statement creates, from :func:`temporary`; empty for none.
         registers: Name and metadata file of the table that the statement registers in the staging catalog; empty for
@@ -282,7 +279,6 @@ class CreateStorageStep:
         query: The view's SQL; it is analysed, never run. It may only read :attr:`Script.reads`.
         location: The storage table's directory; ``None`` leaves it to the catalog.
         partition_by: Quoted partition transforms, e.g. ``days(`day`)``.
-        properties: Table properties.
         comments: The comment of each column that has another one than the query's.
     """
 
@@ -504,7 +500,6 @@ class Script:
     """The work of one refresh (or one creation) in Spark.
 
     Args:
-        view: The view, for messages.
         refresh_id: Written into every snapshot of the job (summary key ``airflow-mv.refresh-id``).
         table: Quoted Spark name of the storage table, in :data:`STAGING` or in its catalog.
         steps: Run in order; the first failure ends the job.
@@ -556,7 +551,6 @@ class Script:
         """Return the script with the placeholders replaced by the names of one run.
 
         Args:
-            staging: The run's staging catalog.
             branch: The run's branch, if it has one.
         """
         names = {STAGING: staging, BRANCH: branch or ""}
@@ -620,7 +614,6 @@ class Outcome:
     """What the job did.
 
     Args:
-        refresh_id: The script's refresh id.
         metadata_location: The storage table's newest metadata file, or ``None`` after a failure.
         rows_written: Rows added by the job's snapshots.
         step_seconds: Wall-clock seconds of each step that ran.
@@ -763,7 +756,6 @@ def register(name: str, location: str) -> SqlStep:
 
     Args:
         name: The table's name there.
-        location: The metadata file.
     """
     table, file = string_literal(f"{STAGING_NAMESPACE}.{name}"), string_literal(location)
     statement = f"CALL {quote(STAGING)}.system.register_table(table => {table}, metadata_file => {file})"

@@ -60,9 +60,6 @@ def adopt(
     counts as never refreshed: its first refresh is a full one, which replaces the rows.
 
     Args:
-        catalog: Where the table is.
-        view: Its name.
-        definition: The view's definition.
         stager: Runs the script that finds the query's columns.
         effects: Clock, sleep and jitter.
 
@@ -204,8 +201,6 @@ class AdoptTable(Change[_AdoptedTable]):
     """The adoption of a table. It is recognized by the view's uuid.
 
     Args:
-        catalog: Where the table is.
-        view: Its name.
         metadata: The view's first metadata.
         table: The table as it was checked.
         effects: Clock, sleep and jitter.

@@ -53,7 +53,6 @@ class Compacted:
     """The result of a compaction.
 
     Args:
-        view: The view.
         outcome: ``compacted``, ``not-needed``, ``superseded`` (a refresh was published while each job ran), or with
             ``dry_run`` ``would-compact``.
         why: What decided, as text.
@@ -96,9 +95,6 @@ def compact(
     A refresh that was planned before the compaction and is published after it plans again.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
-        stager: Runs the script of the job.
         dry_run: Only report what would be done.
         effects: Clock, sleep and jitter.
 
@@ -256,7 +252,6 @@ class _Compaction(StorageChange):
     """Publish staged files. It has landed if the view's rows descend from the staged snapshots.
 
     Args:
-        catalog: Where the view is.
         planned: The state that the job started from.
         rewritten: What it has staged.
         effects: Clock, sleep and jitter.

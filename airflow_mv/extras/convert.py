@@ -60,11 +60,7 @@ _OF_LAYOUTS = (STORAGE_OF_PROPERTY, DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY)
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The result of a conversion.
-
-    Args:
-        layout: Its layout now.
-    """
+    """The result of a conversion."""
 
     view: Identifier
     layout: Layout
@@ -215,7 +211,6 @@ def _write_table(
     """Write a storage table's next metadata file, and return its location.
 
     Args:
-        source: The view.
         updates: Properties to set.
         tags: Tags to set on the rows.
     """
@@ -244,9 +239,7 @@ def _with_view(
     delete unknown files from a table's folder.
 
     Args:
-        source: The view.
         table: The storage table's new metadata file.
-        properties: By which the view names the storage table.
         name: The storage table's name in the catalog, if it gets one.
     """
     view = source.view

@@ -52,7 +52,6 @@ class Pin(_PinDocument):
     Args:
         snapshot_id: The snapshot id, as text (it exceeds JavaScript's numbers); ``None`` for a table without snapshots.
         metadata_location: The metadata file in which it was current, for people; ``None`` if chosen by time.
-        table_uuid: The table's uuid.
         storage: The storage table's metadata file or name, for a materialized view that the run does not refresh.
     """
 
@@ -173,11 +172,6 @@ def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPi
     """Return the pins of a run for one of its views, in the form that a refresh takes.
 
     Each snapshot is looked up, so that an expired one is reported before Spark starts.
-
-    Args:
-        catalog: Where the view is.
-        view: The view.
-        run: The run's pins.
 
     Raises:
         PinError: A snapshot has expired, a table is another one, or the view reads what was not pinned.

@@ -67,7 +67,6 @@ def tick_of(dag: DAG | None, moment: datetime, direction: int) -> datetime | Non
     Args:
         dag: The DAG; a serialized one has the same fields.
         moment: The time.
-        direction: -1 or 1.
 
     Returns:
         ``None`` if the schedule has no times.

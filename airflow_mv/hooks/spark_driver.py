@@ -13,7 +13,6 @@ def attach(hook: SparkSubmitHook, driver: str) -> None:
     """Make a hook use a driver that an earlier process has submitted.
 
     Args:
-        hook: The hook.
         driver: YARN's id of the application, or namespace and name of the driver's pod with a colon in between.
     """
     namespace, colon, pod = driver.partition(":")

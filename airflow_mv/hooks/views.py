@@ -164,7 +164,6 @@ class MaterializedViewHook(BaseHook):
         """Return which intervals of a view are fresh, stale, or were never computed. Reads metadata only.
 
         Args:
-            view: The view.
             start: The first moment, an aware time; by default that of the first recorded interval.
             end: The first moment after it; by default the end of the last recorded interval, or now.
 
@@ -190,7 +189,6 @@ class MaterializedViewHook(BaseHook):
         """Create a view, or give an existing one this definition; see :func:`airflow_mv.core.define.define.define`.
 
         Args:
-            view: The view.
             sql: The query; ``None`` keeps that of the existing view.
             on_change: ``apply``, ``rebuild`` or ``fail``: what happens if the view exists with another definition.
             **definition: As for :class:`airflow_mv.operators.CreateMaterializedViewOperator`, such as ``time_travel``.
@@ -230,7 +228,6 @@ class MaterializedViewHook(BaseHook):
         """Return the retained versions of a view's definition, oldest first.
 
         Args:
-            view: The view.
             at: Only the version that was current at this time; a time without a zone is UTC.
 
         Raises:
@@ -290,7 +287,6 @@ class MaterializedViewHook(BaseHook):
         """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.
 
         Args:
-            view: The view.
             older_than: Only what has been unneeded for this long; by default three days.
             dry_run: Whether to report only.
             compact: Whether to rewrite small files before, and files with deleted rows. If there are many, a Spark job
@@ -317,7 +313,6 @@ class MaterializedViewHook(BaseHook):
         """Compare a view's stored rows with a recompute at the recorded snapshots, in this process or over Connect.
 
         Args:
-            view: The view.
             interval: Only the rows of this interval.
             sample: Only this percentage of the rows.
 
@@ -360,7 +355,6 @@ class MaterializedViewHook(BaseHook):
         """Remove a view from the catalog.
 
         Args:
-            view: The view.
             purge: Whether to delete the files that are proven to be the view's, too.
             missing_ok: Whether a view that does not exist is no error.
 
@@ -399,7 +393,6 @@ class MaterializedViewHook(BaseHook):
         Stale rows are returned if the view allows it; otherwise the view is refreshed first.
 
         Args:
-            view: The view.
             as_of: The rows as the view had them at this time; a time without a zone is UTC.
             refresh_id: The rows of this recorded refresh.
             sequence_number: The rows of the recorded refresh with this sequence number.
@@ -433,7 +426,6 @@ class MaterializedViewHook(BaseHook):
         """Stream a view's stored rows as pandas frames, one for each Arrow batch: never all in memory.
 
         Args:
-            view: The view.
             **options: As for :meth:`read`.
         """
         return (batch.to_pandas() for batch in self.read(view, **options).batches)

@@ -40,10 +40,7 @@ class Facts:
     """The facts of a refresh.
 
     Args:
-        plan: The plan.
-        sql: The view's query.
         inputs: The base tables at the snapshots that are read.
-        view: The view.
         result: The refresh's result; ``None`` before its end and after a failure.
     """
 
@@ -56,10 +53,6 @@ class Facts:
 
 def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
     """Read the facts of a plan: one catalog query, and a metadata file for each base table and for the storage table.
-
-    Args:
-        catalog: The view's.
-        plan: The plan.
 
     Raises:
         MaterializedViewError: A table or view cannot be read.
@@ -156,7 +149,6 @@ def in_catalog(properties: Mapping[str, str], parts: tuple[str, ...]) -> Name | 
     """Name a table or view as its catalog does; ``None`` for types of catalogs without such names.
 
     Args:
-        properties: The catalog's.
         parts: Namespace and name.
     """
     address = public_uri(properties.get("uri"))

@@ -212,7 +212,6 @@ def report_lag(view: str, seconds: float | None) -> None:
     """Set the gauge of a view's lag. Never raises: a metric must not fail a task.
 
     Args:
-        view: The view.
         seconds: Its lag. ``None``, an unknown lag, leaves the gauge unchanged.
     """
     if seconds is None:

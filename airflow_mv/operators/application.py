@@ -218,7 +218,6 @@ class RunEnds:
 
     Args:
         operator: The application's task.
-        context: Its context.
     """
 
     def __init__(self, operator: SharedSparkApplicationOperator, context: Context) -> None:

@@ -32,7 +32,6 @@ class WaitingRefresh:
     The plan is kept: base tables change meanwhile, and a new plan would start another driver each time.
 
     Args:
-        plan: The plan.
         driver: YARN's id of the application, or namespace and name of the driver's pod.
         until: When the task's ``execution_timeout`` ends, in seconds since the epoch.
         asked: How often the cluster was asked for the driver.
@@ -122,7 +121,6 @@ class Deferral:
     """Decides whether a task waits in the triggerer, and defers it.
 
     Args:
-        task: The task.
         defer: ``BaseOperator.defer`` of the task, which goes on with ``execute_complete``.
         wanted: ``deferrable``. ``None``: as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is not set, if a
             triggerer runs.

@@ -62,7 +62,6 @@ class SharedApplication:
         """Run a script in the application.
 
         Args:
-            catalog: The view's catalog.
             context: The task's context.
             script: The script, with a location for its outcome.
             defer: Called with folder and key. It ends this try of the task, which goes on with the event of the
@@ -92,10 +91,6 @@ class SharedApplication:
 
     def resume(self, catalog: MaterializedViewCatalog, event: Mapping[str, Any]) -> str | None:
         """Take the event of the trigger.
-
-        Args:
-            catalog: The view's catalog.
-            event: The event.
 
         Returns:
             The id of the Spark application that ran the script, if one did.

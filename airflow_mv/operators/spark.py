@@ -64,9 +64,6 @@ class SparkJob:
 
     What the job needs (job package, Maven packages, catalog settings) is added. Settings go to Spark in a file that
     only the worker's user can read, so no credential is a process argument.
-
-    Args:
-        task: The task.
     """
 
     def __init__(self, task: SparkTask) -> None:
@@ -192,7 +189,6 @@ class TaskStager:
     """The stager of a task: it runs a view's scripts on Spark. It connects to nothing before the first script.
 
     Args:
-        task: The task.
         catalog: The view's catalog; its properties become Spark's settings.
         context: The task's context.
         spark_application: Id of the task of this DAG that runs a shared Spark application.

@@ -34,7 +34,6 @@ class SparkTask:
     """What a task says about Spark, with templates rendered.
 
     Args:
-        task_id: The task.
         iceberg_conn_id: Its connection of type ``iceberg``.
         spark_conn_id: Its connection of type ``spark`` or ``spark_connect``.
         arguments: The given arguments of a ``SparkSubmitOperator``.

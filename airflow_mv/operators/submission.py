@@ -100,7 +100,6 @@ def environment_settings(master: str | None, variables: Mapping[str, str]) -> di
 
     Args:
         master: The Spark master.
-        variables: The variables.
     """
     for kind, prefix in _DRIVER_ENVIRONMENT.items():
         if kind in (master or ""):

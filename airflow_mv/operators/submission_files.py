@@ -27,10 +27,6 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
 
     A script that creates a storage table has no such location by itself. Where a server chooses the folders of tables,
     an empty table of the catalog gives one for the time of the run, with the server's access to it.
-
-    Args:
-        catalog: The view's catalog.
-        script: The script.
     """
     from airflow_mv.core.script import CreateStorageStep
 
@@ -89,8 +85,6 @@ def job_arguments(catalog: MaterializedViewCatalog, script: Script, submitted: s
     """Return the arguments of the job's main file.
 
     Args:
-        catalog: The view's catalog.
-        script: The script.
         submitted: From :func:`write_script`.
     """
     return [submitted, catalog.name, *([script.stored] if script.stored else [])]

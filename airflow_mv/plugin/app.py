@@ -50,7 +50,6 @@ class StaticFiles:
     """The page's files, in memory. Their URL contains a digest of all, so that a browser may cache them.
 
     Args:
-        content: Each file by its name.
         digest: Of all of them.
     """
 

@@ -60,7 +60,6 @@ def shown(found: Mapping[str, Any], reader: Reader, session: Session) -> dict[st
 
     Args:
         found: What :func:`costs_of` has returned.
-        reader: The user.
         session: Of Airflow's database.
 
     Returns:

@@ -44,7 +44,6 @@ def graph(rows: Sequence[ViewRow], asked: Asked) -> dict[str, Any]:
     """Return the graph of views and tables.
 
     Args:
-        rows: All views.
         asked: What it is asked for.
 
     Returns:

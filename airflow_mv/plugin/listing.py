@@ -71,7 +71,6 @@ def in_states(rows: Sequence[ViewRow], query: Query, marks: Marks) -> list[ViewR
     """Return the rows in the requested states, sorted.
 
     Args:
-        query: The request.
         marks: The views that have each mark.
     """
     wanted = [row for row in rows if _is_in(row, query.states, marks)]
@@ -104,7 +103,6 @@ def grouped(
 
     Args:
         rows: The rows, sorted.
-        query: The request.
         groups_of: Returns the groups of a row.
         marks: The views that have each mark.
 

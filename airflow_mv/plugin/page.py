@@ -47,7 +47,6 @@ class AirflowFacts:
     """What Airflow knows of all views, as far as a user may see it.
 
     Args:
-        reader: The user.
         running: The views that are refreshed now.
         failed: The views of which the last refresh has failed, each with its task instance.
         groups_of: Returns the groups of a view; ``None``: the user wants no groups.
@@ -66,11 +65,7 @@ class AirflowFacts:
 
 @dataclass
 class Page:
-    """The content of the page.
-
-    Args:
-        sources: The catalogs.
-    """
+    """The content of the page."""
 
     sources: Sources
     _counts: Counts = field(default_factory=Counts)
@@ -130,7 +125,6 @@ class Page:
         """Find the catalog that a view is in. The name may leave it out where the page has one only.
 
         Args:
-            view: Its name.
             catalogs: Names of catalogs that DAGs speak of.
 
         Raises:
@@ -201,7 +195,6 @@ def with_expiry(facts: Mapping[str, Any], dags: Sequence[Mapping[str, Any]]) -> 
     """Add ``expiring``: sentences on base snapshots that may expire soon, or before the next scheduled refresh.
 
     Args:
-        facts: The view's facts.
         dags: The DAGs that refresh it, from :func:`airflow_mv.plugin.runs.refreshers`.
     """
     expiring = {

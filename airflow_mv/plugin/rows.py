@@ -38,7 +38,6 @@ class ViewRow:
     """A view's row, as of its last observation.
 
     Args:
-        view: Its name.
         state: Its state, :data:`PENDING` or :data:`PLAIN`.
         reasons: Why, as ``{"code", "message"}``.
         behind: Its lag; ``None`` if it could not be read.

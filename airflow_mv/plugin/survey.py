@@ -58,7 +58,6 @@ class Survey:
     unchanged views costs a few queries. So does the first survey of a process where the cache knows the views.
 
     Args:
-        name: The catalog.
         open: Opens it. Called for each survey that has to read a view, so it should cache.
         seconds: Age of the rows after which a new survey starts.
         rest: Minimum pause, as a multiple of the shorter one of the last two surveys, so that slow surveys are not

@@ -36,7 +36,6 @@ class PendingReport:
     """The result of one poll of the base tables of views, as a trigger passes it to a task.
 
     Args:
-        views: Pending changes, by view.
         errors: Class and message of the error of each view that cannot be read.
         fatal: The first error that is not retryable, or ``None``.
     """

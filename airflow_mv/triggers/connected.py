@@ -68,7 +68,6 @@ class PollLog:
 
         Args:
             log: A logger: the standard library's, or Airflow's of a task or trigger.
-            result: The result.
         """
         if result.verdict != self._last:
             log.info(result.describe())

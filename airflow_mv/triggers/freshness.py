@@ -31,7 +31,6 @@ class FreshnessPoll:
         status: The document of ``airflow-mv status``, with ``readiness``, ``lag_seconds`` and ``behind_since``;
             ``None`` after an error.
         error_class: Name of the error's class, or ``None``.
-        message: Its message.
     """
 
     ready: bool
@@ -85,7 +84,6 @@ def judge(seen: ViewFreshness, *, states: Collection[str], max_staleness_seconds
     """Decide whether a view is fresh enough.
 
     Args:
-        seen: Its freshness.
         states: Accepted states: names of ``Readiness``, or words of ``airflow-mv status``.
         max_staleness_seconds: Also accept a stale view whose lag is at most this.
     """
@@ -131,7 +129,6 @@ class MaterializedViewFreshTrigger(BaseTrigger):
     It also waits for a catalog that does not respond. An error that is not retryable ends the wait.
 
     Args:
-        view: The view.
         iceberg_conn_id: Connection of its catalog.
         states: Accepted states.
         max_staleness_seconds: See :func:`judge`.

@@ -56,11 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ViewFreshness:
-    """The freshness of a view, without the metadata that it was read from.
-
-    Args:
-        summary: Its summary.
-    """
+    """The freshness of a view, without the metadata that it was read from."""
 
     summary: Summary
 
@@ -81,7 +77,6 @@ class _Known:
     """The last result for a view, and who may take it.
 
     Args:
-        result: The result.
         read_at: Monotonic time before its read.
         every: Seconds between the polls of the trigger that asked last.
         asked_at: When it did.
@@ -101,7 +96,6 @@ class _Reading:
     """A batch that is being read.
 
     Args:
-        future: Its results.
         began: Monotonic time before the read.
     """
 

@@ -85,10 +85,6 @@ def refusals() -> tuple[type[Exception], ...]:
 def answered(catalog: str, what: str) -> Iterator[None]:
     """Translate a catalog's errors. "Does not exist" errors are left to the caller.
 
-    Args:
-        catalog: The catalog's name.
-        what: The request, for the message.
-
     Raises:
         CatalogUnavailableError: The catalog did not respond.
         ConfigurationError: The catalog refused the credentials or the permission.
@@ -125,8 +121,6 @@ def forbidden_by_database(catalog: str, what: str, error: Exception) -> Configur
     """Translate the refusal of a statement for which the catalog's user has no permission; ``None`` for other errors.
 
     Args:
-        catalog: The catalog's name.
-        what: The request, for the message.
         error: The error. Its text may contain the statement's parameters, and is not quoted.
     """
     if not isinstance(error, DBAPIError) or not _FORBIDDEN_BY_DATABASE.search(str(error.orig)):
@@ -186,8 +180,6 @@ def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewErr
     """Translate an error that pyiceberg raised for a commit; ``None`` if the error is temporary.
 
     Args:
-        catalog: The catalog's name.
-        what: The request, for the message.
         error: The error that pyiceberg raised.
     """
     if isinstance(error, NoSuchTableError):

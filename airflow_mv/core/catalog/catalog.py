@@ -107,7 +107,6 @@ class CatalogFolders:
 
     Args:
         catalog: pyiceberg's catalog.
-        properties: Its properties.
         files: The store behind it.
         by_server: Whether a REST server chooses the locations of views and tables.
         service: The metastore's name, if the catalog is one.
@@ -181,7 +180,6 @@ class CatalogFolders:
         """Return the folders that may contain the files of a table that is not a view's.
 
         Args:
-            metadata_location: Its metadata file.
             location: Its folder, which is allowed if a server chose it.
         """
         folders = allowed_folders(self._properties, metadata_location)
@@ -191,7 +189,6 @@ class CatalogFolders:
         """Return the clock of a folder's store; where a server writes the times, this host's: the server's decides.
 
         Args:
-            folder: A folder in the store.
             own_ms: This host's clock.
         """
         return own_ms if self._by_server else self._files.now_ms(folder)
@@ -417,7 +414,6 @@ class MaterializedViewCatalog:
         """Load a view, materialized or plain.
 
         Args:
-            view: Its name.
             located: The view, if it was located.
 
         Raises:
@@ -605,8 +601,6 @@ class MaterializedViewCatalog:
         """Write the first metadata file of a view and add its row.
 
         Args:
-            view: The view.
-            metadata: Its metadata.
             location: The metadata file, if it is already written. The caller deletes it if the name is taken.
             template: The table with the view's columns, if the view itself becomes a table.
 
@@ -686,10 +680,8 @@ class MaterializedViewCatalog:
         """Remove a table that was made for a view, if it is as it was loaded. A server can only require its uuid.
 
         Args:
-            name: The table.
             table: Its content when it was loaded.
             location: Its metadata file at that time.
-            owner: The view.
         """
         if self.is_sql:
             return self.pointers.delete(name, base=location, kind=TABLE)
@@ -804,7 +796,6 @@ def write_first(catalog: MaterializedViewCatalog, metadata: ViewMetadata, templa
 
     Args:
         catalog: Where the view is created.
-        metadata: The view's metadata.
         template: The table with the view's columns, if the view itself becomes a table.
     """
     return None if catalog.is_rest or template is not None else catalog.write_metadata(metadata, number=0)
@@ -853,9 +844,7 @@ def lost_properties_of(catalog: MaterializedViewCatalog, name: Identifier, owner
     """Return what another program has removed or changed of the properties of a view's table.
 
     Args:
-        catalog: Where the view is.
         name: The table: the view itself, or its storage table.
-        owner: The view.
 
     Raises:
         InvalidMetadataError, MetadataFileNotFoundError: The table cannot be read.
@@ -946,7 +935,6 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
 
     Args:
         what: What is opened, for the message.
-        properties: The catalog's properties.
 
     Raises:
         CatalogUnavailableError: The catalog does not respond.

@@ -34,9 +34,6 @@ def spark_settings_of(name: str) -> dict[str, str]:
     """Return a catalog's keys that start with ``spark.``, as they are written, by their lower case.
 
     pyiceberg reads all keys in lower case, and Spark ignores ``spark.driver.extrajavaoptions``.
-
-    Args:
-        name: The catalog's name.
     """
     catalogs = {key.lower(): value for key, value in _of_files().items()}.get("catalog") or {}
     paths = [(catalog, key) for catalog, keys in catalogs.items() for key in keys]

@@ -62,7 +62,6 @@ class Damage:
     """A file that does not match its metadata.
 
     Args:
-        location: The file.
         role: What it is: ``manifest list``, ``manifest``, ``data file`` or ``delete file``.
         why: What is wrong with it.
     """
@@ -188,11 +187,7 @@ class Store:
 
 
 class _Source:
-    """A stream whose own error is told from an error in its content: pyarrow raises ``OSError`` for both.
-
-    Args:
-        stream: The stream.
-    """
+    """A stream whose own error is told from an error in its content: pyarrow raises ``OSError`` for both."""
 
     closed = False
 
@@ -351,8 +346,6 @@ def check_snapshots(
     """Check the files that the snapshots of a table name.
 
     Args:
-        store: The store of the files.
-        table: The table.
         only: Ids of the snapshots to check; by default all that are retained.
         data: Whether data files and delete files are checked too.
         checksums: Whether Parquet files and deletion vectors are read, and compared with their checksums.

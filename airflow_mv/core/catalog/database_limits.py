@@ -221,10 +221,6 @@ os.register_at_fork(after_in_child=_after_fork)
 def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
     """Refuse a SQLite database on a file system whose locks other machines may not see.
 
-    Args:
-        engine: The engine of a SQL catalog.
-        properties: The catalog's properties.
-
     Raises:
         ConfigurationError: It is on such a file system, and the catalog's owner has not allowed it.
     """

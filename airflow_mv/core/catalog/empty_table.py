@@ -61,9 +61,7 @@ class NewColumn:
     """A column of a table to be made.
 
     Args:
-        name: Its name.
         type: Its Spark type: one without parts.
-        comment: Its comment.
     """
 
     name: str
@@ -77,8 +75,6 @@ class EmptyTable:
 
     Args:
         columns: Its columns, in order.
-        partitions: Its partition fields.
-        properties: Its properties.
     """
 
     columns: Sequence[NewColumn]

@@ -104,7 +104,6 @@ class MetadataFiles:
         """Read a whole file.
 
         Args:
-            location: The file.
             what: Names the view and the role of the file, for messages.
 
         Raises:
@@ -250,7 +249,6 @@ class MetadataFiles:
 
         Args:
             base: The folder. Nothing is done in an object store.
-            deleted: The deleted files.
         """
         if is_local(base):
             remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
@@ -538,8 +536,6 @@ def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTab
     """Return the table of a metadata file, for pyiceberg to read.
 
     Args:
-        files: The store.
-        location: The metadata file.
         what: Names the file's role, for messages.
 
     Raises:
@@ -567,7 +563,6 @@ def flush(location: str, up_to: Path | None = None) -> None:
     """Flush a local file and its folder. Nothing is done for other stores.
 
     Args:
-        location: The file.
         up_to: A folder above it. The folders up to this one are new, and are flushed too.
     """
     if not is_local(location):
@@ -632,7 +627,6 @@ class StoredFile:
 
     Args:
         location: Its location, written like the listed folder.
-        size_bytes: Its size.
         modified_ms: When it was written, by the store's clock, milliseconds since the epoch.
     """
 
@@ -696,12 +690,7 @@ def checksum_of(location: str) -> Iterator[str]:
 
 
 def remove_empty(folder: str, deleted: Iterable[str]) -> None:
-    """Remove a local folder and the folders of deleted files below it, if they are empty.
-
-    Args:
-        folder: The folder.
-        deleted: The deleted files.
-    """
+    """Remove a local folder and the folders of deleted files below it, if they are empty."""
     root = Path(folder)
     above = {parent for path in deleted for parent in Path(path).parents if root in (parent, *parent.parents)}
     for parent in sorted(above, key=lambda path: len(path.parts), reverse=True):

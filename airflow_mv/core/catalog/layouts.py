@@ -102,7 +102,6 @@ class LoadedStorage(ABC):
     The class methods say which views have the layout, and how their storage tables are named, found and checked.
 
     Args:
-        location: The metadata file.
         table: Its content, reduced to the fields that are used.
         state: The refresh history; ``None`` if the view was never refreshed.
         name: The table's name in the catalog, if the catalog holds it.
@@ -127,7 +126,6 @@ class LoadedStorage(ABC):
         """Return why a view cannot have this layout, as the end of a sentence; ``None`` if it can.
 
         Args:
-            catalog: The view's catalog.
             existing: A view of the catalog that is to be materialized.
         """
 
@@ -136,7 +134,6 @@ class LoadedStorage(ABC):
         """Return why pyiceberg could not commit to a storage table, as a sentence; ``None`` if it can.
 
         Args:
-            format_version: The version of the table's format.
             unknown_type: The type of a column that pyiceberg does not know.
         """
         if format_version > WRITABLE_FORMAT:
@@ -155,11 +152,8 @@ class LoadedStorage(ABC):
         """Check that a table is a view's storage table, and return it.
 
         Args:
-            view: The view.
-            location: The table's metadata file.
             table: Its content; ``None`` if there is no such table.
             folders: The folders that may contain its files.
-            what: The file or table, for messages.
 
         Raises:
             NotFoundError: The table was dropped, renamed or replaced by another.
@@ -174,7 +168,6 @@ class LoadedStorage(ABC):
         ``None`` if no template is needed, because the storage table itself can be made before a view names it.
 
         Args:
-            view: The view.
             token: Random hexadecimal digits.
         """
 
@@ -183,7 +176,6 @@ class LoadedStorage(ABC):
         """Return the name in the catalog of the storage table beside a view; ``None`` if there is none beside it.
 
         Args:
-            view: The view.
             chosen: Its last part, if the user has chosen it.
 
         Raises:
@@ -193,12 +185,7 @@ class LoadedStorage(ABC):
 
     @classmethod
     def beside(cls, view: LoadedView, location: str) -> tuple[str, ...]:  # noqa: ARG003
-        """Return the folders outside of the view's folder that may contain the storage table, if a server chose them.
-
-        Args:
-            view: The view.
-            location: The table's current metadata file.
-        """
+        """Return the folders outside of the view's folder that may have the storage table, if a server chose them."""
         return ()
 
     @classmethod
@@ -231,7 +218,6 @@ class LoadedStorage(ABC):
         """Return the place and the snapshot of a refresh's staged rows; ``None`` if they no longer exist.
 
         Args:
-            refresh_id: The refresh.
             metadata_location: The metadata file that its job has written.
         """
 
@@ -322,7 +308,6 @@ class LoadedStorage(ABC):
         """Remove the table from the catalog, if it is the owner's. Its files stay.
 
         Args:
-            tables: The catalog's tables.
             owner: The view that it was made for.
 
         Returns:
@@ -581,10 +566,8 @@ def created_storage(
 
     Args:
         layout: The layout of the view that it is created for.
-        catalog: Where it is.
         name: Its name in the catalog, if it has one.
         location: Its metadata file; only needed if it has no name.
-        what: The table, for messages.
     """
     if name is None:
         return layout(location, catalog.files.read_table(location, what=f"{what} file"), None)
@@ -618,7 +601,6 @@ def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
     """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
 
     Args:
-        view: The view now.
         place: The storage table's place at that time, as text.
     """
     named = view.storage_table is not None
@@ -627,11 +609,6 @@ def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
 
 def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageState | None:
     """Return the refresh history in a storage table; ``None`` if the view was never refreshed.
-
-    Args:
-        view: The view.
-        table: Its storage table.
-        location: The table's metadata file, for messages.
 
     Raises:
         InvalidMetadataError: The record is broken.
@@ -642,10 +619,6 @@ def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageSt
 
 def all_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[RefreshRecord, ...]:
     """Return the recorded refreshes of a view and those in its log, oldest first.
-
-    Args:
-        view: The view.
-        storage: Its storage table.
 
     Raises:
         InvalidMetadataError: The log is broken.

@@ -154,7 +154,6 @@ def note_tables(catalog: RestCatalog, vended: VendedCredentials) -> None:
     """Keep the credentials that a REST server vends with each table that is loaded or created from now on.
 
     Args:
-        catalog: The catalog.
         vended: Where they are kept.
     """
 

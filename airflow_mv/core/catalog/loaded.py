@@ -58,9 +58,7 @@ class LoadedView:
     """The state of a view in one metadata file; the base of every swap.
 
     Args:
-        identifier: The view.
         metadata_location: The file that the pointer named when it was read.
-        metadata: Its content.
         settings: The materialization's settings, or ``None`` for a plain view.
         holder: The table that holds the definition, if it is not a view's metadata file.
     """
@@ -164,7 +162,6 @@ class Located:
 
     Args:
         kind: Whether it is a table or a view.
-        metadata_location: Its current metadata file.
         table: A table's metadata, if the catalog returned it with the pointer.
         view: A view, if the catalog returned it with the pointer.
         place: How a query reads the table if not by the located name: by another name, or by this metadata file.

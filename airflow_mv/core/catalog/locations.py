@@ -316,7 +316,6 @@ def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tu
     """Return the folders that may contain a view's files.
 
     Args:
-        properties: The catalog's properties.
         metadata_location: The view's pointer, from the catalog.
     """
     listed = properties.get(ALLOWED, "").split(",")
@@ -330,7 +329,6 @@ def beside_first(first: str, pointer: str) -> tuple[str, ...]:
 
     Args:
         first: The table's first metadata file, as recorded in the view.
-        pointer: The metadata file that the catalog names now.
     """
     folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
     same = all(map(_is_folder, folders)) and exact_form(folders[0]) == exact_form(folders[1])
@@ -383,7 +381,6 @@ def check_own_file(location: str, own: str, folders: Iterable[str], *, what: str
     It is a copy of another view's or table's file, and using it would read or write the other one.
 
     Args:
-        location: The file.
         own: The folder that is known to be the view's.
         folders: The folders for metadata files in its content.
         what: Names the view and the role of the file, for the message.

@@ -61,9 +61,6 @@ def lost_properties(
     """Return the lost properties of a view's table; ``None`` if none are lost, or no earlier file has them.
 
     Args:
-        view: The view.
-        location: The table's metadata file.
-        table: Its content.
         read: Reads an earlier metadata file; ``None`` if that cannot be read.
     """
     tags = {name: ref.snapshot_id for name, ref in table.refs.items() if name.startswith((_DEFINITION, _CURRENT))}

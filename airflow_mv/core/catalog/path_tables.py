@@ -32,9 +32,7 @@ def locate_path(files: MetadataFiles, properties: Mapping[str, str], identifier:
     """Locate a table that is named by path.
 
     Args:
-        files: The stores.
         properties: The properties of the catalog whose access to stores is used, with its allowed folders.
-        identifier: The table.
 
     Returns:
         ``None`` if there is no table in the folder.
@@ -52,10 +50,7 @@ def read_path(
     """Return the metadata of a table that is named by path, at a pointer that was located before.
 
     Args:
-        files: The stores.
         properties: As in :func:`locate_path`.
-        identifier: The table.
-        pointer: The pointer.
 
     Raises:
         InvalidMetadataError: The path is not allowed, or the table cannot be read.
@@ -70,8 +65,6 @@ def check_path(properties: Mapping[str, str], identifier: Identifier, *, what: s
 
     Args:
         properties: The properties of the catalog whose access to stores is used.
-        identifier: The table.
-        what: Names the view or the table, for the message.
 
     Raises:
         InvalidMetadataError: The path is not allowed, or not a location.

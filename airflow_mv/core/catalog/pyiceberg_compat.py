@@ -115,7 +115,6 @@ def wrap_file_io(catalog: Catalog, wrap: Callable[[LoadFileIO], LoadFileIO]) -> 
     """Replace the function that makes the ``FileIO`` of a catalog's tables.
 
     Args:
-        catalog: The catalog.
         wrap: Takes the present function, and returns the new one.
     """
     load = wrap(cast("LoadFileIO", catalog._load_file_io))
@@ -134,7 +133,6 @@ def on_loaded_tables(catalog: RestCatalog, seen: SeenTable) -> None:
     """Have a function called with each answer of a REST server that holds a table.
 
     Args:
-        catalog: The catalog.
         seen: The function.
     """
     for name in ("_response_to_table", "_response_to_staged_table"):
@@ -158,7 +156,6 @@ def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadat
     """Replace the function that writes the metadata files of a catalog's tables.
 
     Args:
-        catalog: The catalog.
         wrap: Takes the present function, and returns the new one.
     """
     write = wrap(catalog._write_metadata)
@@ -205,8 +202,6 @@ def hive_lock(catalog: HiveCatalog, client: Any, database: str, name: str) -> It
     Args:
         catalog: The catalog; its properties say how long to wait.
         client: An open connection.
-        database: The table's database.
-        name: The table.
 
     Raises:
         CatalogUnavailableError: Another client holds the lock.

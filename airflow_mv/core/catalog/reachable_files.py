@@ -42,7 +42,6 @@ def snapshot_files(
     """Yield every file that the retained snapshots of a storage table reach; some more than once.
 
     Args:
-        catalog: The view's catalog.
         storage: One state of the storage table.
         without: Ids of snapshots to leave out.
         report: Called with the progress.
@@ -75,7 +74,6 @@ def past_files(catalog: MaterializedViewCatalog, folders: tuple[str, ...]) -> Ca
     Files that cannot be read or are outside of the folders are left out. Each manifest is read once.
 
     Args:
-        catalog: The catalog of the storage table.
         folders: Only files in these folders are read.
 
     Raises:
@@ -135,7 +133,6 @@ def files_at(catalog: MaterializedViewCatalog, snapshot: Snapshot) -> Iterator[D
 
     Args:
         catalog: Its store has the files.
-        snapshot: The snapshot.
 
     Raises:
         MetadataFileNotFoundError: The manifest list or a manifest does not exist.

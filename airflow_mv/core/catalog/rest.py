@@ -82,7 +82,6 @@ def namespaces_of(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tu
     """Yield the namespaces that a catalog lists, at any depth.
 
     Args:
-        catalog: The catalog.
         parent: Only those in this namespace.
 
     Raises:

@@ -115,11 +115,7 @@ class ColumnBound(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStatistics:
-    """The statistics of base tables' files, read on demand. Only those of Iceberg tables are read.
-
-    Args:
-        catalog: The view's catalog.
-    """
+    """The statistics of base tables' files, read on demand. Only those of Iceberg tables are read."""
 
     catalog: MaterializedViewCatalog
 
@@ -133,7 +129,6 @@ class FileStatistics:
         """Whether a row that was appended to a table may match one of several filters; see the function.
 
         Args:
-            table: The table.
             metadata_location: A metadata file of the table that knows the snapshots.
             snapshots: The appending snapshots.
             filters: Filters; a row that passes one of them matters.
@@ -151,9 +146,7 @@ class FileStatistics:
         If a manifest cannot be read, none is proven.
 
         Args:
-            table: The table.
             metadata_location: A metadata file of the table that knows the snapshots.
-            snapshots: The snapshots.
             fields: Ids of top-level columns.
         """
         if not table.kind.is_iceberg:
@@ -172,7 +165,6 @@ class FileStatistics:
         Args:
             table: The table, whose rows have ids.
             metadata_location: A metadata file of the table that knows the snapshots.
-            snapshots: The commits.
         """
         try:
             return rows_copied(self.catalog.home_of(table).files, metadata_location, snapshots)
@@ -186,7 +178,6 @@ class FileStatistics:
         """Read the data files that each of several commits added; ``None`` for a commit of too many manifests.
 
         Args:
-            table: The table.
             metadata_location: A metadata file of the table that knows the snapshots.
             snapshots: The appending snapshots.
 
@@ -216,10 +207,7 @@ class FileStatistics:
         """Return the bounds of a column in the data files of a snapshot; see the function.
 
         Args:
-            table: The table.
             metadata_location: A metadata file of the table that knows the snapshot.
-            snapshot: The snapshot.
-            column: The column.
             filters: Filters; files without a row that passes one of them are left out.
         """
         if not table.kind.is_iceberg:
@@ -236,7 +224,6 @@ def added_rows_may_match(
     """Whether an appended row may match one of several filters; ``True`` if this is not known.
 
     Args:
-        files: The table's store.
         location: A metadata file of the table that knows the snapshots.
         snapshots: The appending snapshots.
         filters: Filters; a row that passes one of them matters.
@@ -263,9 +250,7 @@ def fields_without_nulls(
     A field without a statistic in some file is left out, and so are all fields if there are too many files to read.
 
     Args:
-        files: The table's store.
         location: A metadata file of the table that knows the snapshots.
-        snapshots: The snapshots.
         fields: Ids of top-level columns.
 
     Raises:
@@ -301,10 +286,7 @@ def ranges_of(
     """Return the bounds of a whole number, date or time in each data file of a snapshot: days or µs since the epoch.
 
     Args:
-        files: The table's store.
         location: A metadata file of the table that knows the snapshot.
-        snapshot: The snapshot.
-        column: The column.
         filters: Filters; files without a row that passes one of them are left out, and files without a value.
 
     Returns:
@@ -384,9 +366,7 @@ def rows_copied(files: MetadataFiles, location: str, snapshots: Collection[int])
     Files without a statistic of the rows' versions count as files without copies.
 
     Args:
-        files: The table's store.
         location: A metadata file of the table that knows the snapshots.
-        snapshots: The commits.
 
     Returns:
         ``None`` if there are too many manifests to read.
@@ -409,7 +389,6 @@ class AddedFiles:
     """The data files that a commit added to a table, for many questions about their statistics.
 
     Args:
-        schema: The table's columns.
         files: The files, as manifests list them.
     """
 
@@ -560,7 +539,6 @@ def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -
     """Return the files in which two snapshots differ, from the manifests that only one of them has.
 
     Args:
-        files: The table's store.
         one: A snapshot; ``None`` for the table before its first one.
         other: A later one of the same table.
 

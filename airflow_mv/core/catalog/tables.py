@@ -142,7 +142,6 @@ class NewTable:
 
     Args:
         like: The table with its columns and partitioning.
-        owner: The view.
         location: Its folder. A REST server chooses its own.
         token: Its uuid where the client chooses it; part of its folder's name otherwise.
     """
@@ -176,8 +175,6 @@ def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None)
     permissions of the user who refreshes the view.
 
     Args:
-        view: The view.
-        name: The table's name in the view.
         table: The table; ``None`` if it does not exist.
 
     Raises:
@@ -254,9 +251,7 @@ class StorageTables:
         """Change a table in one commit.
 
         Args:
-            name: The table.
             uuid: The table's uuid, because another table may have taken the name.
-            change: The change.
 
         Returns:
             The table's new metadata file, or ``None`` if the catalog refused the commit: a requirement was not met,
@@ -360,7 +355,6 @@ class StorageTables:
         A process that is killed in between leaves the table.
 
         Args:
-            name: The table.
             owner: The view for which it is created.
 
         Raises:
@@ -383,9 +377,7 @@ class StorageTables:
         """Create an empty table, and return its metadata file.
 
         Args:
-            name: Its name.
             location: Its folder; ``None``: the catalog chooses it.
-            table: The table.
 
         Raises:
             AlreadyExistsError: The name is taken.
@@ -447,7 +439,6 @@ class StorageTables:
         """Check that this host's clock is not ahead of a store's clock.
 
         Args:
-            folder: A folder of the store.
             what: What is changed, for the message.
             now_ms: This host's time; by default it is read.
 
@@ -681,11 +672,6 @@ ORDINARY_SECONDS = 60.0
 def view_in_table(view: Identifier, location: str, table: TableMetadata) -> LoadedView | None:
     """Return the view whose definition a table holds; ``None`` for an ordinary table.
 
-    Args:
-        view: The table's name.
-        location: Its metadata file.
-        table: Its content.
-
     Raises:
         InvalidMetadataError: The definition is broken. The message names the view, the file and the field.
     """
@@ -707,12 +693,6 @@ def definition_of(view: Identifier, metadata: ViewMetadata, *, location: str, ta
     """Return a view's metadata as its table holds it: with the table's name and uuid.
 
     Its location is the table's. A view that had another layout before keeps its own folder.
-
-    Args:
-        view: The view.
-        metadata: Its metadata.
-        location: The table's location.
-        table_uuid: The table's uuid.
     """
     document = metadata.document()
     settings = ViewSettings.read(
@@ -733,8 +713,6 @@ def definition_change(view: Identifier, holder: Holder, metadata: ViewMetadata) 
     """Return the commit that writes another definition, if the loaded one is still the present one.
 
     Args:
-        view: The view.
-        holder: Its table.
         metadata: The view's new metadata.
     """
     table, definition_id = holder.table, uuid.uuid4().hex
@@ -753,9 +731,6 @@ def definition_properties(
     """Return the properties of a table that hold a view's definition.
 
     Args:
-        view: The view.
-        table: The table.
-        metadata: The view's metadata.
         definition_id: The id of the change that writes it.
     """
     definition = definition_of(view, metadata, location=table.location, table_uuid=table.table_uuid or "")
@@ -770,7 +745,6 @@ class _Listed:
     """A table of a listing.
 
     Args:
-        identifier: Its name.
         location: Its metadata file, if the catalog lists it.
     """
 
@@ -801,7 +775,6 @@ class TableViews:
     Args:
         catalog: A catalog whose table commits check their requirements.
         files: The store behind it.
-        tables: Its tables.
         entries: Its entries, if they name the tables' metadata files. A REST server has none.
         rest: The server, if there is one.
         has_lost: Whether a table has lost the properties by which it was a view of its name.
@@ -962,7 +935,6 @@ class TableViews:
         The commit adds an empty snapshot, because the definition's tag needs one.
 
         Args:
-            view: The view.
             metadata: Its first metadata. Its location is used where the client chooses locations.
             template: The table with the view's columns and partitioning.
 

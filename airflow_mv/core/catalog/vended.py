@@ -54,8 +54,6 @@ class Vended:
     """What a server has sent for access to the files of one table or view.
 
     Args:
-        what: The table or view, for messages.
-        config: Properties for all of its files.
         prefixes: Properties for locations with a prefix; they take precedence.
         load: Loads the table or view again.
     """
@@ -88,12 +86,7 @@ class Vended:
 
 
 class VendedCredentials:
-    """The credentials that the server of one catalog has vended to this process.
-
-    Args:
-        catalog: The catalog's name.
-        properties: Its properties.
-    """
+    """The credentials that the server of one catalog has vended to this process."""
 
     def __init__(self, catalog: str, properties: Mapping[str, str]) -> None:
         self._catalog, self._properties = catalog, properties
@@ -109,7 +102,6 @@ class VendedCredentials:
 
         Args:
             vended: What it has sent.
-            folders: The folders of the table's or view's files.
         """
         for folder in filter(None, folders):
             self.schemes.add(urlsplit(folder).scheme)
@@ -151,7 +143,6 @@ class VendedCredentials:
         """Load the table or view of a location again, and return whether the server has vended other credentials.
 
         Args:
-            location: The location.
             old: The credentials that have ended or were refused.
         """
         with self._renewing:

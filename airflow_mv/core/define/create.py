@@ -148,9 +148,7 @@ def possible(
 
     Args:
         catalog: Where the view is, or will be.
-        view: Its name.
         existing: The view, if it exists.
-        definition: Its definition.
 
     Raises:
         ConfigurationError: A setting is wrong.
@@ -208,8 +206,6 @@ def change_settings(
     """Give a materialized view the settings, properties and checks of a definition. Query and rows stay; no Spark runs.
 
     Args:
-        catalog: Where the view is.
-        existing: The view.
         definition: Its query, dialects and partitioning are not considered.
         effects: Clock, sleep and jitter.
 
@@ -370,7 +366,6 @@ def names_the_same(sql: str, one: Identifier, other: Identifier) -> bool:
     """Whether a query names the same tables and views in two contexts.
 
     Args:
-        sql: The query.
         one: A view in whose catalog and namespace short names are resolved.
         other: Another one.
     """
@@ -470,7 +465,6 @@ def _with_partitioning(
     """Return the definition with the property by which the view's storage table gets the requested partitioning.
 
     Args:
-        catalog: Where the view is.
         existing: The view, which keeps its storage table.
         definition: Its new definition.
         new: A table with the requested partitioning.
@@ -496,7 +490,6 @@ def _new_storage(
     Args:
         catalog: Where the view is, or will be.
         columns: A table with its columns: the storage table itself, or a template.
-        definition: The view's definition.
         location: The view's folder.
         effects: Clock, sleep and jitter.
     """
@@ -626,7 +619,6 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage, writer
 
     Args:
         catalog: Where the view will be.
-        storage: The table.
         writer: Whose time it has, for the message.
 
     Raises:

@@ -82,7 +82,6 @@ class Defined:
     """What was done to make a view what a definition says.
 
     Args:
-        view: The view.
         action: ``created``, ``adopted``, ``changed`` (metadata only), ``replaced`` or ``unchanged``.
         differences: All differences that were found before.
         notes: Further sentences about a new definition.
@@ -126,7 +125,6 @@ def define(
 
     Args:
         catalog: Where the view is, or will be.
-        view: Its name.
         definition: The whole definition.
         stager: Runs the script that finds the query's columns.
         on_change: What happens if the view exists with another definition. ``apply``: settings, properties and checks
@@ -213,8 +211,6 @@ def differences(
     """Compare a definition with an existing materialized view. Reads metadata only.
 
     Args:
-        catalog: Where the view is.
-        existing: The view.
         definition: What it should be.
     """
     return (

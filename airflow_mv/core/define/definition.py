@@ -80,7 +80,6 @@ class AcceptQuery(Protocol):
 
         Args:
             catalog: Where the view is, or will be.
-            view: Its name.
             sql: The query; ``None``: that of the existing view.
             context: A view in whose catalog and namespace short names are resolved; ``None``: this one.
         """
@@ -270,7 +269,6 @@ def check_properties(properties: Mapping[str, str], *, view: str) -> None:
 
     Args:
         properties: Those that a user gives.
-        view: For messages.
 
     Raises:
         ConfigurationError: Names the property, its value and what it may be.
@@ -303,8 +301,6 @@ def check_interval_column(fields: Sequence[Mapping[str, Any]], properties: Mappi
 
     Args:
         fields: The view's columns, as its schema holds them.
-        properties: The view's.
-        view: For messages.
 
     Raises:
         ConfigurationError: Names the columns that are suitable.
@@ -320,11 +316,8 @@ class NewDefinition(ViewChange):
     """A new version and its properties in one commit, recognized by an id in the version's summary.
 
     Args:
-        catalog: Where the view is.
-        existing: The view.
         sql: The query, by dialect.
         context: A name in the catalog and the namespace in which the query's short names are resolved.
-        columns: A table with the query's columns.
         definition: The view's new definition.
         storage: The new storage table; ``None`` if the view keeps its present one.
         effects: Clock, sleep and jitter.
@@ -382,8 +375,6 @@ class NewProperties(ViewChange):
     properties is idempotent: the properties themselves show whether the change has landed.
 
     Args:
-        catalog: Where the view is.
-        existing: The view.
         definition: The view's new definition.
         effects: Clock, sleep and jitter.
         storage: The new storage table; ``None`` if the view keeps its present one.

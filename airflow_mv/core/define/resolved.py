@@ -32,7 +32,6 @@ class ResolvedQuery:
     """A query and its base tables as they are now.
 
     Args:
-        query: The query.
         dependencies: What it reads.
         tables: Its base tables, in the order of the dependencies.
         metadata: Their metadata.
@@ -86,10 +85,8 @@ def resolve_query(
 
     Args:
         catalog: Where the lookup begins.
-        sql: The query.
         columns: The view's columns, to which a ``*`` is expanded; ``None``: those that it has now.
         context: A view in whose catalog and namespace short names are resolved.
-        view: For messages.
 
     Raises:
         InvalidQueryError: The query cannot be read.
@@ -143,11 +140,9 @@ def known_table(
     """Return the empty table that Spark would create for a query; or why only Spark knows it.
 
     Args:
-        resolved: The query.
         columns: Names of the columns, if the view has its own.
         partition_by: Partition fields.
         comments: The comments of columns that have another one than the query's, by column.
-        properties: The table's properties.
     """
     for identifier, observed in zip(resolved.dependencies.tables, resolved.tables, strict=True):
         table = resolved.metadata[identifier]
@@ -187,7 +182,6 @@ def write_table(
         catalog: Where the view is, or will be.
         name: Its name in the catalog; ``None``: it is in no catalog.
         location: Its folder; ``None``: the catalog chooses it.
-        table: The table.
 
     Raises:
         AlreadyExistsError: The name is taken.

@@ -180,7 +180,6 @@ def is_in_doubt(snapshot: Snapshot, parent: Snapshot | None) -> bool:
     delete write a summary without changes, and so do writers that omit the optional numbers.
 
     Args:
-        snapshot: The commit.
         parent: The snapshot before it; ``None`` for the first one.
     """
     numbers = {key: snapshot.number(key) for key in snapshot.summary if key.startswith(_CHANGES)}
@@ -289,7 +288,6 @@ def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collectio
     """Return the bytes of data and delete files that a commit added and removed; ``None`` if unknown.
 
     Args:
-        snapshot: The commit.
         same_rows: See :func:`between`.
     """
     if snapshot.snapshot_id in same_rows:

@@ -35,7 +35,6 @@ class ItemResult(Generic[K, T]):
     """The result for one of several items: a view or a catalog.
 
     Args:
-        item: Its name.
         value: What was computed; ``None`` after an error.
         error: The error; an :class:`UnexpectedError` has the original one as its cause.
     """

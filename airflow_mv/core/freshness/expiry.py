@@ -30,9 +30,6 @@ def expiries(seen: Observation) -> dict[str, datetime]:
     """Return when the recorded snapshots of a view's base tables may expire, by base table, where that is known.
 
     A snapshot that is still current is not among them. A view that is recomputed at each refresh needs none.
-
-    Args:
-        seen: The observation of the view.
     """
     if seen.view.materialized.refresh_strategy == "full":
         return {}

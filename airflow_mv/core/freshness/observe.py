@@ -81,13 +81,11 @@ class Observation:
     """One consistent observation of a materialized view.
 
     Args:
-        storage: Its storage table.
         query: The current version's query.
         dependencies: The base tables and nested views of the query.
         tables: The base tables as they are now, or were at ``as_of``.
         places: Where the rows of a base table are read, if not by its own name: the storage table of a materialized
             view, the table that a branch is of, or the metadata file of a table that is in no catalog.
-        freshness: The view's freshness.
         interval: The interval to which the freshness applies; ``None`` for all rows.
         pointers: The catalogs' pointers that determine the freshness of all rows, exactly as they were read; ``None``
             if it depends on more: on files that were found by their folder, or could not be read.
@@ -403,7 +401,6 @@ def load_dependencies(
 
     Args:
         catalog: Where the lookup begins.
-        query: The query of a view.
         reads: What was read before: names of base tables, and queries of nested views.
         located: Receives the locations of base tables, so that no name is located twice.
 
@@ -710,9 +707,7 @@ def drift(
     Args:
         record: The refresh that computed the rows.
         observed: The base tables as they are now.
-        query: The view's query.
         dependencies: Its base tables and nested views.
-        columns: The view's columns.
         policy: Which columns matter.
     """
     recorded: dict[str, dict[int, BaseTable]] = {}
@@ -762,11 +757,7 @@ class ChangedColumn:
 
 
 def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) -> Iterator[ChangedColumn]:
-    """Yield each column that a snapshot was read with and that the table has not any more, with a reason.
-
-    Args:
-        name: The table's name, for the reason.
-    """
+    """Yield each column that a snapshot was read with and that the table has not any more, with a reason."""
     then, now = table.schema_at(snapshot_id), table.current_schema
     if then == now:
         return

@@ -170,8 +170,6 @@ class BaseTableChange:
     """The change of one base table since the recorded refresh.
 
     Args:
-        identifier: The table.
-        type: The record's type.
         recorded: Snapshot that the refresh read; ``None`` if the table was empty or not part of it.
         current: Snapshot now.
         moved: Whether the two differ.
@@ -256,9 +254,7 @@ class StaleInput:
     """A materialized view that a view reads, directly or through others, and that is not fresh.
 
     Args:
-        view: Its name.
         state: Its state by its own base tables.
-        why: Its reasons, as text.
         through: The views between its reader and it, the one that the reader reads first.
     """
 
@@ -350,7 +346,6 @@ def assess(
 
     Args:
         record: The current refresh record, or ``None`` if the view was never refreshed.
-        version_id: The view's current version.
         nested_views: The plain views that the query reads, as they are now.
         observed: The base tables that the query reads, as they are now.
         interval: Consider only these rows.
@@ -577,7 +572,6 @@ class TableLag:
     """The first commit to a base table that the view does not contain.
 
     Args:
-        identifier: The table.
         since: Its time; ``None`` if it is unknown.
         exact: Whether that is the first one. If not, earlier commits have expired and the lag is a lower bound.
     """
@@ -673,7 +667,6 @@ def readiness(
 
     Args:
         state: The view's freshness.
-        behind: The view's lag.
         max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
             tolerated.
         foreign: Whether another writer has written to the storage table: its rows are not of an earlier refresh.
@@ -754,10 +747,6 @@ _POLICIES = ("fail", "rebuild", "ignore-unused")
 
 def on_schema_change(properties: Mapping[str, str], *, view: str) -> OnSchemaChange:
     """Return a view's policy for changed columns of base tables.
-
-    Args:
-        properties: The view's.
-        view: For the message.
 
     Raises:
         ConfigurationError: The property has another value.

@@ -23,8 +23,6 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
     """Return the rows to insert.
 
     Args:
-        tree: The view's query.
-        relations: The base tables.
         broadcast: Whether to hint that the change is small.
         consolidated: Whether a row of a change table may stand for several copies.
 
@@ -44,7 +42,6 @@ def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool)
     """Return the added and removed rows.
 
     Args:
-        tree: The view's query.
         output: Name and Spark type of each of its columns.
         broadcast: Whether to hint that the change is small.
 
@@ -71,7 +68,6 @@ def weighted(tree: ir.Tree, context: Context, *, inner: str = "") -> list[ir.Blo
     """Return the terms of a linear query's signed change: its columns, then the weight.
 
     Args:
-        tree: The query.
         context: The context of the whole query.
         inner: Names the part in messages, if it is part of another query.
 

@@ -780,11 +780,7 @@ _CALLS: Mapping[str, _Check] = {
 
 
 def _uncertain(what: str) -> RefusedError:
-    """Return the error for something that is not certain.
-
-    Args:
-        what: The thing.
-    """
+    """Return the error for something that is not certain."""
     return RefusedError(Code.UNSUPPORTED_OPERATOR, f"{what} is not certain without Spark")
 
 

@@ -87,7 +87,6 @@ def is_certain(flags: Nondeterminism, kind: str) -> bool:
     """Whether another run gives a column the same values.
 
     Args:
-        flags: The column's nondeterminism.
         kind: Its Spark type.
     """
     return not flags & (_UNSURE | Nondeterminism.INEXACT) and not (Nondeterminism.SUMMED in flags and is_floating(kind))
@@ -118,7 +117,6 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     """Refuse a query whose removed rows may not be found among the stored rows.
 
     Args:
-        tree: The query.
         kinds: Spark types of its columns.
 
     Raises:

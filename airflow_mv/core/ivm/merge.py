@@ -36,9 +36,7 @@ def merged(
     """Return the merge of a query.
 
     Args:
-        tree: The view's query.
         output: Name and Spark type of each of its columns.
-        relations: The base tables.
         broadcast: Whether to hint that the change is small.
 
     Raises:
@@ -434,7 +432,6 @@ def merged_rows(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: 
     """Return the merge of a query, with all columns as keys.
 
     Args:
-        tree: The view's query.
         output: Name and Spark type of each of its columns.
         broadcast: Whether to hint that the change is small.
 

@@ -82,7 +82,6 @@ class Monotone:
     """An expression as a function of its only column.
 
     Args:
-        source: The kind of the column.
         steps: The functions, the innermost first.
     """
 

@@ -128,7 +128,6 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[ir.Bas
     """Yield each occurrence of a base table and its condition.
 
     Args:
-        tree: A query.
         given: Conditions that the query's relevant rows satisfy, over its unqualified column names.
     """
     if isinstance(tree, ir.Compound):
@@ -232,8 +231,6 @@ def within(tree: ir.Tree, position: int, start: str, end: str, kind: str) -> ir.
     If it cannot be pushed down to a base table, it is omitted: the query then also returns other rows.
 
     Args:
-        tree: The query.
-        position: The column's position.
         start: The interval's start, as the text of a literal in UTC.
         end: Its end, excluded.
         kind: The column's Iceberg type: ``date``, ``timestamp`` or ``timestamptz``.
@@ -299,10 +296,6 @@ def _may_go_below(block: ir.Block, value: exp.Expr) -> bool:
 
 def origins(tree: ir.Tree, position: int) -> list[tuple[str, Monotone]] | None:
     """Return the base tables that a column's values come from, with the monotone function of a column of each.
-
-    Args:
-        tree: The query.
-        position: The column's position.
 
     Returns:
         ``None`` if this is not known.

@@ -214,7 +214,6 @@ def output_of(
 
     Args:
         relations: Its base tables, those of nested views too.
-        views: The nested plain views.
 
     Returns:
         The columns; or why the query cannot be analysed.
@@ -237,7 +236,6 @@ def certain_output(
 
     Args:
         relations: Its base tables, those of nested views too.
-        views: The nested plain views.
         names: The names of its columns; by default the query's own.
 
     Returns:

@@ -22,7 +22,6 @@ class Statement:
     """A query as text, and the relations that it reads.
 
     Args:
-        sql: The text.
         reads: How often it names each relation.
         near: What the relations with gathered rows must have.
     """
@@ -51,7 +50,6 @@ def statement(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) ->
     """Return a query as Spark SQL. Tables without a version are read at the new one.
 
     Args:
-        tree: The query.
         broadcast: Whether to hint that the change and its keys are small.
         pretty: Whether to format it with line breaks.
 

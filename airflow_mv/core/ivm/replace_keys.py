@@ -26,7 +26,6 @@ def replaced(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: boo
     """Return the replacement of the affected keys.
 
     Args:
-        tree: The view's query.
         output: Name and Spark type of each of its columns.
         broadcast: Whether to hint that the change and its keys are small.
 

@@ -51,7 +51,6 @@ def run_extra(name: str, arguments: Sequence[str]) -> int:
 
     Args:
         name: The extra: its package ``airflow_mv.extras.<name>.job`` has a function ``run``.
-        arguments: Its arguments.
 
     Returns:
         The exit code: 0, or 1 with the reason as the last line on stderr.

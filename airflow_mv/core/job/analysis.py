@@ -76,7 +76,6 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
     """Analyse a query and check what it reads.
 
     Args:
-        context: The context of the run.
         sql: The query. It may read what the run's script lists.
 
     Returns:
@@ -168,7 +167,6 @@ def _table(leaf: Any, *, travels: bool) -> _TableSnapshot:
     """Return the table of a plan's leaf.
 
     Args:
-        leaf: The leaf.
         travels: Whether Spark keeps the version that the query names. In Spark 4.0 only Iceberg's table has it.
     """
     identifier = leaf.identifier().get()
@@ -248,7 +246,6 @@ def check_types(context: JobContext, script: Script) -> None:
     Spark would convert the values, and lose digits or fail on the first value that is too large.
 
     Args:
-        context: The context of the run.
         script: The script with the query and the types, bound to the run.
 
     Raises:

@@ -113,7 +113,6 @@ class _Keys:
     """The affected keys, held by the driver under the name ``view``.
 
     Args:
-        context: The context of the run.
         step: The step that uses the keys.
         frame: A query for the keys, which is run here. It may have more columns.
     """
@@ -193,7 +192,6 @@ class _Keys:
         """Return a SELECT of the rows that have an affected key.
 
         Args:
-            selected: The columns.
             relation: The relation and its alias.
             alias: The alias, quoted.
             single: Keys that are joined by themselves before all are, each with its comparison.

@@ -85,9 +85,6 @@ class _Own:
     """What only one of the snapshots has.
 
     Args:
-        snapshot: The snapshot.
-        data: The data files.
-        deletes: The delete files, as rows.
         partly: Data files of both, of which this snapshot may have rows that the other one has deleted.
     """
 
@@ -101,7 +98,6 @@ def changed_files(context: JobContext, entries: Entries) -> list[ChangedRows] | 
     """Return the rows that may differ between two snapshots; ``None`` if they cannot be told, or are in too many files.
 
     Args:
-        context: The run.
         entries: The entries of both.
     """
     if _FILE in entries.taken or (own := entries.own()) is None:
@@ -128,7 +124,6 @@ class Entries:
     in a thread of its own, since it changes nothing in the session.
 
     Args:
-        context: The run.
         step: Names the table, and columns that are known to be the same ones at both, and when the refresh was planned.
         snapshots: The two.
     """
@@ -265,10 +260,8 @@ def _bounded(
     one more metadata file.
 
     Args:
-        context: The run.
         table: Quoted Spark name.
         snapshots: The two.
-        now: The present columns.
         columns: Columns that are known to be the same ones at both snapshots, and when the refresh was planned.
     """
     log = history(context, table).log
@@ -448,7 +441,6 @@ def changelog(context: JobContext, table: str, start: int, end: int) -> Changelo
     """Return the changelog between two snapshots, or ``None`` if it does not have the change, or comparing is cheaper.
 
     Args:
-        context: The run.
         table: Quoted Spark name.
         start: The first snapshot. Its rows are not part of the change.
         end: The last snapshot.

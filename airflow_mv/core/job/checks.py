@@ -40,7 +40,6 @@ def run_checks(context: JobContext, checks: StagedChecks, report: Callable[[str]
     """Compute the checks of a run.
 
     Args:
-        context: The context of the run.
         checks: The checks of the script that is bound to the run.
         report: Called with a line for each check.
 

@@ -62,11 +62,7 @@ class ComputedRows:
 
 
 class SparkJava:
-    """Java objects of a classic session, by py4j: Iceberg's tables and scan tasks. Spark Connect has none.
-
-    Args:
-        spark: The run's session.
-    """
+    """Java objects of a classic session, by py4j: Iceberg's tables and scan tasks. Spark Connect has none."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Any = spark
@@ -128,7 +124,6 @@ class SparkJava:
 
         Args:
             table: Its quoted Spark name, perhaps with the branch of this run.
-            branch: That branch.
         """
         return self.table(table.removesuffix(f".{quote(f'branch_{branch}')}"))
 
@@ -169,7 +164,6 @@ class JobContext:
 
     Args:
         spark: The run's session, classic or Connect.
-        staging: The name of the run's staging catalog.
     """
 
     def __init__(self, spark: SparkSession, staging: str) -> None:
@@ -297,7 +291,6 @@ class JobContext:
         relation, push it through aggregates, and drop branches of a query if it is empty.
 
         Args:
-            frame: The query.
             most: The most rows. Their bytes are limited by the session's ``spark.driver.maxResultSize``.
             size: The bytes that it reads, if known, for Spark Connect. In a classic session Spark estimates them.
             aggregates: Aggregates of the rows that are wanted, too.
@@ -336,11 +329,7 @@ class JobContext:
             return ComputedRows(local, count, _metrics(java, aggregates) or _aggregated(local, aggregates))
 
     def changed_bytes(self, sql: str) -> int | None:
-        """Return the bytes that a query of changes reads; ``None`` if it reads whole tables, too, or it is not known.
-
-        Args:
-            sql: The query.
-        """
+        """Return the bytes that a query of changes reads; ``None`` if unknown, or if it also reads whole tables."""
         known = all(delta.old_tasks + delta.new_tasks or delta.rows_read == 0 for delta in self.deltas)
         others = {read.table for read in self.reads} | self._views - self.changes.keys()
         if not known or any(name in sql for name in others):
@@ -401,7 +390,6 @@ class JobContext:
         """Run a query once and return its rows, held where they fit.
 
         Args:
-            frame: The query.
             expected: An upper bound of its rows, if known.
             aggregates: Aggregates of the rows that are wanted, too.
         """
@@ -428,7 +416,6 @@ class JobContext:
         """Return a frame with few partitions: one for each core, or more if it has many rows. Each makes jobs slower.
 
         Args:
-            frame: The frame.
             rows: How many rows it has.
         """
         return frame.coalesce(max(self.cores, -(-rows // _ROWS_HELD)))
@@ -613,7 +600,6 @@ class ExecutorTime:
 
     Args:
         context: Spark's Scala context, by py4j; ``None`` over Connect, where a client cannot ask for it.
-        tag: The tag of the jobs.
     """
 
     def __init__(self, context: Any, tag: str) -> None:

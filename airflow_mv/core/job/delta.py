@@ -211,7 +211,6 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
 
     Args:
         context: The run, over Spark Connect.
-        steps: Its steps.
     """
     of_iceberg = [step for step in _of_base_tables(context, steps) if format_of(step.table) is None]
     if not of_iceberg:
@@ -403,8 +402,6 @@ def _append(
     """Read the files that were appended.
 
     Args:
-        context: The run's.
-        step: The delta.
         counts: Files, bytes and rows in the snapshots' summaries.
         bounds: Bounds of some columns in the files' statistics, see :func:`~airflow_mv.core.job.pruning.within`.
     """

@@ -44,7 +44,6 @@ def check_equivalent(context: JobContext, step: DeterminismStep, frame: DataFram
     owner wrote. Usually it only compares the analysed queries, which reads no table.
 
     Args:
-        context: The context of the run.
         step: The step with the query's regenerated SQL.
         frame: The query in its owner's text.
 
@@ -99,7 +98,6 @@ def first_difference(plan: str, other: str) -> str:
     """Return where two plans differ first, to be appended to a message; empty if their texts are equal.
 
     Args:
-        plan: The text of the query's plan.
         other: That of the regenerated query.
     """
     for line, found in zip_longest(plan.splitlines(), other.splitlines(), fillvalue=""):

@@ -120,9 +120,6 @@ def format_of(table: str) -> JobTables | None:
 def formats_of(reads: Iterable[TableRead]) -> dict[JobTables, str]:
     """Return the formats of tables other than Iceberg's, each with the first of its tables.
 
-    Args:
-        reads: The tables.
-
     Raises:
         ConfigurationError: As for :func:`format_of`.
     """

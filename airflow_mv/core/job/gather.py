@@ -36,8 +36,6 @@ def gathered(
     """Read the rows of a step and those that match, and create the step's further views.
 
     Args:
-        context: The context of the run.
-        step: The step.
         diff: The Java helper with the tasks of both snapshots.
         reading: The Java table for the reading of tasks.
         rewritten: Reads the rewritten files among them.
@@ -70,7 +68,6 @@ def _held(context: JobContext, queries: Sequence[str], newly: DataFrame | None, 
     """Run the queries.
 
     Args:
-        context: The context of the run.
         queries: For the rows, with three further columns.
         newly: Which of the deleted rows count; ``None`` for all.
         names: The further columns, see :class:`_Parts`.
@@ -89,7 +86,6 @@ def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
     """Return the files and positions of the rows that only the new snapshot has deleted; ``None`` if not known.
 
     Args:
-        context: The context of the run.
         diff: The Java helper with the tasks of both snapshots.
     """
     found = diff.newlyDeleted(_MAX_POSITIONS)
@@ -117,7 +113,6 @@ class _Reads:
     Args:
         deleting: The Java table to read deleted rows with, if files have other deletes than before.
         newly: Which of these rows are deleted in the new snapshot only, if some are in both.
-        rewritten: The rows of rewritten files.
     """
 
     deleting: Any

@@ -114,7 +114,6 @@ def read_history(spark: SparkSession, table: str, *more: str) -> History:
     """Read the present history of a table.
 
     Args:
-        spark: The run's session.
         table: Quoted Spark name.
         more: ``log`` and ``references``, if they are wanted beside the snapshots.
     """

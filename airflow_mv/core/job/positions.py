@@ -56,7 +56,6 @@ def position_deletes(context: JobContext, table: str, columns: Sequence[str], ke
     """Plan the storage table, to delete rows by position.
 
     Args:
-        context: The context of the run.
         table: Its quoted name, perhaps with a branch.
         columns: The columns that are wanted of the rows.
         keys: Those whose bounds are wanted.
@@ -78,7 +77,6 @@ def locate(context: JobContext, deletes: Any, rows: str) -> Located | None:
     """Find stored rows; ``None`` if they are to be deleted by a statement.
 
     Args:
-        context: The context of the run.
         deletes: What :func:`position_deletes` returned.
         rows: A query for the rows: the wanted columns, then :data:`PLACE`.
     """

@@ -51,7 +51,6 @@ def skipping_keys(keys: Iterable[str], types: Mapping[str, T.DataType], clustere
     rows are stored in their order.
 
     Args:
-        keys: The keys.
         types: Their types.
         clustered: The columns that the table is partitioned or sorted by; ``None`` if they are not known.
     """
@@ -64,9 +63,7 @@ def key_filters(
     """Return what the values of the keys tell.
 
     Args:
-        spark: The session.
         view: A local relation with the keys.
-        keys: The key columns.
         types: Their types.
         count: How many rows it has.
     """
@@ -124,7 +121,6 @@ def bounds_of(schema: T.StructType, columns: Sequence[str], values: Sequence[Any
 
     Args:
         schema: Of the rows.
-        columns: The columns.
         values: Those of :func:`aggregates_of` for them.
     """
     bounds = {name: values[3 * place : 3 * place + 3] for place, name in enumerate(_quick(schema, columns))}

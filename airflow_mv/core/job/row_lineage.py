@@ -48,8 +48,6 @@ class RewrittenFiles:
     """The files that only one of two snapshots has, whose rows have ids.
 
     Args:
-        context: The run.
-        step: The step.
         diff: The Java helper with the tasks of both snapshots.
         table: The Java table that has been loaded for it.
         version: The table's format version.

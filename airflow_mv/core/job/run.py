@@ -76,7 +76,6 @@ def run(
     Args:
         spark: A session that knows the base tables' catalogs, classic or Connect. Its settings are as
             before when this returns.
-        script: The script.
         report: Called with a line before and after each step.
         store_ms: Returns the store's clock. With it, a run that commits to a table of the catalog checks the driver's
             clock first.
@@ -392,7 +391,6 @@ def reason(error: BaseException, sql: str = "") -> str:
 
     Args:
         error: The error that a statement raised.
-        sql: The statement.
     """
     text, _, stack = str(error).partition("JVM stacktrace:")
     head = re.sub(r"^An error occurred while calling \S+\s*:?\s*", "", text.strip())

@@ -130,7 +130,6 @@ def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event | N
 
     Args:
         spark: A session, classic or Connect.
-        work: The work.
         stopped: Set when a handler has raised. Work that looks at it begins no other statement.
 
     Returns:
@@ -215,7 +214,6 @@ def settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
 
     Args:
         spark: A session, classic or Connect.
-        prefix: The prefix.
     """
     if getattr(spark, "_jvm", None) is None:
         found = dict(spark.conf.getAll)

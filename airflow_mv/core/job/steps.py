@@ -72,7 +72,6 @@ def run_steps(
     The one statement that writes comes last, so nothing is written when a step refuses.
 
     Args:
-        context: The context of the run.
         script: The script, bound to the run.
         seconds: Receives the wall-clock seconds of each step.
         report: Called with a line before and after each step.
@@ -207,11 +206,6 @@ _SINCE_VERSION_3 = ("variant", "geometry", "geography")
 def create_table(context: JobContext, step: CreateStorageStep, schema: StructType) -> str:
     """Return the CREATE TABLE of a storage table with the columns of a query.
 
-    Args:
-        context: The context of the run.
-        step: The step.
-        schema: The query's columns.
-
     Raises:
         InvalidQueryError: A column has no type, or two have one name.
     """
@@ -272,7 +266,6 @@ def written(context: JobContext, script: Script) -> dict[str, Any]:
     """Return ``metadata_location``, ``rows_written`` and ``rows_deleted`` of an outcome.
 
     Args:
-        context: The run's.
         script: The script, bound to the run.
 
     Raises:

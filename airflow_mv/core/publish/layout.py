@@ -52,13 +52,7 @@ class StorageLayout(ABC):
     def staged_before(
         self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
     ) -> Iterator[Outcome]:
-        """Yield the outcomes of earlier tries of a refresh that were staged completely and can still be published.
-
-        Args:
-            catalog: Where the view is.
-            plan: The refresh.
-            script: Its script.
-        """
+        """Yield the outcomes of earlier tries of a refresh that were staged completely and can still be published."""
 
     @abstractmethod
     def edit(
@@ -67,8 +61,6 @@ class StorageLayout(ABC):
         """Return the attempt that sends a change without a refresh, such as an expiry.
 
         Args:
-            catalog: Where the view is.
-            change: The change.
             effects: Clock, sleep and jitter.
             as_file: Send the next metadata file itself, for what no table commit can change. The catalog must have
                 rows: :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.is_sql`.
@@ -85,8 +77,6 @@ class StorageLayout(ABC):
         """Remove a view from the catalog, before its storage table.
 
         Args:
-            catalog: Where the view is.
-            view: The view.
             effects: Clock, sleep and jitter.
             purges: Whether its files are deleted next: then a table that was not made for it is removed, too.
 
@@ -101,7 +91,6 @@ class StorageLayout(ABC):
 
         Args:
             catalog: Where the view is or was.
-            view: The view.
             force: Remove a table whose metadata is lost, too.
 
         Returns:

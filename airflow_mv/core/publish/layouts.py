@@ -45,7 +45,6 @@ def publish(
     """Publish a staged refresh, see :meth:`airflow_mv.core.publish.refresh.RefreshChange.publish`.
 
     Args:
-        catalog: Where the view is.
         plan: The plan, with the state that it was made from.
         staged: The staged storage metadata file, or in the registered layout the branch with the staged rows;
             ``None`` for a fast-forward.

@@ -44,7 +44,6 @@ class NewStorage:
     """A new table for a view that no view names yet.
 
     Args:
-        loaded: The table.
         owner: The view for which it is created.
         is_template: Whether it only shows the columns of the query: the storage table is created like it.
     """
@@ -102,7 +101,6 @@ class Name(NamedTuple):
 
     Args:
         table: The table; ``None`` if the name is free.
-        location: Its metadata file.
         named: The uuid of the table of this name that the view names; ``None`` if there is no view, or it names none.
     """
 
@@ -123,9 +121,6 @@ class CreateStorage(Change[Name]):
 
     Args:
         catalog: Where the view is, or will be.
-        layout: The view's layout.
-        template: The table with the columns.
-        name: The storage table's name.
         location: Its folder, where the client chooses it.
         effects: Clock, sleep and jitter.
     """

@@ -57,7 +57,6 @@ class PointedAttempt(Attempt):
     """One publication by the view's pointer.
 
     Args:
-        catalog: Where the view is.
         staged: The staged refresh.
     """
 
@@ -154,7 +153,6 @@ def write_next(
     """Write a storage table's next metadata file, which has no effect until a view names it.
 
     Args:
-        catalog: Where the view is.
         folder: The table's location.
         document: Its decoded metadata; see :func:`airflow_mv.core.spec.table.with_properties`.
         previous_location: The metadata file before this one.
@@ -217,11 +215,7 @@ def check_staged(view: Identifier, base: str, storage: LoadedStorage, staged: Ta
     """Refuse staged metadata that was not computed on a storage state.
 
     Args:
-        view: The view.
         base: The storage metadata file that the job started from.
-        storage: The storage table now.
-        staged: The staged metadata.
-        source: Its file.
 
     Raises:
         InvalidMetadataError: It belongs to another table, does not follow from ``base``, or is outside of the folder.
@@ -259,8 +253,6 @@ class FileEdit(Attempt):
     """An edit that is sent as the storage table's next metadata file, by the swap of a pointer.
 
     Args:
-        catalog: Where the view is.
-        change: The edit.
         effects: Clock, sleep and jitter.
     """
 

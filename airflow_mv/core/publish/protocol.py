@@ -154,9 +154,6 @@ class Committed(Generic[LoadedState]):
 def commit(change: Change[LoadedState]) -> Committed[LoadedState]:
     """Send a change, and settle unknown outcomes by loading the catalog's state.
 
-    Args:
-        change: The change.
-
     Raises:
         CommitConflictError: Other changes came first each time. Nothing was published.
         CommitStateUnknownError: Answers of the catalog were lost, or prove nothing. Nothing is deleted; try again.

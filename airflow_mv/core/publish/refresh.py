@@ -116,7 +116,6 @@ class RefreshMetrics:
     """A refresh in numbers, for its record. ``None``: unknown.
 
     Args:
-        rows_written: Rows written to the storage table.
         rows_changed: Changed rows of base tables.
         rows_deleted: Removed stored rows.
         bytes_read: Bytes of base table files that were read to find the change.
@@ -235,8 +234,6 @@ def load_current(catalog: MaterializedViewCatalog, view: Identifier, uuid: str |
     """Load a view and its storage table.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         uuid: The uuid that it must have; ``None`` for any.
 
     Raises:
@@ -252,7 +249,6 @@ class RefreshChange(Change[Current]):
     """The publication of a staged refresh.
 
     Args:
-        catalog: Where the view is.
         staged: The staged refresh.
         attempt: Sends it in the view's layout.
     """
@@ -337,9 +333,6 @@ def judge(
     ===================================================  ==========================
 
     Args:
-        plan: The plan.
-        view: The view now.
-        storage: Its storage table now.
         landed: Whether a file that only this refresh has written was published.
         covers: Whether the record of another refresh makes this one unneeded.
     """
@@ -358,8 +351,6 @@ def has_landed(storage: LoadedStorage, refresh_id: str, *, written: bool = False
     """Whether a refresh is part of the storage table's published history.
 
     Args:
-        storage: The storage table.
-        refresh_id: The refresh.
         written: Whether a file that only this refresh has written was published.
     """
     if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
@@ -455,10 +446,6 @@ class HistoryLimits:
 def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits:
     """Return how many refresh records a view keeps, by its properties.
 
-    Args:
-        properties: The view's properties.
-        view: For the message.
-
     Raises:
         ConfigurationError: A limit is invalid.
     """
@@ -498,8 +485,6 @@ def next_state(
 
     Args:
         staged: The refresh.
-        view: The view now.
-        storage: Its storage table now.
         snapshot: The snapshot with the refresh's rows.
         now_ms: The current time, read once for each publication.
         shape: See :meth:`StorageState.after`.
@@ -528,7 +513,6 @@ def history_properties(view: LoadedView, storage: LoadedStorage, after: StorageS
     """Return the properties of a storage table with a changed refresh history, and the log of past refreshes.
 
     Args:
-        view: The view.
         storage: Its storage table before the change.
         after: The history after it.
     """

@@ -228,9 +228,7 @@ def holds_files(catalog: MaterializedViewCatalog, storage: LoadedStorage, snapsh
     Java's JdbcCatalog deletes the files of a commit whose answer was lost, even if it has landed.
 
     Args:
-        catalog: Where the view is.
         storage: Its storage table. Only if the catalog holds it, a snapshot may have lost its files.
-        snapshot: The snapshot.
     """
     if snapshot.manifest_list is None or storage.name is None:
         return True
@@ -243,7 +241,6 @@ def drop_branch(
     """Drop a branch that is not needed any more; a failure is logged.
 
     Args:
-        catalog: Where the table is.
         table: The storage table, if the catalog holds it.
         branch: The branch, if there is one.
         effects: Clock, sleep and jitter.
@@ -260,9 +257,6 @@ class DropBranch(Change[TableMetadata | None]):
     """The removal of a branch from a table of the catalog. It has landed if the branch or the table does not exist.
 
     Args:
-        catalog: Where the table is.
-        table: The table.
-        branch: The branch.
         effects: Clock, sleep and jitter.
     """
 
@@ -294,12 +288,7 @@ class DropBranch(Change[TableMetadata | None]):
 
 
 class CommitEdit(Attempt):
-    """An edit that is sent as a commit to the storage table.
-
-    Args:
-        catalog: Where the view is.
-        change: The edit.
-    """
+    """An edit that is sent as a commit to the storage table."""
 
     def __init__(self, catalog: MaterializedViewCatalog, change: StorageEdit) -> None:
         self._catalog, self._change = catalog, change
@@ -334,8 +323,6 @@ def time_of_commit(catalog: MaterializedViewCatalog, storage: LoadedStorage, now
     """Return the time for a record that a commit writes: this host's, or the store's if this host's clock is ahead.
 
     Args:
-        catalog: Where the table is.
-        storage: The table.
         now_ms: This host's time.
     """
     if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
@@ -475,13 +462,7 @@ class StagedRows:
 
 
 class StagedFile:
-    """A metadata file with a refresh's rows. It is read once.
-
-    Args:
-        catalog: Where the view is.
-        plan: The refresh.
-        location: The file.
-    """
+    """A metadata file with a refresh's rows. It is read once."""
 
     def __init__(self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, location: str) -> None:
         self._files, self._flush, self._plan, self._location = catalog.files, catalog.folders.flush, plan, location

@@ -70,8 +70,6 @@ class Removal(Change[LoadedState]):
     """The removal of a view from a catalog. What was created under its name since then stays.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         effects: Clock, sleep and jitter.
     """
 

@@ -33,8 +33,6 @@ class StorageChange(Change[Current]):
     that file is recognized, too.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         name: The change, for messages.
         effects: Clock, sleep and jitter.
     """
@@ -118,8 +116,6 @@ class RestoreStorage(StorageChange):
     Only the table's metadata change: its files have the columns by id, so that all engines read the view's rows again.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         effects: Clock, sleep and jitter.
     """
 
@@ -156,9 +152,7 @@ class RestoreProperties(Change[LostProperties | None]):
     It requires the tags that prove whose properties they are. It has landed if none are lost.
 
     Args:
-        catalog: Where the table is.
         name: The table: the view itself, or its storage table.
-        view: The view.
         effects: Clock, sleep and jitter.
     """
 
@@ -208,8 +202,6 @@ def put_back(catalog: MaterializedViewCatalog, view: Identifier, effects: Effect
     """Put the properties, columns, partitioning and sort order of a view's table back that others have changed.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         effects: Clock, sleep and jitter.
 
     Returns:

@@ -124,11 +124,7 @@ class TablePublication(RegisteredPublication):
 
 
 def _release(holder: Holder) -> TableChange:
-    """Return the commit that makes an adopted view an ordinary table again, with its present rows.
-
-    Args:
-        holder: The view's table.
-    """
+    """Return the commit that makes an adopted view an ordinary table again, with its present rows."""
     table = holder.table
     own = (DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY, STORAGE_OF_PROPERTY, PROPERTY, LOG_PROPERTY)
     return TableChange(

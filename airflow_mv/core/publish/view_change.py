@@ -30,7 +30,6 @@ class CreateView(Change[LoadedView | None]):
 
     Args:
         catalog: Where the view is created.
-        view: Its name.
         metadata: Its first metadata.
         effects: Clock, sleep and jitter.
         template: The table with the view's columns, if the view itself becomes a table.
@@ -111,7 +110,6 @@ class ViewChange(Change[LoadedView]):
     """A change of a view's metadata: another definition, other properties.
 
     Args:
-        catalog: Where the view is.
         existing: The view as it was loaded before.
         name: The change, for messages.
         effects: Clock, sleep and jitter.
@@ -181,8 +179,6 @@ class RestoreViewProperties(ViewChange):
     """Set the properties of a view that another program has removed or changed.
 
     Args:
-        catalog: Where the view is.
-        existing: The view.
         properties: The properties as they were.
         effects: Clock, sleep and jitter.
     """
@@ -207,8 +203,6 @@ def time_of_change(catalog: MaterializedViewCatalog, folder: str, effects: Effec
     """Return the time for a view's new version: this host's, or the store's if this host's clock is ahead.
 
     Args:
-        catalog: Where the view is.
-        folder: A folder in the view's store.
         effects: The clock.
 
     Returns:

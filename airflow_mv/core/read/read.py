@@ -55,8 +55,6 @@ class Readable:
     """Stored rows that may be read.
 
     Args:
-        view: The view.
-        storage: Its storage table.
         record: The refresh that the rows are of.
         snapshot_id: The storage snapshot that holds them; ``None`` for no rows at all.
         state: The state of these rows when the view was loaded.
@@ -125,8 +123,6 @@ def readable(
     Rows of another definition are never returned.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         wanted: Which rows of the recorded history, for which no refresh runs; by default the current rows.
         refresh: Refreshes the view if that is needed. With ``None`` the call is refused instead.
 
@@ -157,7 +153,6 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
     """Stream stored rows as Arrow batches, through pyiceberg: no Spark.
 
     Args:
-        catalog: Where the view is.
         found: From :func:`readable`.
         limit: At most this many rows.
 

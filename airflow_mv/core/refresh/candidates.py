@@ -41,7 +41,6 @@ class AppendedFiles:
     """Commits that appended rows to a table, and whose files have statistics of its current columns.
 
     Args:
-        table: The table.
         metadata_location: A metadata file of the table that contains the snapshots.
         snapshots: The appending snapshots.
     """
@@ -62,7 +61,6 @@ class SnapshotFiles:
     """The data files of a table's recorded and target snapshots, which have statistics of each column.
 
     Args:
-        table: The table.
         metadata_location: A metadata file of the table that contains the snapshots.
         snapshots: Both snapshots.
         ids: The field id of each column that is the same column in both.
@@ -110,7 +108,6 @@ class BaseTableInput:
     """A base table between the recorded refresh and the next one.
 
     Args:
-        identifier: The table.
         sql: Its quoted name in Spark.
         columns: Name and Spark type of each column now.
         recorded: The snapshot that the stored rows were computed from; ``None`` for no rows.
@@ -185,7 +182,6 @@ class Candidate:
     """A possible incremental refresh.
 
     Args:
-        mode: The mode.
         steps: What Spark does, after the storage table is registered.
         reasons: Why this mode, and why not a cheaper one.
         estimate: Its estimated cost.
@@ -202,13 +198,8 @@ class Question:
     """The input of an incremental refresh of a view.
 
     Args:
-        view: For messages.
-        query: Its query.
-        views: The nested plain views.
         output: Name and Spark type of each of the view's columns.
         pinned: The query with every base table at its target snapshot, columns named as the view's.
-        bases: Its base tables.
-        stored: The storage table.
     """
 
     view: str
@@ -224,7 +215,6 @@ def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[R
     """Return the cheapest incremental refresh of a view, or the reasons why there is none.
 
     Args:
-        question: The view.
         statistics: Of its base tables.
     """
     broken = tuple(reason for base in question.bases if (reason := _broken(base)) is not None)

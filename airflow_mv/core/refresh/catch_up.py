@@ -57,7 +57,6 @@ def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] 
     All base tables are read as of one time, that of the last of these commits, including commits of the same time.
 
     Args:
-        observation: The observation of the view.
         bound: The most commits and bytes to read.
 
     Returns:

@@ -33,15 +33,11 @@ class CheckContext:
     """The rows that the checks of a refresh read, and the tables that they may read.
 
     Args:
-        view: For messages.
-        columns: The view's columns.
         table: Quoted Spark name by which the refresh writes to the storage table.
         before: The storage table with the rows of the last refresh; empty if there are no rows of this definition.
         where: The condition that the rows of an interval pass; empty for all rows.
         tables: The snapshots of the view's base tables that the refresh reads; ``None`` if they are not known yet.
         views: The nested plain views that the view reads.
-        default_catalog: The default catalog of the view's query.
-        default_namespace: The default namespace of the view's query.
     """
 
     view: str

@@ -28,7 +28,6 @@ def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check,
     """Return the view's own checks and those of the call.
 
     Args:
-        observation: The observation of the view.
         given: The checks of the call.
 
     Raises:
@@ -44,7 +43,6 @@ def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedCheck
 
     Args:
         inputs: What the refresh is planned from.
-        checks: The checks.
 
     Raises:
         ConfigurationError: A check names a column that the view does not have.
@@ -77,7 +75,6 @@ def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequen
 
     Args:
         properties: The view's new properties.
-        view: For messages.
         columns: The view's columns.
 
     Raises:

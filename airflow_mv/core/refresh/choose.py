@@ -110,8 +110,6 @@ class Policy:
         """Return the policy of a view's properties. The call's options override it.
 
         Args:
-            properties: The view's.
-            view: For messages.
             on_fallback: The call's.
             max_full_bytes: The call's.
 
@@ -294,7 +292,6 @@ def by_policy(
         same_schema: See :func:`by_state`.
         found: Returns the alternatives for an incremental view.
         full: Returns the estimate of a full refresh.
-        view: For messages.
 
     Raises:
         RefreshRefusedError: The policy forbids what would be needed.
@@ -358,7 +355,6 @@ def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: 
         freshness: The verdict.
         found: The two alternatives.
         policy: What an incremental view may fall back to.
-        view: For messages.
 
     Raises:
         RefreshRefusedError: The policy forbids what would be needed.
@@ -504,7 +500,6 @@ def plan_refresh(
     """Return what a refresh would do, and why. Reads metadata only.
 
     Args:
-        catalog: Where the view is.
         view: Its name, or the view as it was loaded.
         options: How to refresh.
         pins: See :func:`airflow_mv.core.freshness.observe.observe`.
@@ -527,7 +522,6 @@ def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> 
     """Choose what a refresh does, and compile its script. A function of its arguments; see :func:`plan_refresh`.
 
     Args:
-        inputs: The inputs of the refresh.
         earlier: Rows that an earlier round of the same refresh staged.
     """
     policy = _policy(inputs)
@@ -648,7 +642,6 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
     """Compile the script that recomputes the rows, or does less.
 
     Args:
-        inputs: The inputs of the refresh.
         pinned: The query for the rows.
         identity: The refresh.
         work: The steps that replace the recompute of all rows.

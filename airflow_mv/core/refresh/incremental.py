@@ -178,7 +178,6 @@ def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTa
 
     Args:
         observed: The base table.
-        table: Its metadata.
         change: Its change, which consists of appends only.
     """
     location = observed.metadata_location
@@ -210,8 +209,6 @@ def _rebound(
     """Return the columns that a scan of one of these snapshots would filter by another column's statistics.
 
     Args:
-        table: The table.
-        snapshots: The snapshots.
         present: The table's present schema.
         uses: What is read of a column.
     """

@@ -148,7 +148,6 @@ def load_inputs(
     """Read the inputs of a refresh. Reads metadata only.
 
     Args:
-        catalog: Where the view is.
         view: Its name, or the view as it was loaded.
         options: How to refresh.
         pins: See :func:`airflow_mv.core.freshness.observe.observe`.
@@ -238,7 +237,6 @@ def tables_at_snapshots(
     """Return the snapshot that a view's query reads from each base table.
 
     Args:
-        observation: The view.
         tables: The metadata of its base tables, as far as it was read.
         unfiltered: The base tables in which a column was renamed: no filter may be pushed into their scans.
     """
@@ -332,7 +330,6 @@ def with_own_columns(observation: Observation, tables: Mapping[Identifier, Table
     """Return the observation with ``*`` expanded in the query and the nested queries.
 
     Args:
-        observation: The view.
         tables: The metadata of its base tables.
     """
     schemas = schemas_of(observation.tables, tables)
@@ -361,7 +358,6 @@ def schemas_of(observed: Sequence[ObservedTable], tables: Mapping[Identifier, Ta
     """Return all lists of columns that base tables have had: those of their observed snapshot first, then the newest.
 
     Args:
-        observed: The tables.
         tables: Their metadata.
     """
     names = {Identifier.parse(item.identifier): item.head for item in observed}

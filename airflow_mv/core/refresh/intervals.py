@@ -36,12 +36,7 @@ Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class EarlierRound:
-    """Rows that an earlier round of the same refresh staged and could not publish.
-
-    Args:
-        plan: Its plan.
-        outcome: The outcome of its job.
-    """
+    """Rows that an earlier round of the same refresh staged and could not publish."""
 
     plan: RefreshPlan
     outcome: Outcome
@@ -51,8 +46,6 @@ def interval_work(observation: Observation, interval: Interval, query: str, byte
     """Return the steps of a refresh of an interval.
 
     Args:
-        observation: The observation of the view.
-        interval: The interval.
         query: The query for its rows, with the view's columns by position.
         bytes_read: The most bytes that the query reads; ``None`` if unknown.
     """
@@ -78,7 +71,6 @@ def rows_of_earlier_round(
     Args:
         observation: The present observation of the interval.
         plan: The plan from it.
-        earlier: The earlier round.
 
     Returns:
         ``None`` if that round had other inputs, or its rows are gone.
@@ -111,7 +103,6 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
 
     Args:
         inputs: The view, whose freshness is that of the interval.
-        interval: The interval.
 
     Returns:
         ``None`` if this cannot be proven.
@@ -154,7 +145,6 @@ def interval_filters(inputs: RefreshInputs, column: str) -> Callable[[Interval],
     """Return the conditions that a row of each base table must pass to affect an interval, as a function of it.
 
     Args:
-        inputs: The view.
         column: The interval column.
 
     Returns:
@@ -178,10 +168,6 @@ def conditions_within(inputs: RefreshInputs, interval: Interval) -> dict[Identif
 
     The condition on the view's column, which Spark evaluates, may be on a function of these times: Iceberg skips no
     files by such a condition.
-
-    Args:
-        inputs: The view.
-        interval: The interval.
     """
     filters = interval_filters(inputs, interval.column)
     found = {} if filters is None else {table: list(map(_as_sql, each)) for table, each in filters(interval).items()}
@@ -202,7 +188,6 @@ def appended_to(inputs: RefreshInputs, change: BaseTableChange) -> AppendedFiles
     """Return the commits that appended rows to a base table, if their statistics can be looked up by column name.
 
     Args:
-        inputs: The view.
         change: The table's change, which consists of appends only.
     """
     observed = next(item for item in inputs.observation.tables if item.identifier == change.identifier)

@@ -31,14 +31,12 @@ class RefreshPlan:
     """What a refresh will do, why, and all data that this needs. As JSON it is passed between processes.
 
     Args:
-        view: The view.
         view_uuid: Its uuid. A view that was dropped and created again has another one.
         version_id: The version whose query is computed.
         metadata_location: The view metadata file that the plan was made from: the base of the swap.
         storage_table_location: The storage metadata file that the plan was made from.
         storage_base: The storage state that the plan was made from. Only another refresh changes it.
         storage_table: The storage table's name in the catalog, if it has one.
-        layout: The view's layout.
         mode: What to do.
         reasons: Why, in order of weight.
         refresh_id: Derived from the input; see :func:`refresh_id`.
@@ -195,8 +193,6 @@ def refresh_id(
     finds the work of the other. The storage state is part of the input: an id occurs once in a history.
 
     Args:
-        view_uuid: The view.
-        version_id: Its version.
         records: Every base table with the snapshot that is read.
         nested_views: Every nested view with its version.
         scope: What the refresh covers, such as ``full``, and the checks that its rows have to pass.
@@ -213,7 +209,6 @@ class RefreshResult:
     """The result of a refresh; :meth:`to_dict` is the document in XCom and on the command line.
 
     Args:
-        view: The view.
         outcome: ``refreshed``, ``fresh``, ``already-committed``, ``superseded`` or ``skipped``.
         mode: The mode that ran.
         reasons: Why that mode.
@@ -319,7 +314,6 @@ class Estimate:
     """The estimated cost of one refresh mode.
 
     Args:
-        mode: The mode.
         seconds: On the machine of the constants, in a warm session; ``None`` if the bytes are unknown.
         bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
         rows_changed: Rows of base tables that changed; ``None``: not known.
@@ -461,7 +455,6 @@ class StoredCost:
     """The storage table in an estimate.
 
     Args:
-        bytes: Bytes of its files.
         rows: Rows in them.
     """
 
@@ -485,7 +478,6 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
 
     Args:
         mode: ``append``, ``merge`` or ``replace-keys``.
-        bases: All base tables.
         stored: The rows of the view.
     """
     changed = [base for base in bases if base.range is not None]

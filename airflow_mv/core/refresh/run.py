@@ -77,8 +77,6 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
 
     Args:
         catalog: Where the outcome is stored.
-        plan: The plan.
-        stager: Runs the script.
 
     Returns:
         ``None`` if the plan needs no Spark job.

@@ -94,9 +94,6 @@ def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, s
 
     Args:
         spark: A session that knows the view's catalog, classic or Connect.
-        view: The view.
-        storage: Its storage table.
-        snapshot_id: The snapshot.
     """
     from airflow_mv.core.job.reader import TableReader
     from airflow_mv.core.job.session import made_active

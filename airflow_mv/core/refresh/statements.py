@@ -53,8 +53,6 @@ class PinnedQuery:
     """A query with its base tables at snapshots.
 
     Args:
-        sql: The query.
-        reads: The tables that it reads.
         nested: The metadata file of each base table that is in no catalog, by staged name.
     """
 
@@ -92,7 +90,6 @@ def pin(
     """Pin every base table of a query.
 
     Args:
-        query: The query.
         dependencies: The tables and views that the query reads.
         tables: From :func:`pinned_tables`.
         places: As for :func:`pinned_tables`.
@@ -174,11 +171,8 @@ def refresh_script(  # noqa: PLR0913 (each is a part of the script)
     """Return the script that recomputes the storage table's rows, or does less.
 
     Args:
-        view: For messages.
-        refresh_id: The refresh.
         pinned: The view's SQL with every base table pinned.
         columns: Name and Spark type of each of the view's columns, in order.
-        storage: The storage table's metadata.
         target: How the statements name the storage table.
         replaces: The checked and quoted partitioning, if the table's columns and partitioning are replaced, too.
         properties: The table properties that the view's owner chose.
@@ -244,7 +238,6 @@ def all_rows(table: str, snapshot: int | None = None) -> str:
 
     Args:
         table: Its quoted name.
-        snapshot: The snapshot.
     """
     return f"SELECT * FROM {table}" if snapshot is None else f"SELECT * FROM {table} VERSION AS OF {snapshot}"
 
@@ -264,7 +257,6 @@ def create_storage(
     """Return the script that makes an empty storage table with the columns of a query.
 
     Args:
-        view: For messages.
         pinned: The view's SQL with every base table pinned.
         columns: Names of the columns, if the view has its own.
         location: The storage table's directory; with ``None`` the catalog chooses it.
@@ -328,11 +320,6 @@ def wanted_partitioning(view: Identifier, metadata: ViewMetadata, storage: Table
 
 def requested_partitioning(view: Identifier, metadata: ViewMetadata, storage: TableMetadata) -> list[str] | None:
     """Return the partitioning that recomputed rows get, if another one than the storage table's was requested.
-
-    Args:
-        view: The view.
-        metadata: Its metadata.
-        storage: Its storage table.
 
     Raises:
         InvalidMetadataError: The property with the partitioning is broken.

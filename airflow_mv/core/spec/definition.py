@@ -26,9 +26,6 @@ MAX_VERSION_LOG = 100
 def definition_text(metadata: ViewMetadata, *, view: str) -> str:
     """Write a view's definition.
 
-    Args:
-        view: For the message.
-
     Raises:
         UnsupportedError: The current version and the properties alone are too long.
     """
@@ -71,8 +68,6 @@ def parse_definition(text: str, *, view: str, location: str) -> ViewMetadata:
 
     Args:
         text: From :func:`definition_text`.
-        view: For the message.
-        location: The table's metadata file, for the message.
 
     Raises:
         InvalidMetadataError: Names the view, the file and the field.

@@ -142,7 +142,6 @@ class BaseTable(StoredModel):
 
         Args:
             default_catalog: The view's, for a record whose properties do not name another one.
-            default_namespace: The view's.
         """
         try:
             return str(self._full_name(default_catalog, default_namespace))
@@ -491,9 +490,6 @@ def storage_table_field(properties: Mapping[str, str], view: Identifier) -> dict
     """Return the field ``storage-table`` of a view's versions, as the draft of materialized views has it.
 
     ``None`` if the view names no table beside itself.
-
-    Args:
-        properties: The view's properties.
     """
     text = properties.get(STORAGE_TABLE_PROPERTY)
     if text is None or text == view.within_catalog:
@@ -553,7 +549,6 @@ def log_text(
     A log that cannot be read begins anew, because it must not stop a refresh.
 
     Args:
-        properties: The storage table's properties.
         before: The history before; ``None`` before the first refresh.
         after: The history after.
         keep: How many records the log and the history have together, at most.
@@ -586,7 +581,6 @@ def past_refreshes(properties: Mapping[str, str], *, source: str) -> tuple[Refre
     """Read the log of a storage table, oldest first.
 
     Args:
-        properties: The table's properties.
         source: The view and the table's metadata file, for messages.
 
     Raises:

@@ -40,9 +40,6 @@ class NewColumns:
         """Whether no other snapshot was added to the table since, also on a branch.
 
         A table must have no snapshot with a higher sequence number than its last one, or Iceberg cannot read it.
-
-        Args:
-            last_sequence_number: The table's.
         """
         return all(int(item.get("sequence-number", 0)) > last_sequence_number for item in self.snapshots)
 
@@ -56,7 +53,6 @@ def new_columns(before: Mapping[str, Any], after: Mapping[str, Any], *, source: 
     Args:
         before: The decoded metadata file that the job started from.
         after: The one that it has written.
-        source: For the message.
 
     Raises:
         InvalidMetadataError: A needed field is missing in one of them.

@@ -73,7 +73,6 @@ def refresh_state(
     """Return a refresh in the draft's format.
 
     Args:
-        version_id: The view's version.
         started_ms: When the refresh began, ms since the epoch.
         tables: The base tables and their snapshots. Tables that were never written are not listed.
             Tables with an unknown uuid are not listed either, nor tables in no catalog, which the draft cannot name,

@@ -51,10 +51,6 @@ _COLUMN = re.compile(
 def storage_properties(properties: Mapping[str, str], *, view: str) -> dict[str, str]:
     """Return the table properties that a view's properties choose for its storage table.
 
-    Args:
-        properties: The view's properties.
-        view: For messages.
-
     Raises:
         ConfigurationError: A property is not one that an owner may choose, or its value is not possible.
     """
@@ -78,7 +74,6 @@ def possible_properties(chosen: Mapping[str, str], table: TableMetadata) -> dict
 
     Args:
         chosen: From :func:`storage_properties`.
-        table: The storage table.
     """
     return {key: value for key, value in chosen.items() if key != FORMAT_VERSION or int(value) >= table.format_version}
 
@@ -88,7 +83,6 @@ def missing_properties(chosen: Mapping[str, str], table: TableMetadata) -> dict[
 
     Args:
         chosen: From :func:`storage_properties`.
-        table: The storage table.
     """
     has = {**table.properties, FORMAT_VERSION: str(table.format_version)}
     return {key: value for key, value in possible_properties(chosen, table).items() if has.get(key) != value}
@@ -99,7 +93,6 @@ class SortColumn:
     """A column by which rows are sorted.
 
     Args:
-        name: The column.
         descending: Whether the largest value is first.
         nulls_first: Whether nulls are before all values.
     """
@@ -116,11 +109,6 @@ class SortColumn:
 
 def sort_order(properties: Mapping[str, str], columns: Sequence[str], *, view: str) -> tuple[SortColumn, ...] | None:
     """Return the sort order that a view's properties choose; ``None`` if they choose none.
-
-    Args:
-        properties: The view's properties.
-        columns: The view's columns.
-        view: For messages.
 
     Raises:
         ConfigurationError: It is not a list of columns of the view.

@@ -153,8 +153,6 @@ def decode(
     """Decode a metadata file: gzip or plain, UTF-8 JSON, one object.
 
     Args:
-        data: The file.
-        source: For messages.
         limit: The most bytes that it may have after decompression.
         marks: See :func:`decode_text`.
 
@@ -170,7 +168,6 @@ def decode_text(
     """Decode one JSON object.
 
     Args:
-        source: For messages.
         limit: The most bytes that it may have.
         marks: The most marks between its values.
 
@@ -338,7 +335,6 @@ class Budget:
         """Decode a part.
 
         Args:
-            raw: Its text.
             generic: Whether the decoder keeps all content.
 
         Raises:
@@ -376,7 +372,6 @@ class LazyItems(Sequence[T], Generic[T]):
         firsts: The number of the first item of each piece.
         keys: The items' keys.
         decoder: Decodes one item.
-        source: For messages.
     """
 
     def __init__(

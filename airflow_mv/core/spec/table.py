@@ -420,8 +420,6 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
     """Read a table metadata file, gzip or plain.
 
     Args:
-        data: The file.
-        source: For messages.
         unique: Refuse a key that occurs twice, as in a view's file. Used for storage tables, whose metadata is written
             again. In other tables the last one counts, as for every reader; the check would take four times as long.
 
@@ -486,7 +484,6 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
 
     Args:
         timestamp_ms: Milliseconds since the epoch.
-        name: For the message.
 
     Raises:
         SnapshotNotFoundError: The time is before the first log entry (the message names the oldest possible time), or
@@ -518,7 +515,6 @@ def selected(table: TableMetadata, selector: Selector, *, name: str, now_ms: int
 
     Args:
         selector: The branch, tag, snapshot or time.
-        name: The table, for the message.
         now_ms: The present time, milliseconds since the epoch.
 
     Raises:

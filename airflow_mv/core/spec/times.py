@@ -188,7 +188,6 @@ def duration(value: object, *, what: str) -> timedelta | None:
 
     Args:
         value: A ``timedelta``, a number of seconds, a text like ``90``, ``30 m``, ``2 h`` or ``1 day``, or nothing.
-        what: For the message.
 
     Raises:
         ConfigurationError: It is not a length of time.

@@ -221,11 +221,9 @@ def new_view(
     Args:
         view_uuid: Its identity.
         location: Its directory.
-        schema: Its columns.
         sql: The query, in Spark's dialect or, as a mapping, in each dialect.
         default_catalog: The catalog of names without one; ``None`` for the view's own.
         default_namespace: The namespace of names without one.
-        properties: The view's properties.
         summary: Additional fields of the version's summary.
         now_ms: The time of its creation.
         storage_table: The version's field ``storage-table``.

@@ -226,7 +226,6 @@ def with_names(tokens: Sequence[Token], place: int) -> Iterator[tuple[str, list[
     """Yield keywords, the nearest to a place first, with the tokens in which they are names: there, then everywhere.
 
     Args:
-        tokens: The tokens of a text.
         place: Where parsing has failed, in characters.
     """
     keywords = [at for at, token in enumerate(tokens) if at and _is_keyword(token)]

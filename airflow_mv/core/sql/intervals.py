@@ -43,7 +43,6 @@ def resolve(
         fields: The view's columns, as its schema holds them.
         properties: The view's properties, which may name the column.
         storage: Its storage table. If only the start is given, its partitioning determines the end.
-        view: For messages.
 
     Raises:
         ConfigurationError: There is no suitable column, or the interval is empty or contains a part of a day.
@@ -111,7 +110,6 @@ def interval_column(
         fields: The view's columns, as its schema holds them.
         properties: The view's properties, which may name the column.
         column: Another column.
-        view: For messages.
 
     Raises:
         ConfigurationError: There is no suitable column.

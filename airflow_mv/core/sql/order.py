@@ -53,7 +53,6 @@ def all_read(view: Identifier, reads: Reads) -> set[Identifier]:
     """Return the views of the chain that a view reads, directly or through others.
 
     Args:
-        view: One of the views.
         reads: The views, each with the views of the chain that it reads; without cycles.
     """
     found: set[Identifier] = set()

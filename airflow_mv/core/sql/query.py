@@ -81,13 +81,11 @@ class ParsedQuery:
 
     Args:
         text: The text without a final semicolon.
-        view: The view whose query it is, for messages.
         default_catalog: The catalog of names with one or two parts.
         default_namespace: The namespace of names with one part.
         references: Each place where it names a table or a view, in the order of the text. Names of CTEs and table
             functions are not among them.
         tree: sqlglot's tree. Copy it before changing it.
-        tokens: The tokens of the text.
     """
 
     text: str
@@ -177,7 +175,6 @@ def pin_query(
 
     Args:
         tables: The snapshot of each base table.
-        views: The nested plain views.
 
     Raises:
         InvalidQueryError: The query names something that is in neither mapping, or grows beyond bounds by its nested
@@ -190,7 +187,6 @@ def pinned_table(identifier: Identifier, snapshot_id: int | None) -> str:
     """Return a table at a snapshot, as written after FROM. Columns keep their qualified names.
 
     Args:
-        identifier: The table.
         snapshot_id: The snapshot, or ``None`` for a table that was never written to: no rows.
     """
     return _at_snapshot(identifier.sql(), snapshot_id, alias="")
@@ -321,7 +317,6 @@ def selected(names: Iterable[str], floats: Mapping[str, str]) -> tuple[str, bool
     The product of a number with 1 is the same value.
 
     Args:
-        names: The columns.
         floats: See :func:`filtered_floats`.
     """
     names = list(names)
@@ -425,8 +420,6 @@ def parse_query(
     """Parse one query in Spark's dialect.
 
     Args:
-        sql: The text.
-        view: The view whose query it is, for messages.
         default_catalog: The catalog of names with one or two parts.
         default_namespace: The namespace of names with one part.
         given: Names of one part that are not tables, because the statement around the query defines them.
@@ -442,10 +435,6 @@ def parse_query(
 
 def parse_tree(sql: str, *, view: str) -> exp.Expr:
     """Parse one query in Spark's dialect without regard to its tables.
-
-    Args:
-        sql: The text.
-        view: The view whose query it is, for messages.
 
     Raises:
         InvalidQueryError: As :func:`parse_query`.
@@ -551,9 +540,7 @@ def _end_of_travel(text: str, tokens: Sequence[Token], start: int, view: str) ->
     """Return where a clause of time travel ends, after a check that its text is what sqlglot has read.
 
     Args:
-        text: The query.
         start: Where the table's name ends.
-        view: For the message.
     """
     following = (token for token in tokens if token.start >= start)
     for token in following:
@@ -604,10 +591,8 @@ def query_error(text: str, offset: int, message: str, view: str) -> InvalidQuery
     """Return an error that quotes a place in a query.
 
     Args:
-        text: The query.
         offset: Where in it, in characters.
         message: What is wrong there.
-        view: The view whose query it is.
     """
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)

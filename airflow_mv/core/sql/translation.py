@@ -51,7 +51,6 @@ def texts(sql: str, dialects: Iterable[str], *, view: str) -> dict[str, str]:
     Args:
         sql: The query in Spark's dialect.
         dialects: The others.
-        view: For messages.
 
     Raises:
         UnsupportedError: Names the dialect, and the part of the query that it cannot express.
@@ -89,10 +88,8 @@ def translated(sql: str, source: str, target: str, *, view: str) -> str:
     """Return a query in another dialect.
 
     Args:
-        sql: The query.
         source: Its dialect.
         target: The other dialect.
-        view: For messages.
 
     Raises:
         UnsupportedError: The query would not be the same; the message shows where.

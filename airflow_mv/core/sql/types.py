@@ -69,7 +69,6 @@ def rebound_columns(then: Mapping[str, Any], now: Mapping[str, Any]) -> frozense
 
     Args:
         then: A stored schema.
-        now: The table's current one.
     """
     current = dict(_paths(now.get("fields", ()), ()))
     return frozenset(path[0] for path, identity in _paths(then.get("fields", ()), ()) if current.get(path) != identity)
@@ -210,8 +209,6 @@ def expand_stars(
     The query is unchanged if no ``*`` returns more, or if the columns of a ``*`` cannot be determined.
 
     Args:
-        columns: The view's columns.
-        views: The nested plain views.
         schemas: The columns of base tables; must contain those that a ``*`` stands for.
 
     Raises:
@@ -252,7 +249,6 @@ def present_columns(
 
     Args:
         columns: The view's columns so far.
-        views: The nested plain views.
         schemas: As for :func:`expand_stars`.
     """
     names = _Naming(query, views)
@@ -583,8 +579,6 @@ def refuse_metadata_columns(tree: exp.Expr, text: str, view: str, columns: Colle
     (:func:`airflow_mv.core.job.analysis.check_reads`).
 
     Args:
-        tree: The query.
-        view: For messages.
         columns: All columns of the tables and views that it reads.
 
     Raises:
@@ -627,7 +621,6 @@ def grouping_columns(query: ParsedQuery, columns: Sequence[str]) -> frozenset[st
     """Return the columns of a view that are keys of its query's GROUP BY, as far as the text shows it.
 
     Args:
-        query: The view's query.
         columns: The view's columns, in order.
     """
     tree = query.tree

@@ -134,7 +134,6 @@ def parse_commit(data: bytes, version: int, *, source: str) -> Commit:
     Args:
         data: The file: one JSON object in each line.
         version: The version of the table that it makes.
-        source: For messages.
 
     Raises:
         InvalidMetadataError: Names ``source``.
@@ -188,7 +187,6 @@ def history(
     Args:
         commits: The known commits, oldest first and without a gap; the last one is the table's version.
         location: The table's folder.
-        table_id: The id of the table in its metadata.
         schema: The schema of the last version.
         totals: Rows, bytes and files of the last version, by the summary key without ``total-``.
         first_schema: The schema before the first commit that sets one; ``None`` if it is not known: the versions with
@@ -299,7 +297,6 @@ def read_schema(text: str, *, source: str) -> dict[str, Any]:
 
     Args:
         text: The JSON text.
-        source: For messages.
 
     Raises:
         InvalidMetadataError: Names ``source``.

@@ -67,7 +67,6 @@ def locate(files: MetadataFiles, properties: Mapping[str, str], identifier: Iden
     """Locate a Delta table: its pointer is the file of its last commit.
 
     Args:
-        files: The stores.
         properties: The properties of the catalog whose access to stores is used.
         identifier: The table, whose path is allowed.
 
@@ -90,9 +89,7 @@ def read(files: MetadataFiles, properties: Mapping[str, str], identifier: Identi
     """Return the history of a Delta table up to a pointer.
 
     Args:
-        files: The stores.
         properties: As in :func:`locate`.
-        identifier: The table.
         pointer: From :func:`locate`.
 
     Raises:
@@ -144,8 +141,6 @@ def _open(
     """Open a table; ``None`` if there is none.
 
     Args:
-        properties: The catalog's.
-        identifier: The table.
         version: The version; ``None`` for the last one.
         lost: Return ``None`` also for a version whose log is not complete any more.
     """

@@ -65,7 +65,6 @@ def advise(setting: Setting, query: ParsedQuery, present: Sequence[Forecast]) ->
 
     Args:
         setting: What is known about the base tables.
-        query: The view's query.
         present: What a refresh of it would do.
     """
     shape = _Shape.of(query, setting)

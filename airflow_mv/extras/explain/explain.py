@@ -38,7 +38,6 @@ class Explanation:
 
     Args:
         view: The view, or the place where the query's short names are resolved.
-        sql: The query.
         columns: Name and Spark type of each column; ``None`` for a type that is not known without Spark.
         prospects: What a refresh would do after each kind of change of each base table.
         advice: A query of the same columns with cheaper refreshes, if there is one.

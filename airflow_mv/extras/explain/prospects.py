@@ -109,12 +109,9 @@ class Setting:
     """What is known about a query before it is refreshed.
 
     Args:
-        view: For messages.
         bases: Its base tables, unchanged.
         tables: Their metadata.
-        views: The nested plain views.
         pinned: Returns a query of these base tables with every table at its snapshot.
-        policy: The view's policy.
         stored: The size of the stored rows; ``None``: not known.
         factors: The view's measured factors, by mode.
     """

@@ -53,7 +53,6 @@ class FreshnessSlo:
         since: Time of the first base commit that it does not contain. If it has no rows of its definition, the time of
             that definition: its own, or that of a plain view that it reads.
         tables: The base tables with commits that it does not contain.
-        reasons: The reasons, as text.
         uuid: The view's uuid; ``None`` if the view cannot be read.
     """
 
@@ -142,7 +141,6 @@ class Watched:
     """The views of one catalog whose freshness SLOs are checked.
 
     Args:
-        catalog: The catalog's name.
         opener: Opens it. It is not called if the cache knows all of the views.
         views: Their names.
         namespace: Instead of ``views``: those of this namespace that have a freshness SLO; ``()``: of the whole
@@ -204,7 +202,6 @@ def freshness_slos(
     An error of one view, in the catalog or because it has no SLO, is a breach of that view.
 
     Args:
-        watched: The views.
         max_staleness: The SLO of all of them; by default each view's property ``airflow-mv.max-staleness``.
         now: The current time, for the lag.
 

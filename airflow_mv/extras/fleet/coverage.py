@@ -92,7 +92,6 @@ class Coverage:
     """The states of the intervals of a view within a time.
 
     Args:
-        view: The view's name.
         column: The interval column.
         kind: Its type: ``date``, ``timestamp`` or ``timestamptz``. A date is one of the zone of a run's times.
         unit: ``hour``, ``day``, ``month`` or ``year``: the length of an interval.
@@ -179,8 +178,6 @@ def coverage(
     """Return the states of a view's intervals.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         start: The first moment; by default that of the first interval that is recorded, or that base tables have rows
             of. If neither is known, it is that of the 30th interval before now.
         end: The first moment after; by default the end of the last such interval. If it is not known of which
@@ -220,10 +217,6 @@ def coverage(
 
 def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, Any]:
     """Return how many intervals of a view are fresh.
-
-    Args:
-        catalog: Where the view is.
-        observation: The view.
 
     Returns:
         ``unit``, ``intervals``, ``up_to_date``, ``behind`` (how many are not, in words), and ``until``: when the time
@@ -275,7 +268,6 @@ def _default(
     """Return the time that is shown if none is requested.
 
     Args:
-        observation: The view.
         column: Its interval column.
         unit: The length of an interval.
         present: From and to before which unit base tables have rows; ``None`` if it is not known.
@@ -297,7 +289,6 @@ def _present(inputs: RefreshInputs, statistics: FileStatistics, column: str, uni
     """Return from which unit to before which one base tables have rows; ``None`` if it is not known, or there are none.
 
     Args:
-        inputs: The view.
         statistics: Of its base tables' files.
         column: The interval column.
         unit: The length of an interval.

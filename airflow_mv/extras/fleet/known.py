@@ -132,9 +132,6 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> str:
 
     Another database, warehouse or setting is another kind, and so is another version of this package. No secret is part
     of it.
-
-    Args:
-        name: The catalog.
     """
     uri = re.sub(r"//[^/@]*@", "//", str(properties.get("uri", "")).partition("?")[0])
     own = sorted((key, str(value)) for key, value in properties.items() if key.startswith("airflow-mv."))
@@ -169,8 +166,6 @@ def known_views(
     """Compare the pointers of a catalog with those of the summaries in the cache.
 
     Args:
-        name: The catalog.
-        pointers: Its pointers now.
         kept: The summaries.
         namespace: Only the views of this namespace.
         properties_of: Returns the properties of another catalog that base tables are in; ``None`` if it has none.
@@ -252,7 +247,6 @@ def look_up(
     """Compare the cache with a catalog's pointers. For a catalog without a list of pointers nothing is known.
 
     Args:
-        name: The catalog.
         namespace: Only the views of this namespace.
         properties_of: Returns the properties of another catalog that base tables are in.
         decoder: Decodes what is needed of a summary.
@@ -306,9 +300,6 @@ class PointerList:
 
 def list_pointers(name: str, properties: Mapping[str, Any]) -> PointerList | None:
     """Return a SQL catalog's pointers.
-
-    Args:
-        name: The catalog.
 
     Returns:
         ``None`` if it is no SQL catalog, or they cannot be read: opening the catalog tells why.

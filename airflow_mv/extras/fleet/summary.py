@@ -25,7 +25,6 @@ class Summary(KeptStatus, frozen=True, omit_defaults=True, gc=False):
     """The summary of a view. A plain view has pointers only.
 
     Args:
-        uuid: The view's uuid.
         defined_ms: Time of the definition that the rows do not have: the view's own, or that of a plain view that it
             reads, in ms since the epoch.
         max_staleness: The freshness SLO, as the view's property has it.

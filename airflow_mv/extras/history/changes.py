@@ -117,11 +117,9 @@ def question(
     """Find two snapshots of a table. Reads metadata only.
 
     Args:
-        catalog: Where the table is.
         table: As for :func:`changes`, like the others.
         start: The snapshot or refresh before the change.
         end: The one after it.
-        columns: The columns.
 
     Raises:
         BaseTableNotFoundError: There is no such table.
@@ -211,7 +209,6 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
     """Compute the change in Spark.
 
     Args:
-        catalog: Where the table is.
         spark: A session, classic or Connect.
         wanted: From :func:`question`.
 

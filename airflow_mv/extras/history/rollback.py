@@ -32,8 +32,6 @@ class RolledBack:
     """The result of a rollback.
 
     Args:
-        view: The view.
-        refresh_id: The refresh that is current now.
         snapshot_id: The storage snapshot with its rows.
         changed: ``False`` if it was current already.
     """
@@ -62,8 +60,6 @@ def rollback(
     view is stale afterwards and its next refresh brings it up to date. Stop the schedule first if that is not wanted.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         refresh_id: The refresh, as the history names it.
         effects: Clock, sleep and jitter.
 
@@ -83,9 +79,6 @@ class _Rollback(StorageChange):
     """Make an earlier refresh current. It has landed if its rollback id is in the history.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
-        refresh_id: The refresh.
         effects: Clock, sleep and jitter.
     """
 
@@ -189,8 +182,6 @@ class VersionRolledBack:
     """The result of a rollback of a definition.
 
     Args:
-        view: The view.
-        version_id: The version that is current now.
         before: The version that was current before.
     """
 
@@ -217,8 +208,6 @@ def rollback_version(
     returned, and the next refresh recomputes them.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         version_id: The version, as ``airflow-mv versions`` lists it.
         effects: Clock, sleep and jitter.
 
@@ -241,9 +230,6 @@ class _RollBackVersion(ViewChange):
     """Make a version current. It has landed if the version is current, or the log has the entry that was sent.
 
     Args:
-        catalog: Where the view is.
-        existing: The view.
-        version_id: The version.
         effects: Clock, sleep and jitter.
     """
 

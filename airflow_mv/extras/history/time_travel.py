@@ -58,9 +58,6 @@ class TimeTravel:
         """Return the recorded refresh that a reader asks for. The log of past refreshes counts, too.
 
         Args:
-            catalog: Where the view is.
-            view: The view.
-            storage: Its storage table.
             state: The table's refresh history.
 
         Raises:

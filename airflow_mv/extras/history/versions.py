@@ -26,8 +26,6 @@ def versions(
     """Return the retained versions of a view's definition, oldest first. Plain views have versions, too.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         at: Only the version that was current at this time; a time without a zone is UTC.
 
     Raises:
@@ -44,9 +42,7 @@ def version_at(metadata: ViewMetadata, at: datetime, *, view: str) -> ViewVersio
     """Return the version that was current at a time: that of the last entry of the log at or before it.
 
     Args:
-        metadata: The view's metadata.
         at: The time; without a zone it is UTC.
-        view: For the message.
 
     Raises:
         SnapshotNotFoundError: The log begins later. The message has its first time.

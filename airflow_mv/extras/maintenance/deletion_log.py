@@ -52,7 +52,6 @@ class DeletionLog:
     """One state of the deletion log.
 
     Args:
-        view_uuid: The view's.
         marks: Since when a file is known to be unreachable, by its location.
         deleted: The last runs that deleted something.
     """
@@ -69,7 +68,6 @@ class DeletionLog:
         """Return since when a file is known to be unreachable.
 
         Args:
-            location: The file.
             now_ms: The store's time.
             not_before_ms: Before this time the file was reachable, or not written yet: an older mark is ignored.
         """

@@ -39,7 +39,6 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView)
     If the process dies in between, the row is gone and files are left at the location in the log.
 
     Args:
-        catalog: Where it is.
         view: Its name; or the view as it was loaded, so that no other one of this name is dropped.
 
     Raises:
@@ -57,7 +56,6 @@ class Dropped:
     """The result of a drop.
 
     Args:
-        view: The view.
         left: What is still in the catalog, and why; ``None`` if nothing is left.
     """
 
@@ -79,7 +77,6 @@ def drop(
     truncated is dropped as well, if an earlier metadata file proves that it is a materialized view.
 
     Args:
-        catalog: Where it is.
         view: Its name; or the view as it was loaded, so that no other one of this name is dropped.
         force: Drop it although nothing proves that it is a materialized view.
         purges: Remove an adopted table, too.

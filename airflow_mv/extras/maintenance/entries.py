@@ -42,8 +42,6 @@ class CatalogEntry:
     """A table or view of a catalog, and where its files are.
 
     Args:
-        name: Its name, with the catalog's name.
-        metadata_location: Its current metadata file.
         places: The folders in which it has files or writes new ones.
         uuid: Its uuid; ``None`` where its metadata could not be read.
         is_table: Whether it is a table.
@@ -101,7 +99,6 @@ def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]], folders: I
 
     Args:
         files: Their stores.
-        rows: Name and metadata file of each.
         folders: The folders in which something is to be deleted. Of a table that certainly lies in another store, which
             does not respond, only the folder is known.
 
@@ -147,7 +144,6 @@ def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iter
 
     Args:
         catalog: pyiceberg's catalog.
-        views: Its views.
         own: Names that are left out.
     """
     with answered(catalog.name, "listing tables"):

@@ -45,7 +45,6 @@ class ViewFile:
     """A view metadata file.
 
     Args:
-        location: The file's location.
         view: Its content; ``None`` if the file is not complete.
         why: What is wrong with it.
         refused: Set if the configuration does not allow its location, or one in it: it may be intact.
@@ -72,9 +71,7 @@ class TableFile:
     """A storage table's metadata file.
 
     Args:
-        location: The file's location.
         document: Its decoded content; ``None`` if the file is not complete.
-        storage: The loaded storage table.
         why: What is wrong with it.
         refused: As for :class:`ViewFile`.
     """
@@ -143,8 +140,6 @@ class Evidence:
     """The files of one view.
 
     Args:
-        catalog: The view's catalog.
-        view: The view.
         row: Its row in the catalog; ``None`` in a REST catalog, which does not expose it, and for a view that is a
             table.
     """
@@ -324,7 +319,6 @@ def lost_view_properties(catalog: MaterializedViewCatalog, view: LoadedView) -> 
     It is the newest one with whose properties the view's storage table is found, and names the view.
 
     Args:
-        catalog: Where the view is.
         view: The view as it was loaded.
     """
     if view.holder is not None or _has_storage(catalog, view):

@@ -33,7 +33,6 @@ class Expired:
     """Which snapshots and branches of a storage table were dropped.
 
     Args:
-        view: The view.
         snapshot_ids: What was dropped, or would be with ``dry_run``.
         kept: Why each other snapshot stays, by its id: ``current``, ``named`` (by a tag or branch) or ``young``.
         dry_run: Whether nothing was changed.
@@ -69,8 +68,6 @@ def expire(
     In the pointed layout, a refresh that was planned before the expiry and is published after it plans again.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         older_than: How long a snapshot stays after another one took its place. The store's clock is compared
             with times in the metadata that other hosts wrote. Skew moves the limit; the current rows stay readable.
         dry_run: Only report what would be dropped.
@@ -99,8 +96,6 @@ def count_old(view: LoadedView, storage: LoadedStorage, *, older_than: timedelta
     """Return how many snapshots of a storage table may expire, at the time of its last change. It reads nothing.
 
     Args:
-        view: The view.
-        storage: Its storage table.
         older_than: As for :func:`expire`.
     """
     limit = storage.table.last_updated_ms - older_than // timedelta(milliseconds=1)
@@ -111,8 +106,6 @@ class _Expiry(StorageChange):
     """Remove snapshots and branches. It has landed if none of them is left.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         limit: What has not been current since then is dropped, milliseconds since the epoch.
         result: What is to be dropped, as of the first read.
         effects: Clock, sleep and jitter.
@@ -188,10 +181,6 @@ def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier
     """Tag the recorded snapshots of a view's base tables, if the view asks for it. A failure is a warning.
 
     A base table is changed only if a tag is missing, is not needed any more, or has less than half of its time left.
-
-    Args:
-        catalog: Where the view is.
-        view: The view, or its name.
     """
     name = view.identifier if isinstance(view, LoadedView) else view
     try:
@@ -206,12 +195,7 @@ def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier
 
 
 def release_base_snapshots(catalog: MaterializedViewCatalog, view: LoadedView) -> None:
-    """Remove the tags of a view that is dropped. A failure is a warning: the tags have an age.
-
-    Args:
-        catalog: Where the view is.
-        view: The view.
-    """
+    """Remove the tags of a view that is dropped. A failure is a warning: the tags have an age."""
     if KEEP_PROPERTY not in view.metadata.properties:
         return
     try:

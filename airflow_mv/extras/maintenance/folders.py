@@ -28,7 +28,6 @@ class Others:
     """Files of other tables and views in a view's folders.
 
     Args:
-        compare: Compares locations.
         places: Name and folder of each.
         reached: The forms of the files that they reach.
     """
@@ -99,11 +98,7 @@ def others_in(
     """Find the files of other tables and views in the view's folders.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
-        storage: Its storage table.
         bases: The view's folders.
-        compare: Compares locations.
         files_of: Lists the files of a table.
         found: Tables whose metadata files lie in the folders, in whichever catalog they are.
         dropped: Whether the view was dropped: what its names stand for now is another's, or stays.

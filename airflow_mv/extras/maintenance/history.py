@@ -83,12 +83,8 @@ class History:
     """The proofs for the files in a view's folders.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
-        storage: Its storage table.
         files: What was listed in the view's folders.
         bases: These folders.
-        compare: Compares locations.
         past_files_of: Lists the files of earlier snapshots.
         reached: The forms of the files that are needed. Files of such a snapshot need no proof.
 
@@ -144,10 +140,6 @@ class History:
         """Return a time before which a file was reachable, or not written yet.
 
         A file that a published metadata file names was reachable until the next one was published.
-
-        Args:
-            file: The file.
-            proof: Its proof.
         """
         by = self._files.get(self._compare.exact(proof.by)) if proof.by else None
         if by is None or not self._is_needed(by.location):
@@ -407,7 +399,6 @@ def states_elsewhere(
     one, the answer is all files that follow from this catalog's states and did not lead to the current one.
 
     Args:
-        current: The metadata file that this catalog names.
         logs: The metadata log of each metadata file of the table.
         may_be_published: Whether a file may have been published. It is called for few files.
     """

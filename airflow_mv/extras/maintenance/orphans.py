@@ -42,7 +42,6 @@ class Collected:
     """The result of a collection of orphan files.
 
     Args:
-        view: The view.
         files: What was deleted, or would be with ``dry_run``.
         kept_young: How many unreachable files stay because they are younger than the grace.
         reachable: How many files the view needs.
@@ -73,7 +72,6 @@ class Maintained:
 
     Args:
         expired: The snapshots, and branches of killed refreshes.
-        collected: The files.
     """
 
     expired: Expired
@@ -109,10 +107,8 @@ class _Folder:
     """A view's own folders and their files.
 
     Args:
-        view: The view.
         bases: The folders.
         files: Their files by exact form.
-        compare: Compares locations.
         now_ms: The store's time before they were listed.
     """
 
@@ -146,8 +142,6 @@ class _Reached:
 
     Args:
         state: The view's metadata file, and the storage table's.
-        storage: The storage table.
-        forms: All forms of the files.
         count: How many files.
     """
 
@@ -190,8 +184,6 @@ def maintain(
     """Expire the old snapshots of a view's storage table, then delete its orphan files.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         older_than: How long a snapshot stays after another one replaced it, and how long an unreachable file stays.
         dry_run: Only report what would be done.
         report: Receives progress messages.
@@ -228,8 +220,6 @@ def collect_orphans(
     log is written.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         older_than: How long an unreachable file stays, by the store's clock. A refresh that takes longer from its
             first file to its publication could lose its staged files.
         dry_run: Only report what would be deleted.
@@ -272,7 +262,6 @@ def delete_all(
     """Drop a view and delete the files below its folders that are proven its own.
 
     Args:
-        catalog: Where it is.
         view: The view, as it was loaded.
         drop: Removes its row.
 

@@ -112,7 +112,6 @@ class Diagnosis:
         table: The storage metadata file that it is made from.
         edit: A further change of the storage table's metadata.
         row: The view's row as it was read; ``None`` in a REST catalog.
-        table_row: The storage table's row in a SQL catalog.
         checked: What the check of the snapshots' files found.
     """
 
@@ -678,7 +677,6 @@ class _RowRepair(_Repair[Row | None]):
 
     Args:
         catalog: Where the row is.
-        name: The name of the view or table.
         base: The file that the row names now.
         new: The file that the row is to name.
         discards: Other files that were written for it.
@@ -728,9 +726,7 @@ class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
     """A commit to a storage table. It has landed if the table is in the state that the commit makes.
 
     Args:
-        name: The table.
         storage: The table as it was read.
-        change: The commit.
     """
 
     def __init__(

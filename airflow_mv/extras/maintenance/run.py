@@ -36,8 +36,6 @@ def maintain_after_refresh(
     """Do what a view's properties ask for after a refresh. It never fails the refresh.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         published: Whether the refresh has published something. Otherwise only the tags in base tables are renewed.
         compact: Called if the view has more files than its property ``airflow-mv.maintenance.compact-files``.
         older_than: See :func:`airflow_mv.extras.maintenance.orphans.maintain`.

@@ -71,7 +71,6 @@ class Verification:
     """The result of a comparison.
 
     Args:
-        view: The view.
         refresh_id: The refresh whose rows were compared.
         rows: How many rows are stored.
         only_stored: Stored rows that are missing in the recomputed ones, at most :data:`MAX_ROWS`.
@@ -144,7 +143,6 @@ class FilesVerification:
     """The result of a check of a view's files.
 
     Args:
-        view: The view.
         snapshots: How many snapshots of it are retained.
         current: The snapshot with the view's rows.
         checked: The checked files, and the damage found.
@@ -205,8 +203,6 @@ def verify_files(
     All files are read as a whole, but ORC and Avro data files, which have no checksums.
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         report: Receives progress messages.
 
     Raises:
@@ -234,8 +230,6 @@ def verify(
     stops the program ends the statement first (:func:`airflow_mv.core.job.session.interruptible`).
 
     Args:
-        catalog: Where the view is.
-        view: The view.
         session: Opens a session with the base tables' catalogs. It is called only when the session is needed.
         part: Which rows are compared; by default all. Spark pushes the condition into the query where it can.
 

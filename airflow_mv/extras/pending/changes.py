@@ -31,9 +31,7 @@ class PendingChanges:
     """The pending changes of a view.
 
     Args:
-        observation: The observation of the view.
         changes: The changed base tables, of those that count.
-        lag: The view's lag.
         mark: Identifies the pending changes. It stays equal when only compactions follow. It differs after each
             commit that may have changed rows, and after a refresh that left some changes for the next one.
     """

@@ -28,7 +28,6 @@ class Row(BaseModel):
 
         Args:
             text: The JSON document.
-            source: The file, for the message.
 
         Raises:
             InvalidMetadataError: It is not such a row. The message names the file and the field.
@@ -141,7 +140,6 @@ class Kind(Generic[R]):
     """A component: one Iceberg table.
 
     Args:
-        name: The table's name.
         model: The model of its rows.
         key: The column that identifies a row.
         partitions: The columns by which the table is partitioned. All rows with one key have the same values.

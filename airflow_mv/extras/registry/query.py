@@ -28,11 +28,7 @@ _LIMITS = {"memory_limit": "1GB", "threads": "2"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a query.
-
-    Args:
-        columns: The columns' names.
-    """
+    """The result of a query."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]

@@ -64,7 +64,6 @@ class RegistrySettings:
     Args:
         place: The namespace, or the folder; empty if there is no registry.
         sync_after: After how many refreshes one of them also brings them into the table; 0: none does.
-        components: The settings of each component, by name.
     """
 
     place: str
@@ -86,10 +85,6 @@ def registry_settings(
     properties: Mapping[str, str], components: tuple[str, ...] = ("views", "refreshes")
 ) -> RegistrySettings:
     """Return the settings in a catalog's properties.
-
-    Args:
-        properties: The catalog's properties.
-        components: The names of the components.
 
     Raises:
         ConfigurationError: A setting is invalid. The message names it.
@@ -152,8 +147,6 @@ def effective(
     """Yield each setting of the registry with its value and the layer that it comes from.
 
     Args:
-        name: The catalog's name.
-        properties: The catalog's properties.
         given: The layer of each property that a connection gives, which overrides the environment and the file.
     """
     keys = {*DEFAULTS, *(key for key in properties if key.startswith(f"{PLACE}."))}

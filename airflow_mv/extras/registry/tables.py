@@ -46,7 +46,6 @@ class Component(Generic[R]):
 
     Args:
         kind: The component.
-        home: Where its table is.
     """
 
     def __init__(self, kind: Kind[R], home: Home, settings: ComponentSettings) -> None:

@@ -40,7 +40,6 @@ def request_of(catalog: MaterializedViewCatalog, script: Script, submitted: str)
 
     Args:
         catalog: The view's catalog, through which all that the script needs was opened.
-        script: The script.
         submitted: Where it was written, with its digest.
     """
     return JobRequest(
@@ -92,7 +91,6 @@ class ApplicationFolder:
 
         Args:
             key: A new key, from :func:`new_key`.
-            request: The request.
         """
         self._write(request_file(key), request.to_json())
 

@@ -120,8 +120,6 @@ class DeltaVersions:
     """Two versions of a Delta table.
 
     Args:
-        context: The run's.
-        path: The table's path.
         start: The old version.
         end: The new one.
     """
@@ -178,7 +176,6 @@ class Files:
     """The files of one snapshot that another one does not have.
 
     Args:
-        context: The run's.
         here: The snapshot.
         there: The other one.
     """
@@ -231,11 +228,6 @@ def versions(context: JobContext, table: str, start: int, end: int) -> DeltaVers
 
 def snapshot_at(context: JobContext, path: str, version: int) -> Any:
     """Return Delta's snapshot of a version, as a query resolves it.
-
-    Args:
-        context: The run's.
-        path: The table's path.
-        version: The version.
 
     Raises:
         Py4JJavaError, AnalysisException: The log does not have it.

@@ -30,7 +30,6 @@ class JobRequest:
     """A script for a shared application.
 
     Args:
-        view: The view, for messages.
         submitted: The script's location with its digest.
         catalog: The name of the view's catalog in Spark.
         package: The version of the package that wrote the script.
@@ -92,11 +91,7 @@ class JobAnswer:
 
 
 def request_file(key: str) -> str:
-    """Return the name of a request's file.
-
-    Args:
-        key: The request.
-    """
+    """Return the name of a request's file."""
     return f"{key}{_REQUEST}"
 
 
@@ -115,7 +110,6 @@ class FolderContent:
     """What was in an application's folder at one time.
 
     Args:
-        requested: The requests.
         answered: Those that have an answer.
         cancelled: Those that were cancelled.
         ended: Whether the application has ended, or must end.
@@ -169,8 +163,6 @@ def is_answered(content: FolderContent, key: str, pulse: Pulse) -> bool | None:
     """Return whether a request was answered; ``None`` if its task has to go on waiting.
 
     Args:
-        content: The folder's present content.
-        key: The request.
         pulse: Takes the content, too.
     """
     gone = pulse.is_gone(content)
