@@ -70,7 +70,7 @@ def refresh_views(
 
     Raises:
         CommitConflictError: A view kept changing while it was refreshed.
-        InvalidQueryError: The query does not fit the base tables any more.
+        InvalidQueryError: The query no longer fits the base tables.
     """
 
     def redefined(view: LoadedView) -> LoadedView:

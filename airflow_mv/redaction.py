@@ -67,7 +67,7 @@ def _forms(secrets: Iterable[str]) -> frozenset[str]:
 def passwords_in(text: str) -> frozenset[str]:
     """Return the passwords in a setting that is a URL, as written there.
 
-    Of a password that holds an unescaped ``@`` the part behind it is returned, too: some parsers take it for a part of
+    Of a password that holds an unescaped ``@`` the part behind it is also returned: some parsers take it for a part of
     the host, and name the host in messages.
     """
     found = {match[2] for pattern in (_USER_OF_URL, _ORACLE, _OPTION) for match in pattern.finditer(text)}

@@ -42,7 +42,7 @@ class MaterializedViewRetryPolicy(RetryPolicy):
     below replace only the operators' default (:data:`DEFAULT_RETRY_DELAY`) and Airflow's (``[core]
     default_task_retry_delay``).
 
-    In Airflow 3.2 an error that another try cannot solve fails the task at once, too, but the delays below have no
+    In Airflow 3.2 an error that another try cannot solve also fails the task at once, but the delays below have no
     effect: each retry comes after the task's ``retry_delay``.
 
     Args:

@@ -153,7 +153,7 @@ def _print_error(error: Exception, message: str, *, as_json: bool, retryable: bo
 
 
 class JsonErrors(click.Group):
-    """Commands whose errors of usage are JSON, too, where the call has ``--json``."""
+    """Commands whose errors of usage are also JSON where the call has ``--json``."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command."""
@@ -344,7 +344,7 @@ def chosen_views(
 
 @contextlib.contextmanager
 def airflow_connections() -> Iterator[None]:
-    """Find Airflow's connections, those in its database, too.
+    """Find Airflow's connections, also those in its database.
 
     Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document. No command uses
     Airflow's asynchronous access to the database, for which another driver would have to be installed (``asyncpg``).

@@ -148,7 +148,7 @@ def _guarded(check: str, look: Callable[[], Inspection]) -> Inspection:
         return look()
     except MaterializedViewError as error:
         return Inspection(check, ok=False, found=str(error))
-    except Exception as error:  # noqa: BLE001 (the doctor reports whatever is wrong, and goes on)
+    except Exception as error:  # noqa: BLE001 (the doctor reports whatever is wrong, and continues)
         return Inspection(check, ok=False, found=f"{type(error).__name__}: {error}")
 
 

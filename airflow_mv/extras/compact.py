@@ -90,7 +90,7 @@ def compact(
     """Compact the files of a view's rows, if there are many small ones, or many with deleted rows.
 
     Whether there are is decided from metadata, without Spark. The rows, the refresh history, and what the next refresh
-    does stay the same. Files that are not needed any more are deleted by the collection of orphans.
+    does stay the same. Files that are no longer needed are deleted by the collection of orphans.
 
     A refresh that was planned before the compaction and is published after it plans again.
 
@@ -290,7 +290,7 @@ class _Compaction(StorageChange):
         """Send it in the way of the view's layout.
 
         Raises:
-            JobError: The staged files cannot be published any more.
+            JobError: The staged files can no longer be published.
         """
         branch = self._rewritten.branch
         if branch is not None and branch not in state.storage.table.refs:

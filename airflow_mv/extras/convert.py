@@ -315,7 +315,7 @@ class _ConvertView(Change[Current]):
         """Write the new metadata files, once for each base, and swap the catalog's rows in one transaction."""
         base = entries(state.view, state.storage)
         if self._converted is None or self._base != base:
-            # The old base has moved: a swap from it can never be applied any more, so its files can be deleted.
+            # The old base has changed: a swap from it can never be applied, so its files can be deleted.
             self._discard()
             self._converted, self._base = self._written(state), base
         after = self._converted.entries

@@ -36,7 +36,7 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
     """Return the recorded refreshes of a view, oldest first.
 
     ``rows`` and ``bytes`` are the size of the view after the refresh. ``bytes_held`` is the size of the files that are
-    not the view's any more, and are kept for this refresh and earlier ones. All are ``None`` if its rows have expired.
+    no longer the view's, and are kept for this refresh and earlier ones. All are ``None`` if its rows have expired.
     """
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)

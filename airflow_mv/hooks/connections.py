@@ -80,7 +80,7 @@ def _require_database(conn_id: str) -> None:
             database.execute(select(Stored.conn_id).limit(1))
     except SQLAlchemyError as error:
         url = engine.url
-        # A driver's message may repeat the URL, whose query may hold secrets, too.
+        # A driver's message may repeat the URL, whose query may also hold secrets.
         hide([str(url.password or ""), *(str(value) for value in url.query.values())])
         reason = shortened(" ".join(str(getattr(error, "orig", error)).split()), _MAX_LENGTH)
         place = ", ".join(filter(None, (url.get_backend_name(), url.host, url.database)))

@@ -355,7 +355,7 @@ class MaterializedViewHook(BaseHook):
         """Remove a view from the catalog.
 
         Args:
-            purge: Whether to delete the files that are proven to be the view's, too.
+            purge: Whether to also delete the files that are proven to be the view's.
             missing_ok: Whether a view that does not exist is no error.
 
         Returns:

@@ -105,7 +105,7 @@ class FreshnessAlertOperator(BaseOperator):
                 documents.append(slo.to_dict())
                 try:
                     settle(slo, memory, receivers)
-                except Exception as error:  # noqa: BLE001 (a notifier is the user's code; those of other views go on)
+                except Exception as error:  # noqa: BLE001 (a notifier is the user's code; those of other views continue)
                     undelivered.append(f"{slo.view}: {type(error).__name__}: {error}")
             if undelivered:
                 raise AlertError(f"alerts that were not delivered: {'; '.join(undelivered)}. The next run tries again")

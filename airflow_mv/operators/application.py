@@ -61,9 +61,9 @@ _ACTIVE = frozenset({"running", "deferred", "restarting"})
 class SharedSparkApplicationOperator(SparkTaskOperator):
     """Run one Spark application for the scripts of other tasks of the DAG run, as long as these tasks need it.
 
-    Spark starts when the first script is there, so a run in which no view needs Spark starts none. The application
-    ends with the last of the other tasks. Without a script for ``idle_seconds`` it ends, too, and starts again for the
-    next one. If it fails, each task goes on with an application of its own.
+    Spark starts when the first script arrives, so a run in which no view needs Spark starts none. The application
+    ends with the last of the other tasks. Without a script for ``idle_seconds`` it also ends, and starts again for the
+    next one. If it fails, each task continues with an application of its own.
 
     Over Spark Connect, where the server is shared, and where the catalog's server chooses the folders of tables, the
     task does nothing.
@@ -287,11 +287,11 @@ class _Beside(threading.Thread):
         self._operator, self._serve = operator, serve
 
     def run(self) -> None:
-        """Serve until the end. The tasks find out about a failure, and go on alone."""
+        """Serve until the end. The tasks find out about a failure, and start Spark themselves."""
         with _alive(self.folder, lambda: False):
             try:
                 self._serve()
-            except Exception as error:  # noqa: BLE001 (nobody waits for this thread)
+            except Exception as error:  # noqa: BLE001 (no thread waits for this one)
                 self._operator.log.warning("The shared application has ended: %s", error)
 
     @classmethod
@@ -350,10 +350,10 @@ def share_spark_application(
     """Let tasks of the current DAG share a Spark application, and return the task that runs it.
 
     The connections are those of the first task. Give Spark's arguments here: those of the other tasks count only where
-    a task has to go on alone.
+    a task has to start Spark itself.
 
     The returned task starts with the run, and holds a worker slot for ``idle_seconds`` at most without a script. If the
-    tasks that share it wait for others of the DAG for longer, let it wait for these, too: ``etl >> application``.
+    tasks that share it wait for others of the DAG for longer, let it also wait for these: ``etl >> application``.
 
     Args:
         *tasks: Tasks that create, refresh, maintain … views.
@@ -375,7 +375,7 @@ def share_spark_application(
     )
     for task in tasks:
         task.spark_application = application.task_id
-    # The other tasks go on without it: its failure must not fail the run.
+    # The other tasks continue without it: its failure must not fail the run.
     application.as_teardown()
     return application
 

@@ -79,7 +79,7 @@ class WaitingRefresh:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a task goes on with after it was deferred. Empty for a task that begins.
+    """What a task continues with after it was deferred. Empty for a task that begins.
 
     Args:
         plan: The plan, which is carried out to its end: base tables change meanwhile.
@@ -121,7 +121,7 @@ class Deferral:
     """Decides whether a task waits in the triggerer, and defers it.
 
     Args:
-        defer: ``BaseOperator.defer`` of the task, which goes on with ``execute_complete``.
+        defer: ``BaseOperator.defer`` of the task, which continues with ``execute_complete``.
         wanted: ``deferrable``. ``None``: as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is not set, if a
             triggerer runs.
         timeout: The task's ``execution_timeout``.

@@ -263,7 +263,7 @@ class DropMaterializedViewOperator(_ViewsOperator):
 
     Args:
         view: ``catalog.namespace.name`` (templated).
-        purge: Whether to delete the files that are proven to be the view's, too.
+        purge: Whether to also delete the files that are proven to be the view's.
         **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
     """
 

@@ -28,7 +28,7 @@ class PinBaseTablesOperator(RetriedOperator):
     Every refresh that gets ``pins=pin.output`` computes its view from these, whenever it runs: the views agree.
     Reads metadata only. A view or table that cannot be read fails only the refreshes that need it.
 
-    A cleared or retried refresh keeps the pins of its run. Clear this task, too, to pin again.
+    A cleared or retried refresh keeps the pins of its run. Also clear this task to pin again.
 
     Returns (XCom) the document of ``airflow-mv pin``: the views in order, each base table's snapshot, and what could
     not be pinned.

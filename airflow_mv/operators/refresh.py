@@ -217,7 +217,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
             stager = self.stager = self._new_stager(catalog, context, resumed)
 
             def planned(plan: RefreshPlan) -> None:
-                # Rows of an interval must be staged again if other intervals were published before the task goes on.
+                # Rows of an interval must be staged again if other intervals were published before the task continues.
                 stager.may_defer(plan if options.interval is None else None)
                 log_plan(self.log, plan)
                 self.planned = plan_text(plan)

@@ -64,7 +64,7 @@ class SharedApplication:
         Args:
             context: The task's context.
             script: The script, with a location for its outcome.
-            defer: Called with folder and key. It ends this try of the task, which goes on with the event of the
+            defer: Called with folder and key. It ends this try of the task, which continues with the event of the
                 trigger; ``None`` to wait here.
 
         Returns:

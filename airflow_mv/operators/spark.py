@@ -193,7 +193,7 @@ class TaskStager:
         context: The task's context.
         spark_application: Id of the task of this DAG that runs a shared Spark application.
         deferral: Whether and how the task waits in the triggerer.
-        resumed: What the task goes on with, if it was deferred.
+        resumed: What the task continues with, if it was deferred.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class TaskStager:
         from airflow_mv.core.publish.layout import read_outcome
 
         catalog, submitted = self._catalog, write_script(self._catalog, script)
-        # An outcome whose staged rows are gone must not end the wait for the new ones.
+        # An outcome whose staged rows no longer exist must not end the wait for the new ones.
         discard_outcome = functools.partial(discard, catalog.files, str(script.outcome_location))
         deferral = self._deferral if self._may_leave_driver(target, script) else None
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of all materialized views in Airflow's UI, as a plugin that Airflow loads through its entry point.
 
-Schedulers, workers and triggerers load plugins, too, and they need no web framework: the page's application is
+Schedulers, workers and triggerers also load plugins, and they need no web framework: the page's application is
 imported by the first request for it.
 """
 

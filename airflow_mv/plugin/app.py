@@ -2,7 +2,7 @@
 """The page's web application. Every route checks access with Airflow's auth manager first; none changes anything.
 
 A plugin's application gets no authentication from Airflow. Users who may read assets may read the page. A user who is
-not logged in gets 401, a user without this permission 403; this holds for the page's files, too. There are only GET
+not logged in gets 401, a user without this permission 403; this also holds for the page's files. There are only GET
 routes: buttons that change something call Airflow's own REST API.
 """
 

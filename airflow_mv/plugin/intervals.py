@@ -31,7 +31,7 @@ MAX_DATES = 20_000
 #: How far before the wanted rows the search for runs begins: the least with which its first run is before them. A run's
 #: date lies up to the last one from its rows: a tick, and a zone's offset.
 _MARGINS = (timedelta(hours=3), timedelta(days=1), timedelta(days=32))
-#: By how much the rows of a later run may begin earlier, where clocks are put back.
+#: By how much the rows of a later run may begin earlier, where clocks are set back.
 _BACK = timedelta(hours=1)
 
 

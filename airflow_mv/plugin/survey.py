@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read all views of a catalog in the background, only while somebody requests them."""
+"""Read all views of a catalog in the background, only while they are requested."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the sensors: they wait deferred, without a worker slot, and go on waiting during a catalog outage."""
+"""Shared by the sensors: they wait deferred, without a worker slot, and continue to wait during a catalog outage."""
 
 from __future__ import annotations
 

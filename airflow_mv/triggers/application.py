@@ -18,7 +18,7 @@ from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
 if TYPE_CHECKING:
     from airflow_mv.extras.shared_application.folder import ApplicationFolder
 
-#: Seconds before each look. All tasks that wait for one application share a look. The first one is late, too: Airflow
+#: Seconds before each look. All tasks that wait for one application share a look. The first one is also late: Airflow
 #: may fail a task that is resumed before its scheduler has noticed that it was deferred (apache/airflow#72716).
 POLL_SECONDS = 5.0
 

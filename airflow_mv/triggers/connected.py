@@ -238,7 +238,7 @@ class Connected:
         return found
 
     async def _answered(self, future: Future[T]) -> T:
-        """Wait for a read. Other triggers may wait for it, so it goes on when this trigger is cancelled."""
+        """Wait for a read. Other triggers may wait for it, so it continues when this trigger is cancelled."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await asyncio.shield(asyncio.wrap_future(future))

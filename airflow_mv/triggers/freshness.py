@@ -49,7 +49,7 @@ class FreshnessPoll:
 
     @classmethod
     def failed(cls, error: MaterializedViewError) -> FreshnessPoll:
-        """Return the result for an error. The wait goes on if the error is retryable."""
+        """Return the result for an error. The wait continues if the error is retryable."""
         return cls(ready=not error.retryable, error_class=type(error).__name__, message=str(error))
 
     def document(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class JobOutcomeTrigger(BaseTrigger):
         return f"{PUBLIC_MODULE}.{type(self).__qualname__}", given
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the outcome is there."""
+        """Poll until the outcome exists."""
         event: dict[str, Any] | None = None
         end = math.inf if self.seconds is None else time.monotonic() + self.seconds
         while event is None:

@@ -463,7 +463,7 @@ class MaterializedViewCatalog:
         return found
 
     def _require_definition(self, identifier: Identifier, location: str, table: TableMetadata) -> None:
-        """Raise if another program has taken the definition of a view from its table. A renamed view is none any more.
+        """Raise if another program has taken the definition of a view from its table. A renamed view is no longer one.
 
         Raises:
             InvalidMetadataError: Names the properties, and the time until which they were there.
@@ -476,7 +476,7 @@ class MaterializedViewCatalog:
             until = from_ms(lost.until_ms).isoformat(timespec="seconds")
             raise InvalidMetadataError(
                 f"{identifier} was a view until {until}: another program has removed or changed {lost.names} of its "
-                f"table. `airflow-mv repair {identifier} --yes` puts it back"
+                f"table. `airflow-mv repair {identifier} --yes` restores it"
             )
         if table.properties.get(STORAGE_OF_PROPERTY) == identifier.within_catalog:
             raise InvalidMetadataError(

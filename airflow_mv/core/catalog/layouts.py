@@ -641,7 +641,7 @@ def readable_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[Refres
 
 
 def unnamed(view: LoadedView) -> str:
-    """Return the error for a view that does not name its storage table in the catalog any more."""
+    """Return the error for a view that no longer names its storage table in the catalog."""
     return (
         f"view {view.identifier}: its storage table is a table of the catalog, and another program has removed the "
         f"view's property {STORAGE_TABLE_PROPERTY}, which names it. `airflow-mv repair {view.identifier} --yes` puts "

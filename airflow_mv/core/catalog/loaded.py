@@ -128,7 +128,7 @@ class LoadedView:
         if self.was_materialized:
             raise NotMaterializedError(
                 f"view {self.identifier} was a materialized view: another program has removed its property {PROPERTY}. "
-                f"`airflow-mv repair {self.identifier} --yes` puts it back from an earlier metadata file; if there is "
+                f"`airflow-mv repair {self.identifier} --yes` restores it from an earlier metadata file; if there is "
                 "none, drop the view with the program that made it, and create it again"
             )
         if self.settings is None:

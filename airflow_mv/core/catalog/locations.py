@@ -7,7 +7,7 @@ percent-encoding, doubled slashes, upper case where the store ignores it. There 
 - :func:`canonical` decides what must not be deleted. Two different files may share it. One file never has two, except
   through links, which :class:`LocationMatcher` resolves.
 - :func:`exact` decides what is allowed or proven. Two locations with the same exact form are the same file. Only the
-  aliases of a scheme and a default port are treated as equal. :func:`lies_in` resolves links, too.
+  aliases of a scheme and a default port are treated as equal. :func:`lies_in` also resolves links.
 
 **Untrusted input.** Metadata files are read with this process's rights. A view names its storage table by a path. A
 user who can write a view could name any file of any store that this process can reach, and have it read, or have

@@ -54,7 +54,7 @@ def read_path(
 
     Raises:
         InvalidMetadataError: The path is not allowed, or the table cannot be read.
-        MetadataFileNotFoundError: The table has no such state any more.
+        MetadataFileNotFoundError: The table no longer has such a state.
     """
     check_path(properties, identifier, what=f"base table {identifier}")
     return _format_of(identifier).read(files, properties, identifier, pointer)

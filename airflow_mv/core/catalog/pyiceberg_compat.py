@@ -172,7 +172,7 @@ class HiveConnections:
     pyiceberg's own client has one connection, which threads would share, and waits for an answer without a timeout.
 
     Args:
-        catalog: The catalog. From now on it uses these connections, too.
+        catalog: The catalog. From now on it also uses these connections.
         seconds: The timeout for one answer.
     """
 

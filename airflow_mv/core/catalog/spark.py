@@ -144,7 +144,7 @@ class SparkSettings:
         return replace(self, packages=tuple(found))
 
     def with_delta(self, properties: Mapping[str, str]) -> SparkSettings:
-        """Return the settings for a session that reads Delta tables, too. A session catalog that is set stays.
+        """Return the settings for a session that also reads Delta tables. A session catalog that is set is kept.
 
         Args:
             properties: pyiceberg's properties of the catalog with whose access to stores they are read. Spark reads

@@ -836,7 +836,7 @@ class TableViews:
             self._seen.setdefault(name, _Seen(location, is_view=False, until=math.inf))
 
     def _forget_errors(self, namespace: tuple[str, ...] | None, listed: Collection[Identifier]) -> None:
-        """Forget the tables that could not be read and do not exist any more."""
+        """Forget the tables that could not be read and no longer exist."""
         for name, seen in list(self._seen.items()):
             if seen.error is not None and namespace in (None, name.namespace) and name not in listed:
                 del self._seen[name]

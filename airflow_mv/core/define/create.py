@@ -113,7 +113,7 @@ def create(
     if existing is None:
         return _create_new(catalog, identifier, definition, stager, effects)
     if existing.was_materialized:
-        existing.materialized  # noqa: B018 (the error says what puts it back)
+        existing.materialized  # noqa: B018 (the error names what restores it)
     catalog.folders.of(existing)
     definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)
@@ -357,7 +357,7 @@ def _redefine(
 
     if _keeps_storage(catalog, existing, columns):
         return change(_with_partitioning(catalog, existing, definition, columns), None).publish()
-    drop_storage(catalog, existing)  # it cannot be used any more, and has the new one's name
+    drop_storage(catalog, existing)  # it can no longer be used, and has the new one's name
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         return change(definition, storage).publish()
 
@@ -405,7 +405,7 @@ def _keeps_storage(catalog: MaterializedViewCatalog, view: LoadedView, columns: 
 
 
 def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
-    """Whether a view's storage table is there and can be read."""
+    """Whether a view's storage table exists and can be read."""
     try:
         catalog.load_storage(view)
     except RefusedLocationError:
@@ -517,7 +517,7 @@ def query_columns(
     """Make an empty table with a query's columns: the new storage table, or a template for it.
 
     It is below the view's location, and no view names it yet. Spark makes it only if the columns are not certain
-    without Spark. The properties of an existing view that stay must fit the columns, too.
+    without Spark. The properties of an existing view that stay must also fit the columns.
     """
     token = uuid.uuid4().hex
     properties = {**(existing.metadata.properties if existing else {}), **definition.given_properties}

@@ -180,7 +180,7 @@ class Chains:
             if error.retryable:
                 raise
             unreadable = StaleInput(view, State.UNKNOWN, shortened(str(error), _MAX_REASON))
-            # A table that was a storage table, of a view that is gone, is an ordinary one.
+            # The storage table of a dropped view is an ordinary table.
             gone = isinstance(error, (NotFoundError, NotMaterializedError)) and table.identifier != str(view)
             self._verdicts[view] = _Verdict(frozenset() if gone else frozenset({view}), (unreadable,))
         return []
@@ -257,7 +257,7 @@ class Chains:
     def _of_input(
         self, catalog: MaterializedViewCatalog, table: ObservedTable, changes: Iterable[BaseTableChange], left: int
     ) -> list[TableLag]:
-        """Return the base commits that rows lack which were read from a view: those that the view itself lacks, too."""
+        """Return the base commits that rows lack which were read from a view: also those that the view itself lacks."""
         found = [*self._verdict_on(table).behind.tables]
         for change in changes:
             if not change.changed:
@@ -267,7 +267,7 @@ class Chains:
             except MaterializedViewError as error:
                 if error.retryable:
                     raise
-                missing = None  # a table that an earlier refresh has read is gone
+                missing = None  # a table that an earlier refresh has read no longer exists
             found += [replace(table_lag(change, table), exact=False)] if missing is None else missing
         return found
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: If a catalog fails for so many views in a row, it does not respond: the next ones would fail, too.
+#: If a catalog fails for so many views in a row, it does not respond: the next ones would also fail.
 MAX_UNANSWERED = 3
 #: Tables that a message names.
 _NAMED = 5
@@ -59,7 +59,7 @@ def for_each(items: Iterable[K], compute: Callable[[K], T]) -> Iterator[ItemResu
     """Compute a value for each view or catalog. A failure of one item does not affect the others.
 
     All code that reads several views goes through here. It alone decides which errors belong to one item. The caller
-    decides by the error's class what it means, and stops the iteration if the next items would fail, too.
+    decides by the error's class what it means, and stops the iteration if the next items would also fail.
 
     Args:
         items: Their names.
@@ -90,7 +90,7 @@ def while_answered(
     not respond is a fault of the views that need it.
 
     Raises:
-        CatalogUnavailableError: The catalog does not respond: the next views would fail, too.
+        CatalogUnavailableError: The catalog does not respond: the next views would also fail.
     """
     unanswered = 0
     for result in results:

@@ -222,7 +222,7 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
 def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
     """Return the views that have to be observed again, because one of their pointers has moved.
 
-    Views of which another catalog does not tell a pointer are returned, too: their own observation tells why.
+    Views of which another catalog does not tell a pointer are also returned: their own observation tells why.
 
     Args:
         catalog: Where they are. If it does not tell locations, all are returned.
@@ -688,7 +688,7 @@ def _version(view: NestedView) -> NestedViewVersion:
 # Of a column with nested fields only the fields that a query reads matter, as far as its text shows.
 #
 # A change of a schema makes no snapshot, and earlier snapshots are still read with their own columns. So a view may
-# be up to date with all snapshots, although its query does not fit the tables any more.
+# be up to date with all snapshots, although its query no longer fits the tables.
 
 
 def drift(
@@ -734,7 +734,7 @@ def drift(
 
 @dataclass(frozen=True, slots=True)
 class ChangedColumn:
-    """A column that a snapshot was read with and that the table has not any more, or not with all of its fields.
+    """A column that a snapshot was read with and that the table no longer has, or not with all of its fields.
 
     Args:
         then: The stored field in the snapshot's schema.
@@ -757,7 +757,7 @@ class ChangedColumn:
 
 
 def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) -> Iterator[ChangedColumn]:
-    """Yield each column that a snapshot was read with and that the table has not any more, with a reason."""
+    """Yield each column that a snapshot was read with and that the table no longer has, with a reason."""
     then, now = table.schema_at(snapshot_id), table.current_schema
     if then == now:
         return

@@ -22,7 +22,7 @@ from airflow_mv.core.ivm.keys import common_partition, relaxed
 from airflow_mv.core.ivm.subqueries import above, aggregated, constant_changed, has_windows, subquery_terms
 from airflow_mv.core.spec.reasons import Code
 
-#: Groups and partitions of both versions count, because an old one may not exist any more.
+#: Groups and partitions of both versions count, because an old one may no longer exist.
 VERSIONS: tuple[ir.Version, ...] = ("old", "new")
 
 _Item = TypeVar("_Item")
@@ -94,7 +94,7 @@ def _is_touched(output: ir.Output, block: ir.Block) -> bool:
 
 
 def grouped(block: ir.Block, grouping: ir.Grouping, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """R8, R9, R14: groups with a changed input row, in both versions, because old groups may not exist any more."""
+    """R8, R9, R14: groups with a changed input row, in both versions, because old groups may no longer exist."""
     affected = affected_keys(block, grouping.keys, context)
     if not affected:
         return []

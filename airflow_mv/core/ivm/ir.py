@@ -205,7 +205,7 @@ def selecting(block: Block, outputs: Sequence[Output]) -> Block:
 
 
 def with_used_nested(block: Block) -> Block:
-    """Return a block without the subqueries that are not in its expressions any more."""
+    """Return a block without the subqueries that are no longer in its expressions."""
     held: list[exp.Expr | None] = [block.where, block.having, *block.laterals]
     held += [output.value for output in block.outputs] + [relation.on for relation in block.relations]
     held += block.grouping.keys if block.grouping else ()
@@ -346,7 +346,7 @@ def _substitute_below(node: exp.Expr, find: Callable[[exp.Expr], exp.Expr | None
 
 
 #: The rows that the relations ``<name>__near_new`` and ``<name>__near_old`` must have, by the base table's name: all
-#: that match the change of another table in one of these ways. They may have other rows of their version, too.
+#: that match the change of another table in one of these ways. They may also have other rows of their version.
 Near = frozenset[tuple[str, Match]]
 
 

@@ -2,7 +2,7 @@
 """Map bounds of a column through an expression, and conditions on the expression back to the column.
 
 An expression of functions that never decrease has its bounds at the bounds of its column: ``to_date(at)``,
-``date_trunc('month', at)``, and each in the other. from_utc_timestamp() decreases where clocks are put back, and
+``date_trunc('month', at)``, and each in the other. from_utc_timestamp() decreases where clocks are set back, and
 to_utc_timestamp() where they are put forward. So each function is known by two functions that never decrease: one of
 values at or below its own, and one of values at or above.
 
@@ -473,7 +473,7 @@ def _converted(source: str, target: str) -> Step:
 
 
 def _offset(zone: tzinfo, at: int, *, local: bool) -> int:
-    """Return by how many µs a clock changes. The first of two times counts where clocks are put back, as in Java."""
+    """Return by how many µs a clock changes. The first of two times counts where clocks are set back, as in Java."""
     moment = _moment(_clamped(at, "timestamp"))
     own = moment.replace(tzinfo=zone) if local else moment.astimezone(zone)
     offset = (own.utcoffset() or timedelta()) // _MICROSECOND

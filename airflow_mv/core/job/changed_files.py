@@ -246,7 +246,7 @@ def _about(deletes: Row) -> str | None:
     """Return the one data file that a delete file is about; ``None`` if there may be several."""
     if deletes.referenced_data_file is not None:
         return str(deletes.referenced_data_file)
-    # Iceberg does not shorten these bounds, and reads them in this way, too.
+    # Iceberg does not shorten these bounds, and also reads them in this way.
     same = deletes.low is not None and deletes.low == deletes.high
     return bytes(deletes.low).decode() if same else None
 
@@ -333,7 +333,7 @@ class _Files:
         has_all = self._has_all[side]
         files, snapshot, extra = self._of(0, one.partly), one.snapshot, _POSITION
         if has_all:
-            snapshot, extra = other.snapshot, DELETED  # with this column deleted rows are read, too
+            snapshot, extra = other.snapshot, DELETED  # with this column deleted rows are also read
         found = self._read(side, files, snapshot, extra)
         if found is None:
             return None
@@ -366,7 +366,7 @@ class _Files:
             side: The side that they count for.
             files: The entries of the files, which have their statistics.
             snapshot: The snapshot at which they are read.
-            extra: Metadata columns of Iceberg that are wanted, too.
+            extra: Metadata columns of Iceberg that are also wanted.
         """
         if not files:
             return None
@@ -450,7 +450,7 @@ def changelog(context: JobContext, table: str, start: int, end: int) -> Changelo
     every = [known[item].summary for item in (start, *(line or ())) if item in known]
     if line is None or any(summary.get("total-delete-files") != "0" for summary in every):
         return None  # a rollback, an expired snapshot, or delete files: the scan would return rows that they hide
-    # The scan leaves out commits that only write rows into other files, too.
+    # The scan leaves out commits that only copy rows into other files.
     changing = [known[item].summary for item in line if known[item].operation != _REPLACE]
     removed = _sum(changing, "deleted-data-files", "removed-files-size", "deleted-records")
     added = _sum(changing, "added-data-files", "added-files-size", "added-records")

@@ -293,7 +293,7 @@ class JobContext:
         Args:
             most: The most rows. Their bytes are limited by the session's ``spark.driver.maxResultSize``.
             size: The bytes that it reads, if known, for Spark Connect. In a classic session Spark estimates them.
-            aggregates: Aggregates of the rows that are wanted, too.
+            aggregates: Aggregates of the rows that are also wanted.
         """
         try:
             return self._collect_locally(frame, most, size, aggregates)
@@ -391,7 +391,7 @@ class JobContext:
 
         Args:
             expected: An upper bound of its rows, if known.
-            aggregates: Aggregates of the rows that are wanted, too.
+            aggregates: Aggregates of the rows that are also wanted.
         """
         # Maps of more than four entries change their order in the driver.
         fits = incomparable(frame.schema, ("map",)) is None

@@ -207,7 +207,7 @@ def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
 
 
 def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
-    """Begin to read in threads what the steps will ask of the metadata of base tables, while the run goes on.
+    """Begin to read in threads what the steps will ask of the metadata of base tables, while the run continues.
 
     Args:
         context: The run, over Spark Connect.

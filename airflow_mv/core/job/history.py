@@ -84,7 +84,7 @@ def begin(context: JobContext, table: str, pool: Executor, *, log: bool) -> None
         context: The run, over Spark Connect.
         table: Quoted Spark name.
         pool: Reads it.
-        log: Whether the log is wanted, too.
+        log: Whether the log is also wanted.
     """
     context.histories[table] = pool.submit(read_history, context.spark, table, *_parts(log=log))
 
@@ -95,7 +95,7 @@ def history(context: JobContext, table: str, *, log: bool = True) -> History:
     Args:
         context: The run, which keeps it.
         table: Quoted Spark name.
-        log: Whether the log is wanted, too.
+        log: Whether the log is also wanted.
     """
     found = context.histories.get(table)
     if isinstance(found, Future):

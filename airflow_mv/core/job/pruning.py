@@ -47,7 +47,7 @@ class KeyFilters:
 def skipping_keys(keys: Iterable[str], types: Mapping[str, T.DataType], clustered: Collection[str] | None) -> list[str]:
     """Return the keys whose predicates are worth their time where a whole table is read.
 
-    Each one is applied to each row, too. Strings and decimals are slow to compare, and skip files only if the table's
+    Each one is also applied to each row. Strings and decimals are slow to compare, and skip files only if the table's
     rows are stored in their order.
 
     Args:

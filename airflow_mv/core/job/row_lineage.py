@@ -62,7 +62,7 @@ class RewrittenFiles:
         """Return the rows that have changed, and more rows of the new files.
 
         Args:
-            wanted: Columns, and frames with one column of the values for which other rows are returned, too.
+            wanted: Columns, and frames with one column of the values for which other rows are also returned.
 
         Returns:
             ``None`` if the ids do not tell it: rows have none, or rows with the same ids and versions are not in both

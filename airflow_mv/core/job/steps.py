@@ -320,6 +320,6 @@ def _by_history(context: JobContext, script: Script) -> tuple[str, _Summary | No
     """Return the same by metadata tables."""
     past = read_history(context.spark, script.table, "log", "references")
     line = [past.snapshots[item].summary for item in past.ancestors(past.references.get(script.branch or "main"))]
-    # Other runs of the same refresh have written to the table, too.
+    # Other runs of the same refresh have also written to the table.
     own = [summary for summary in line if summary.get(REFRESH_ID_KEY) == script.refresh_id]
     return past.log[-1].file, line[0] if line else None, own

@@ -250,7 +250,7 @@ class SweepResult:
     """The result of a sweep.
 
     Args:
-        removed: Folders that were removed: their processes are gone.
+        removed: Folders that were removed: their processes have ended.
         failed: Folders that should have been removed and could not be.
     """
 

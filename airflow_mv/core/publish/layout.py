@@ -78,7 +78,7 @@ class StorageLayout(ABC):
 
         Args:
             effects: Clock, sleep and jitter.
-            purges: Whether its files are deleted next: then a table that was not made for it is removed, too.
+            purges: Whether its files are deleted next: then a table that was not made for it is also removed.
 
         Raises:
             CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
@@ -91,7 +91,7 @@ class StorageLayout(ABC):
 
         Args:
             catalog: Where the view is or was.
-            force: Remove a table whose metadata is lost, too.
+            force: Also remove a table whose metadata is lost.
 
         Returns:
             What is left in the catalog, and why; ``None`` if nothing is.

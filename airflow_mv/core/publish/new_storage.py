@@ -116,7 +116,7 @@ class CreateStorage(Change[Name]):
     partitioning. It does not matter who created it: perhaps an earlier copy, or another creation of the same view, of
     which only one can succeed. Any other table that was created for the view, but that no view names, was left by a
     view that was dropped or by a creation that was killed. It is removed from the catalog; its files stay. If a view
-    names it by then, another creation came first: the table is put back. A view that is created later finds out itself.
+    names it by then, another creation came first: the table is restored. A view that is created later finds out itself.
     A creation that is killed in between leaves that view without a storage table; the next command says what to do.
 
     Args:

@@ -276,7 +276,7 @@ class FileEdit(Attempt):
         """Write the file, once for each base, and swap the pointer."""
         base = self.base_of(view, storage)
         if self._location is None or self._base != base:
-            # The old base has moved: a swap from it can never be applied any more, so its file can be deleted.
+            # The old base has changed: a swap from it can never be applied, so its file can be deleted.
             self.clean_up()
             self._location, self._base = self._write(view, storage), base
         return self._location if self.swap(view, storage, self._location) else None

@@ -10,9 +10,9 @@ itself is one atomic conditional operation of the catalog: it requires a state, 
    may have been lost. Only the state of the catalog shows whether a change has landed. Each change has a mark by
    which it is recognized there: a refresh id, a rollback id, a file that no other writer names, or the absence of
    what it removes.
-2. *Only a moved base proves a conflict.* As long as the base has not moved, the same change is sent again. All copies
-   require the same base, so at most one of them can be applied. Only after the base has moved can no copy be applied
-   any more, and only then are files that were written for it deleted.
+2. *Only a changed base proves a conflict.* As long as the base has not changed, the same change is sent again. All
+   copies require the same base, so at most one of them can be applied. Only after the base has changed can no copy be
+   applied, and only then are files that were written for it deleted.
 3. *A conflict is judged by what changed*: :meth:`Change.judge` decides whether to send the change again, adapted to
    the new state, or to end.
 
@@ -24,7 +24,7 @@ The loop has several rounds, with growing waits between them::
                                  └─ no answer, an *unknown outcome*: the next round finds out, or sends it again
 
 After the last round a single unknown outcome is enough to raise :class:`CommitStateUnknownError`. All files are kept,
-and a later call settles it. Without any unknown outcome nothing can land any more: the files that were written are
+and a later call settles it. Without any unknown outcome nothing can land: the files that were written are
 deleted, and :class:`CommitConflictError` is raised.
 """
 
@@ -107,13 +107,13 @@ class Change(ABC, Generic[LoadedState]):
         """Load the present state.
 
         Raises:
-            ViewNotFoundError: The view does not exist any more. This ends the change.
+            ViewNotFoundError: The view no longer exists. This ends the change.
             CatalogUnavailableError: The catalog did not respond.
         """
 
     @abstractmethod
     def judge(self, state: LoadedState) -> Verdict:
-        """Decide what a state means for the change. ``LANDED`` must be recognized in all later states, too."""
+        """Decide what a state means for the change. ``LANDED`` must be recognized also in all later states."""
 
     @abstractmethod
     def send(self, state: LoadedState) -> bool:
@@ -131,7 +131,7 @@ class Change(ABC, Generic[LoadedState]):
         """Whether the base of the change that was sent last has not moved, so that a copy may still be applied."""
 
     def clean_up(self) -> None:
-        """Delete the written files. Called when no copy can be applied any more; a file that is left does no harm."""
+        """Delete the written files. Called when no copy can be applied; a file that is left does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _given_up(change: Change[LoadedState]) -> CommitError:
             f"{change.target}: after {TRIES} tries the catalog still gave no conclusive answer ({change.unknown[-1]}). "
             f"The commit of {change.name} may have succeeded; nothing was deleted, run it again to settle it"
         )
-    # Every copy was refused, and none can be applied any more.
+    # Every copy was refused, and none can be applied.
     change.clean_up()
     return CommitConflictError(
         f"{change.target}: {TRIES} commits in a row conflicted with others; nothing was published. Run {change.name} "

@@ -186,7 +186,7 @@ class Attempt(ABC):
 
     @abstractmethod
     def clean_up(self) -> None:
-        """Delete what was written, when no copy can be applied any more. A file that is left does no harm."""
+        """Delete what was written, when no copy can be applied. A file that is left does no harm."""
 
     # -- for a refresh
 
@@ -355,7 +355,7 @@ def has_landed(storage: LoadedStorage, refresh_id: str, *, written: bool = False
     """
     if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
         return True
-    # ``main`` may descend from a snapshot of the refresh, although the record does not name it any more.
+    # ``main`` may descend from a snapshot of the refresh, although the record no longer names it.
     history = ancestors(storage.table, storage.table.head)
     return written or any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
 

@@ -238,7 +238,7 @@ def holds_files(catalog: MaterializedViewCatalog, storage: LoadedStorage, snapsh
 def drop_branch(
     catalog: MaterializedViewCatalog, table: Identifier | None, branch: str | None, effects: Effects
 ) -> None:
-    """Drop a branch that is not needed any more; a failure is logged.
+    """Drop a branch that is no longer needed; a failure is logged.
 
     Args:
         table: The storage table, if the catalog holds it.
@@ -409,7 +409,7 @@ class RegisteredPublication(StorageLayout):
 
 
 def _drop_table(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier) -> None:
-    """Drop a view's storage table. Once more if there is no answer: the view is gone, so no later call would do it."""
+    """Drop a view's storage table. Again if there is no answer: the view is dropped, so no later call would do it."""
     uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
     try:
         catalog.tables.drop(name, uuid=uuid, owner=view.identifier)

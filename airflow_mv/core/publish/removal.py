@@ -139,4 +139,4 @@ def drop_by_name(catalog: MaterializedViewCatalog, view: Identifier, *, known: b
         if not known:
             raise
         # It was dropped since it was loaded: by another client, or by us, and the answer was lost.
-        log.info("%s is not in the catalog any more", view)
+        log.info("%s is no longer in the catalog", view)

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 class StorageChange(Change[Current]):
     """A change of a view's storage table, in the forms in which layouts send it, and whether it is needed.
 
-    It is recognized by the state that it leaves: it is not needed any more. Where a metadata file was written for it,
-    that file is recognized, too.
+    It is recognized by the state that it leaves: it is no longer needed. Where a metadata file was written for it,
+    that file is also recognized.
 
     Args:
         name: The change, for messages.
@@ -81,7 +81,7 @@ class StorageChange(Change[Current]):
         """Send it in the way of the layout that the view has now."""
         layout = layout_of_view(state.view)
         if self._attempt is None or self._layout is not layout:
-            # The view was converted meanwhile: what was sent in the old layout can never be applied any more.
+            # The view was converted meanwhile: what was sent in the old layout can never be applied.
             self.clean_up()
             self._attempt, self._layout = self.attempt(layout), layout
         return self._attempt.send(state.view, state.storage) is not None
@@ -138,7 +138,7 @@ class RestoreStorage(StorageChange):
         return TableChange(requires={"main": storage.table.head, **tag}, shape=self._altered.shape)
 
     def publish(self) -> bool:
-        """Run the protocol; see :meth:`StorageChange.publish`. The log says what was put back."""
+        """Run the protocol; see :meth:`StorageChange.publish`. The log says what was restored."""
         done = super().publish()
         if done:
             found = "; ".join((*self._altered.columns, *self._altered.settings))
@@ -185,7 +185,7 @@ class RestoreProperties(Change[LostProperties | None]):
         return state is not None
 
     def publish(self) -> bool:
-        """Run the protocol; return whether something was put back. The log says what.
+        """Run the protocol; return whether something was restored. The log says what.
 
         Raises:
             CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
@@ -205,7 +205,7 @@ def put_back(catalog: MaterializedViewCatalog, view: Identifier, effects: Effect
         effects: Clock, sleep and jitter.
 
     Returns:
-        Whether something was put back.
+        Whether something was restored.
 
     Raises:
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.

@@ -35,7 +35,7 @@ class TableAttempt(RegisteredAttempt):
         return True
 
     def change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
-        """Return the commit. It requires the definition, too."""
+        """Return the commit. It also requires the definition."""
         change, holder = super().change(view, storage), view.holder
         if holder is None:
             raise InvalidMetadataError(f"view {view.identifier}: its definition is not in the table of its name")
@@ -51,7 +51,7 @@ class DropTable(Removal[LoadedView | None]):
     """The removal of a view that is a table."""
 
     def load(self) -> LoadedView | None:
-        """Load the view of this name; ``None`` if there is none any more."""
+        """Load the view of this name; ``None`` if it no longer exists."""
         try:
             return self._catalog.load(self._view.identifier)
         except ViewNotFoundError:

@@ -157,7 +157,7 @@ def load_inputs(
     """
     observation = observe(catalog, view, as_of=options.as_of, reads=pins, span=options.interval)
     require_readable(observation.view.identifier, observation.tables)
-    # A refresh puts the storage table back before it runs, see publish.storage_change.
+    # A refresh restores the storage table before it runs, see publish.storage_change.
     observation = replace(observation, storage=restored(observation.storage, observation.view))
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}

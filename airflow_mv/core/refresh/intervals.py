@@ -73,7 +73,7 @@ def rows_of_earlier_round(
         plan: The plan from it.
 
     Returns:
-        ``None`` if that round had other inputs, or its rows are gone.
+        ``None`` if that round had other inputs, or its rows no longer exist.
     """
     if earlier is None or not _same_rows(plan, earlier.plan):
         return None

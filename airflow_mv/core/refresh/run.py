@@ -83,7 +83,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
 
     Raises:
         InvalidQueryError: The view's SQL is the cause.
-        RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
+        RefreshRefusedError: The job cannot continue incrementally, and may not recompute.
         CheckFailedError: The staged rows have not passed the checks.
         ClockError, FutureTimeError: The clock of Spark's driver is wrong, or the view holds times of a wrong clock.
         QueryValueError: A value of the base tables makes the query fail.
@@ -113,7 +113,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
 
 
 def _keep_failed(catalog: MaterializedViewCatalog, script: Script, outcome: Outcome) -> None:
-    """Leave the outcome of a failed job for the history, where a submitted driver leaves it, too."""
+    """Leave the outcome of a failed job for the history, where a submitted driver also leaves it."""
     location = script.outcome_location
     try:
         if location is not None and catalog.files.read_text(location) is None:
@@ -196,7 +196,7 @@ def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
 
 
 def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
-    """Return the outcome that an earlier try of this refresh left, if its staged file or branch is there."""
+    """Return the outcome that an earlier try of this refresh left, if its staged file or branch exists."""
     if plan.script is None:
         return None
     found = layout_of(plan).staged_before(catalog, plan, plan.script)
@@ -401,7 +401,7 @@ def planned(
 ) -> RefreshPlan:
     """Return a plan that can be carried out; see :func:`plan_refresh`, which only reads.
 
-    What another program has changed of the storage table's columns, partitioning, sort order or properties is put back.
+    What another program has changed of the storage table's columns, partitioning, sort order or properties is restored.
     """
     plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier)
     if any(reason.code == Code.STORAGE_ALTERED for reason in plan.reasons):

@@ -174,7 +174,7 @@ def refresh_script(  # noqa: PLR0913 (each is a part of the script)
         pinned: The view's SQL with every base table pinned.
         columns: Name and Spark type of each of the view's columns, in order.
         target: How the statements name the storage table.
-        replaces: The checked and quoted partitioning, if the table's columns and partitioning are replaced, too.
+        replaces: The checked and quoted partitioning, if the table's columns and partitioning are also replaced.
         properties: The table properties that the view's owner chose.
         order: The sort order that the view's owner chose; ``None`` for none. A table that is replaced gets it later.
         summary: Additional fields for the summaries of the snapshots that the job writes.
@@ -303,7 +303,7 @@ def partitioning_text(transforms: Sequence[str], storage: TableMetadata) -> str:
 
     Args:
         transforms: The new partitioning, from :func:`partition_transforms`.
-        storage: The storage table. If its partition spec changes in any way, the property has no effect any more.
+        storage: The storage table. If its partition spec changes in any way, the property no longer has an effect.
     """
     return json.dumps({"by": list(transforms), "instead-of-spec": storage.default_spec_id})
 

@@ -120,7 +120,7 @@ def selector_of(name: str) -> Selector | None:
     """Return what the last part of a name may select.
 
     Args:
-        name: The part. A table may have such a name, too.
+        name: The part. A table may also have such a name.
     """
     match = _SELECTOR.fullmatch(name)
     if match is None:

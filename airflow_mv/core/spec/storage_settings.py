@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a view's owner chooses for its storage table: table properties, and the sort order.
 
-Both are properties of the view. A refresh writes what differs into the storage table, so it holds for storage tables
-that are made later, too. Source of the sort order: Iceberg ``format/spec.md``, "Sort Orders". Where nulls stand is by
-default what Spark's ``ORDER BY`` does.
+Both are properties of the view. A refresh writes what differs into the storage table, so it also holds for
+storage tables that are made later. Source of the sort order: Iceberg ``format/spec.md``, "Sort Orders". The order of
+nulls is by default what Spark's ``ORDER BY`` does.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Read the table-metadata fields that freshness, time travel and publishing need.
 
 Source: Iceberg ``format/spec.md``, "Table Metadata Fields" and "Snapshots". A file with ten thousand
-snapshots is read in milliseconds because everything else is skipped, and so are the snapshots that nobody asks for.
+snapshots is read in milliseconds because everything else is skipped, and so are the snapshots that are not requested.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Alterations(NamedTuple):
     Args:
         columns: The differences of its columns, as phrases. Readers of the table get other rows.
         settings: Those of its partitioning and sort order, which readers do not notice.
-        shape: What puts the table back, by one commit to its metadata.
+        shape: What restores the table, by one commit to its metadata.
     """
 
     columns: tuple[str, ...] = ()

@@ -569,7 +569,7 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpa
         reference: A reference without an alias, which becomes a subquery named like its last part.
 
     Raises:
-        InvalidQueryError: The short name means something else, too.
+        InvalidQueryError: The short name also means something else.
     """
     node = next(item for item in _tables(query.tree) if _span(query.text, item.parts, query.view)[0] == reference.start)
     scope = node.find_ancestor(exp.Select)

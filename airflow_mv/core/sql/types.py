@@ -159,7 +159,7 @@ def _type_names(kind: Any) -> Iterator[str]:
 # ---------- Star expansion: a view keeps the columns that it was created with, even if a table gets more columns later
 # The earlier columns of a table are not stored but found: they are those of its newest schema with which the query
 # returns the view's own columns. This also works for views that other programs created. Rows are written by
-# position, so a query is refused if one of these columns is not there any more: the values of another one would
+# position, so a query is refused if one of these columns no longer exists: the values of another one would
 # take its place.
 
 

@@ -93,7 +93,7 @@ def read(files: MetadataFiles, properties: Mapping[str, str], identifier: Identi
         pointer: From :func:`locate`.
 
     Raises:
-        MetadataFileNotFoundError: The table does not have this version any more.
+        MetadataFileNotFoundError: The table no longer has this version.
         ConfigurationError, CatalogUnavailableError, InvalidMetadataError: As in :func:`locate`.
     """
     match = _POINTER.fullmatch(pointer)
@@ -142,7 +142,7 @@ def _open(
 
     Args:
         version: The version; ``None`` for the last one.
-        lost: Return ``None`` also for a version whose log is not complete any more.
+        lost: Return ``None`` also for a version whose log is no longer complete.
     """
     delta = _library(identifier)
     options = storage_options(properties)

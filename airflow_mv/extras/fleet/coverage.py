@@ -191,7 +191,7 @@ def coverage(
         ConfigurationError: There is no interval column, or the times are empty, too far apart or no whole days of
             a date column.
     """
-    inputs = load_inputs(catalog, view, RefreshOptions(full=True))  # with the base tables of a fresh view, too
+    inputs = load_inputs(catalog, view, RefreshOptions(full=True))  # also with the base tables of a fresh view
     observation = inputs.observation
     name, metadata = str(observation.view.identifier), observation.view.metadata
     fields = metadata.schema_.fields
@@ -219,9 +219,9 @@ def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[st
     """Return how many intervals of a view are fresh.
 
     Returns:
-        ``unit``, ``intervals``, ``up_to_date``, ``behind`` (how many are not, in words), and ``until``: when the time
-        that is counted goes on to the next unit, ``None`` if it does not. Empty if the view has no interval column, or
-        its intervals are not known.
+        ``unit``, ``intervals``, ``up_to_date``, ``behind`` (how many are not, in words), and ``until``: when the
+        counted time reaches the next unit, ``None`` if it does not. Empty if the view has no interval column, or its
+        intervals are not known.
     """
     if column_of(observation) is None:
         return {}

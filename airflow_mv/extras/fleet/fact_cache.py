@@ -6,7 +6,7 @@ kept. Deleting the cache is always safe: everything in it can be read again. It 
 only what freshness needs.
 
 Other users must not be able to write to the cache, or they could have a stale view reported as fresh. So the folder and
-the file must belong to this user and be writable to nobody else. A link in their place is refused.
+the file must belong to this user and be writable to no other user. A link in their place is refused.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class FactCache:
 
 
 def _is_private(path: Path, is_kind: object) -> bool:
-    """Whether a path is of a kind, not a link, belongs to this user, and is writable to nobody else."""
+    """Whether a path is of a kind, not a link, belongs to this user, and is writable to no other user."""
     found = path.lstat()
     private = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if private and is_kind(found.st_mode):  # type: ignore[operator]

@@ -113,7 +113,7 @@ class CacheLookup(Generic[S]):
     Args:
         kind: The kind of the catalog's summaries in the cache; empty if they are not kept.
         known: What the cache knows.
-        gone: The keys of summaries whose views and tables are gone.
+        gone: The keys of summaries whose views and tables no longer exist.
         whole: Whether the pointers were listed.
     """
 

@@ -79,7 +79,7 @@ def changes(
 ) -> DataFrame:
     """Return the rows that were added to a table, and removed from it, between two snapshots.
 
-    A row that occurs more than once is there once for each copy; a changed row is removed and added. Rows that were
+    A row that occurs more than once is listed once for each copy; a changed row is removed and added. Rows that were
     removed and added again, by a compaction or an update to the same values, are not there. The rows are computed once,
     by this call.
 
@@ -236,7 +236,7 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
         table = names.sql.get(wanted.table, wanted.table.sql()).replace(STAGING, staging)
         if (tables := format_of(table)) is not None:
             tables.require(context, table)
-        # Used twice: what is not computed here could not be read any more once the staged files are released.
+        # Used twice: what is not computed here could no longer be read once the staged files are released.
         step = DeltaStep(temporary("change"), table, wanted.start, wanted.end, wanted.columns, uses=2)
         try:
             frame = net_change(context, step)

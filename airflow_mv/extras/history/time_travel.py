@@ -55,14 +55,14 @@ class TimeTravel:
     def find(
         self, catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: StorageState
     ) -> RefreshRecord:
-        """Return the recorded refresh that a reader asks for. The log of past refreshes counts, too.
+        """Return the recorded refresh that a reader asks for. The log of past refreshes also counts.
 
         Args:
             state: The table's refresh history.
 
         Raises:
             RefreshNotFoundError: The history holds no such refresh. The message says what it holds.
-            SnapshotNotFoundError: The state of a base table at that time is not known any more.
+            SnapshotNotFoundError: The state of a base table at that time is no longer known.
             InvalidMetadataError: The log of past refreshes is broken.
         """
         state = _with_log(view, storage, state, self)
@@ -104,7 +104,7 @@ def _of_snapshot(view: LoadedView, storage: LoadedStorage, state: StorageState, 
     if storage.table.find(snapshot_id) is None:
         return _missing(view, state, f"with snapshot {snapshot_id}: the storage table has no such snapshot")
     by_id = snapshots_of(storage, state.refreshes)
-    # The records of compacted rows name the last compaction. What was compacted may be there, too.
+    # The records of compacted rows name the last compaction. What was compacted may also be there.
     heads = {
         found: record for record in state.refreshes for found in _same_rows(storage.table, by_id[record.refresh_id])
     }

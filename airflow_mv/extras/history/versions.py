@@ -23,7 +23,7 @@ _ENGINE = ("engine-name", "engine-version")
 def versions(
     catalog: MaterializedViewCatalog, view: str | Identifier, *, at: datetime | None = None
 ) -> list[dict[str, Any]]:
-    """Return the retained versions of a view's definition, oldest first. Plain views have versions, too.
+    """Return the retained versions of a view's definition, oldest first. Plain views also have versions.
 
     Args:
         at: Only the version that was current at this time; a time without a zone is UTC.

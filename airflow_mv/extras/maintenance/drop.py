@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> Collected:
     """Drop a view, and delete the files below its folders that are proven its own. All other files stay.
 
-    If the process dies in between, the row is gone and files are left at the location in the log.
+    If the process dies in between, the row is removed and files are left at the location in the log.
 
     Args:
         view: Its name; or the view as it was loaded, so that no other one of this name is dropped.
@@ -44,7 +44,7 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView)
     Raises:
         ViewNotFoundError: There is no such view, or it was dropped meanwhile. What was created since stays.
         NotMaterializedError: It is a plain view, which this package does not drop.
-        UnsupportedError: Another table or view uses its folder, too. Nothing was dropped, or only the view: then the
+        UnsupportedError: Another table or view also uses its folder. Nothing was dropped, or only the view: then the
             message says so. No file was deleted.
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
@@ -79,7 +79,7 @@ def drop(
     Args:
         view: Its name; or the view as it was loaded, so that no other one of this name is dropped.
         force: Drop it although nothing proves that it is a materialized view.
-        purges: Remove an adopted table, too.
+        purges: Also remove an adopted table.
         effects: Clock, sleep and jitter.
 
     Raises:
@@ -112,7 +112,7 @@ def _put_back(catalog: MaterializedViewCatalog, view: Identifier, effects: Effec
     """Put lost properties of a view and its table back: they prove that both are the view's, which a drop requires.
 
     Returns:
-        Whether something was put back.
+        Whether something was restored.
     """
     done = False
     try:
@@ -205,7 +205,7 @@ def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView |
 
 
 def _require_force_unread(view: Identifier, error: MaterializedViewError, *, force: bool) -> None:
-    """Allow to drop a view that cannot be loaded: a REST server, or a SQL catalog whose store is gone, may drop it.
+    """Allow to drop a view that cannot be loaded: a REST server, or a SQL catalog without its store, may drop it.
 
     Raises:
         MaterializedViewError: The error, without ``force``.

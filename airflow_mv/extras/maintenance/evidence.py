@@ -327,7 +327,7 @@ def lost_view_properties(catalog: MaterializedViewCatalog, view: LoadedView) -> 
     row = catalog.row(view.identifier)
     previous = row.previous if row else None  # others may be of a refresh that was never published
     newest = sorted(evidence.files_in(folder), key=next_number, reverse=True)[:MAX_EARLIER]
-    # The settings change with each refresh in the layout ``pointed``: they are lost only if they are gone.
+    # The settings change with each refresh in the layout ``pointed``: they are lost only if they no longer exist.
     naming = _NAMING if view.settings is None else _NAMING[1:]
     for location in dict.fromkeys((*([previous] if previous else ()), *newest)):
         before = evidence.view_file(location).view

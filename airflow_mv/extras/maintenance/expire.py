@@ -180,7 +180,7 @@ _TRIES = 3
 def keep_base_snapshots(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> None:
     """Tag the recorded snapshots of a view's base tables, if the view asks for it. A failure is a warning.
 
-    A base table is changed only if a tag is missing, is not needed any more, or has less than half of its time left.
+    A base table is changed only if a tag is missing, is no longer needed, or has less than half of its time left.
     """
     name = view.identifier if isinstance(view, LoadedView) else view
     try:

@@ -257,7 +257,7 @@ class History:
     def _follow_earlier(
         self, documents: Mapping[str, _Metadata], files_of: Callable[[Snapshot], Iterable[str]]
     ) -> None:
-        """Find the files that an adopted table had before its adoption, also if later snapshots reach them, too."""
+        """Find the files that an adopted table had before its adoption, even if later snapshots reach them."""
         for document in documents.values():
             if self._view.adopted_at is None or document.table_uuid not in self._uuids:
                 continue

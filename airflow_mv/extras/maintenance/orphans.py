@@ -227,9 +227,9 @@ def collect_orphans(
         past_files_of: Lists the files that earlier snapshots reach, as far as they can be read.
 
     Raises:
-        MetadataFileNotFoundError: A file that the view needs is gone. Nothing was deleted.
+        MetadataFileNotFoundError: A file that the view needs is missing. Nothing was deleted.
         InvalidMetadataError: A file that the view needs cannot be read. Nothing was deleted.
-        UnsupportedError: The view needs files outside its folders, or another table uses its folder, too.
+        UnsupportedError: The view needs files outside its folders, or another table also uses its folder.
     """
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)
@@ -266,7 +266,7 @@ def delete_all(
         drop: Removes its row.
 
     Raises:
-        UnsupportedError: Another table uses the folder, too. Nothing was dropped, or only the view: then the message
+        UnsupportedError: Another table also uses the folder. Nothing was dropped, or only the view: then the message
             says so, and no file was deleted. Its storage table may have been renamed meanwhile.
         ViewNotFoundError: The view was dropped meanwhile. Nothing was deleted.
     """
@@ -389,7 +389,7 @@ def _reach(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder, 
 
 
 def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _Folder, needed: Iterable[str]) -> None:
-    """Refuse to go on if a needed file is not listed: the listing is incomplete, or the view is damaged."""
+    """Refuse to continue if a needed file is not listed: the listing is incomplete, or the view is damaged."""
     for location in needed:
         if any(folder.compare.may_lie_in(location, place) for place in folder.left_out):
             continue
@@ -450,7 +450,7 @@ def _hold_proofs(folder: _Folder, judged: _Decision) -> None:
 
 
 def _after(deletions: DeletionLog, judged: _Decision, now_ms: int) -> DeletionLog:
-    """Return the deletion log after a collection. Reachable and deleted files have no mark any more."""
+    """Return the deletion log after a collection. Reachable and deleted files no longer have a mark."""
     gone = {file.location for file in judged.doomed}
     marks = {location: since for location, since in judged.marks.items() if location not in gone}
     proofs = {file.location: judged.proofs[file.location].text for file in judged.doomed}

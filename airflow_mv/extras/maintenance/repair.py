@@ -189,7 +189,7 @@ def diagnose(
     """Read everything that a view needs. Return what is wrong and what a repair would do.
 
     Args:
-        data: Whether to check data files and delete files, too.
+        data: Whether to also check data files and delete files.
         report: Receives progress messages.
 
     Raises:

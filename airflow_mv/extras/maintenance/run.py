@@ -76,7 +76,7 @@ def _expire_if_many(
 
 
 def _has_own_retention(table: TableMetadata) -> bool:
-    """Whether somebody has said in the storage table how long its snapshots stay."""
+    """Whether a property of the storage table sets how long its snapshots are kept."""
     return (
         table.properties.get("gc.enabled", "true").lower() == "false"
         or any(key.startswith("history.expire.") for key in table.properties)

@@ -142,7 +142,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
 
 
 def _register(registry: Registry, looked: _Looked) -> int:
-    """Write the rows of all views, and remove those of views that do not exist any more. Return how many these were.
+    """Write the rows of all views, and remove those of views that no longer exist. Return how many these were.
 
     The row of a table that could not be read stays, and the table is a fault.
     """

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: How often a change is made while other writers come first.
 MAX_TRIES = 20
-#: How often it is made again without an answer.
+#: How often it is repeated without an answer.
 _MAX_UNANSWERED = 3
 #: The most partitions that one commit compacts.
 _MAX_COMPACTED = 24

@@ -160,10 +160,10 @@ class Pulse:
 
 
 def is_answered(content: FolderContent, key: str, pulse: Pulse) -> bool | None:
-    """Return whether a request was answered; ``None`` if its task has to go on waiting.
+    """Return whether a request was answered; ``None`` if its task has to continue waiting.
 
     Args:
-        pulse: Takes the content, too.
+        pulse: Also takes the content.
     """
     gone = pulse.is_gone(content)
     if key in content.answered:

@@ -153,7 +153,7 @@ class _Server:
             time.sleep(POLL_SECONDS)
 
     def _is_stopped(self) -> bool:
-        """Whether Spark's context was stopped. Python goes on without it, and each script would fail."""
+        """Whether Spark's context was stopped. Python keeps running without it, and each script would fail."""
         context: Any = self._spark.sparkContext
         return bool(context._jsc.sc().isStopped())
 
