@@ -18,8 +18,8 @@ from typing import Any
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
-from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.each import left_out
+from airflow_mv.core.freshness.status import Chains
 from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA
 from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.core.spec.identifiers import Identifier, quote

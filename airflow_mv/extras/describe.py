@@ -18,7 +18,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.core.spec.snapshots import held_bytes
-from airflow_mv.core.sql.translation import texts_of
+from airflow_mv.core.sql.query import texts_of
 from airflow_mv.documents import id_text
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, NewerFormatError
 

@@ -58,7 +58,7 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
         MaterializedViewError: A table or view cannot be read.
     """
     from airflow_mv.core.spec.identifiers import Identifier
-    from airflow_mv.core.sql.translation import spark_sql
+    from airflow_mv.core.sql.query import spark_sql
 
     loaded = catalog.load(plan.view)
     located = catalog.locate([Identifier.parse(record.identifier) for record in plan.records])

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.sql.translation import spark_sql
+from airflow_mv.core.sql.query import spark_sql
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, ConfigurationError, InvalidMetadataError
 from airflow_mv.extras.fleet.alerts import FreshnessAlert
 from airflow_mv.hooks import MaterializedViewHook

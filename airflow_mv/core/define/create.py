@@ -62,8 +62,8 @@ from airflow_mv.core.spec.view import (
     new_view,
     with_view_properties,
 )
-from airflow_mv.core.sql.query import parse_query
-from airflow_mv.core.sql.translation import known_dialects, spark_sql
+from airflow_mv.core.sql.query import parse_query, spark_sql
+from airflow_mv.core.sql.translation import known_dialects
 from airflow_mv.errors import (
     AlreadyExistsError,
     ClockError,

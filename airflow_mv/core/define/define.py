@@ -21,7 +21,7 @@ from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIM
 from airflow_mv.core.spec.storage_settings import partition_transform
 from airflow_mv.core.spec.stored import shown
 from airflow_mv.core.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
-from airflow_mv.core.sql.translation import spark_sql
+from airflow_mv.core.sql.query import spark_sql
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,

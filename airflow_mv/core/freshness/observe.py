@@ -44,8 +44,15 @@ from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_branch, snapshot_as_of
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.sql.intervals import COLUMN_PROPERTY, resolve
-from airflow_mv.core.sql.query import Dependencies, NestedView, ParsedQuery, base_tables, names_to_load, parse_query
-from airflow_mv.core.sql.translation import spark_sql
+from airflow_mv.core.sql.query import (
+    Dependencies,
+    NestedView,
+    ParsedQuery,
+    base_tables,
+    names_to_load,
+    parse_query,
+    spark_sql,
+)
 from airflow_mv.core.sql.types import Accesses, is_same_for, rebound_columns, spark_type, uses_in
 from airflow_mv.errors import (
     BaseTableNotFoundError,

@@ -1,29 +1,370 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The freshness of views, as it is reported."""
+"""The freshness of views as it is reported: a view that reads a stale materialized view is stale.
+
+A refresh of a view reads the stored rows of the materialized views in its query, so what it does depends on these rows
+alone, and is decided from :func:`airflow_mv.core.freshness.observe.observe`. Everything that reports whether a view is
+fresh goes through here.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from airflow_mv.core.catalog import (
-    LoadedStorage,
-    LoadedView,
-    MaterializedViewCatalog,
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
+from airflow_mv.core.freshness.changes import expires_ms
+from airflow_mv.core.freshness.each import ItemResult, for_each
+from airflow_mv.core.freshness.observe import Observation, ReadCache, observe, observe_tables
+from airflow_mv.core.freshness.state import (
+    BaseTableChange,
+    Freshness,
+    Lag,
+    ObservedTable,
+    SnapshotSet,
+    StaleInput,
+    State,
+    TableLag,
+    compare,
+    lag,
+    longer,
+    table_lag,
 )
-from airflow_mv.core.freshness.chains import Chains, observe_each
-from airflow_mv.core.freshness.expiry import expiries
-from airflow_mv.core.freshness.observe import Observation
-from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Span
-from airflow_mv.core.spec.reasons import Reason
+from airflow_mv.core.spec.interval_parts import parts_of
+from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
+from airflow_mv.errors import MaterializedViewError, NotFoundError, NotMaterializedError
+from airflow_mv.redaction import shortened
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Of a stale view, so many reasons of at most so many characters are repeated at the views that read it.
+_MAX_REASONS = 2
+_MAX_REASON = 300
+#: Maximum of views that are not fresh and are kept for each view, the nearest ones.
+_MAX_INPUTS = 8
+#: Maximum of views that are followed to the first base commit that a view lacks.
+_MAX_FOLLOWED = 32
+_CYCLE = "views that read each other are never all fresh"
+_NORMAL = frozenset({Code.FRESH, Code.ONLY_REPLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The freshness of a materialized view, for the views that read it.
+
+    Args:
+        names: The names in the catalog that have its rows: its own, and that of its storage table.
+        stale: The view itself and the views that it reads, as far as they are not fresh, as its readers see them.
+        pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
+        head: The snapshot with its rows.
+    """
+
+    names: frozenset[Identifier] = frozenset()
+    stale: tuple[StaleInput, ...] = ()
+    behind: Lag = field(default_factory=lambda: Lag(State.UNKNOWN))
+    pointers: Mapping[Identifier, str] | None = None
+    head: int | None = None
+
+    def moved_from(self, table: ObservedTable) -> bool:
+        """Whether a table was read when the view had other rows."""
+        is_known = self.behind.state != State.UNKNOWN and Identifier.parse(table.identifier) in self.names
+        return is_known and table.head != self.head
+
+
+#: A table that only looks like a storage table.
+_ORDINARY = _Verdict(behind=Lag(State.FRESH))
+
+
+@dataclass
+class _Step:
+    """A view on the way down a chain.
+
+    Args:
+        seen: Its observation by its own base tables.
+        span: The interval that was observed.
+        again: Whether it was observed again.
+    """
+
+    catalog: MaterializedViewCatalog
+    seen: Observation
+    span: Span | None = None
+    again: bool = False
+
+    @property
+    def view(self) -> Identifier:
+        """Its name."""
+        return self.seen.view.identifier
+
+    @property
+    def inputs(self) -> tuple[ObservedTable, ...]:
+        """The tables with rows of materialized views that its state depends on."""
+        found = self.seen.tables if self.seen.freshness.follows_inputs else ()
+        return tuple(table for table in found if table.view is not None and table.view != self.view)
+
+
+@dataclass
+class Chains:
+    """Observes views through the materialized views that they read. Each of these is observed once.
+
+    Args:
+        expected: The views that are going to be observed. One that was observed before its turn is not read again.
+        reads: What was read before.
+    """
+
+    expected: set[Identifier] = field(default_factory=set)
+    reads: ReadCache = field(default_factory=ReadCache)
+    _verdicts: dict[Identifier, _Verdict] = field(default_factory=dict)
+    _early: dict[Identifier, Observation] = field(default_factory=dict)
+
+    def observe(
+        self, catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView, *, span: Span | None = None
+    ) -> Observation:
+        """Observe a view.
+
+        Args:
+            view: Its name, or the view as it was loaded.
+            span: Consider only the rows of this interval, and all rows of the views that it reads.
+
+        Raises:
+            ConfigurationError, NotMaterializedError: See :func:`airflow_mv.core.freshness.observe.observe`.
+            CatalogUnavailableError: A catalog of one of the views or base tables does not respond.
+        """
+        return self.through(catalog, observe(catalog, view, reads=self.reads, span=span), span=span)
+
+    def early(self, view: Identifier) -> Observation | None:
+        """Return the observation of an expected view that was made for a view that reads it, once."""
+        self.expected.discard(view)
+        return self._early.pop(view, None)
+
+    def stale(self, catalog: MaterializedViewCatalog, table: ObservedTable) -> tuple[StaleInput, ...]:
+        """Return what is not fresh of a table's rows: the view whose rows it has, and the views that this one reads."""
+        view = _read_view(table)
+        if view not in self._verdicts:
+            self.observe(catalog.home_of(view), view)
+        return self._verdict_on(table).stale
+
+    def through(self, catalog: MaterializedViewCatalog, seen: Observation, *, span: Span | None = None) -> Observation:
+        """Return the observation of a view with the freshness of the materialized views that it reads.
+
+        Args:
+            seen: Its observation by its own base tables.
+            span: The interval that was observed.
+        """
+        path = [_Step(catalog, seen, span)]
+        while True:
+            step, begun = path[-1], {item.view for item in path}
+            below = next((at for at in step.inputs if at.view not in self._verdicts and at.view not in begun), None)
+            if below is not None:
+                path += self._below(step, below)
+            elif self._is_outdated(step):
+                step.seen, step.again = observe(step.catalog, step.view, reads=self.reads, span=step.span), True
+            else:
+                found = self._combined(path.pop())
+                if step.span is None:
+                    self._keep(step, found)
+                if not path:
+                    return found
+
+    def _below(self, step: _Step, table: ObservedTable) -> list[_Step]:
+        """Observe a view that another one reads. If it cannot be read, that is the verdict."""
+        view = _read_view(table)
+        try:
+            catalog = step.catalog.home_of(view)
+            return [_Step(catalog, observe(catalog, view, reads=self.reads))]
+        except MaterializedViewError as error:
+            if error.retryable:
+                raise
+            unreadable = StaleInput(view, State.UNKNOWN, shortened(str(error), _MAX_REASON))
+            # The storage table of a dropped view is an ordinary table.
+            gone = isinstance(error, (NotFoundError, NotMaterializedError)) and table.identifier != str(view)
+            self._verdicts[view] = _Verdict(frozenset() if gone else frozenset({view}), (unreadable,))
+        return []
+
+    def _is_outdated(self, step: _Step) -> bool:
+        """Whether a view was read before a refresh of an input that was judged later. What was read then is forgotten.
+
+        Rows of the earlier refresh would pass for rows of the later one.
+        """
+        judged = [(table, self._verdicts.get(_read_view(table))) for table in step.inputs]
+        moved = [table for table, verdict in judged if verdict is not None and verdict.moved_from(table)]
+        for table in moved:
+            self.reads.tables.pop(Identifier.parse(table.identifier), None)
+        return bool(moved) and not step.again
+
+    def _combined(self, step: _Step) -> Observation:
+        """Return the observation of a view whose inputs are judged."""
+        seen, nearest, pointers = step.seen, dict[Identifier, StaleInput](), step.seen.pointers
+        for table in step.inputs:
+            verdict = self._verdict_on(table)
+            for item in verdict.stale:
+                known = nearest.get(item.view)
+                nearest[item.view] = min(known or item, item, key=lambda each: len(each.through))
+            pointers = None if pointers is None or verdict.pointers is None else {**verdict.pointers, **pointers}
+        if not step.inputs:
+            return seen
+        stale = sorted(nearest.values(), key=lambda item: (item.state != State.UNKNOWN, len(item.through)))
+        freshness = seen.freshness.with_inputs(stale[:_MAX_INPUTS])
+        found = replace(seen, freshness=freshness, pointers=pointers)
+        return replace(found, behind=self._behind(step, freshness.of_rows))
+
+    def _verdict_on(self, table: ObservedTable) -> _Verdict:
+        """Return the verdict on the view whose rows a table has; one that is begun already reads its own reader."""
+        view, name = _read_view(table), Identifier.parse(table.identifier)
+        verdict = self._verdicts.get(view)
+        if verdict is None:
+            return _Verdict(frozenset({name}), (StaleInput(view, State.UNKNOWN, _CYCLE),))
+        return verdict if name in verdict.names else _ORDINARY
+
+    def _keep(self, step: _Step, found: Observation) -> None:
+        """Keep the verdict on a view for its other readers, and the observation if it is going to be asked for."""
+        view, own = step.view, step.seen.freshness
+        behind = lag(found)
+        stale = [item.read_by(view) for item in found.freshness.inputs]
+        if own.state != State.FRESH:
+            stale.insert(0, StaleInput(view, own.state, _why(own)))
+            if own.state != State.STALE or not found.storage.intact:
+                behind = replace(behind, tables=(*behind.tables, TableLag(str(view), None, exact=False)))
+        names = frozenset(name for name in (view, found.storage.name) if name is not None)
+        head = found.storage.rows_snapshot
+        self._verdicts[view] = _Verdict(names, tuple(stale[:_MAX_INPUTS]), behind, found.pointers, head)
+        if view in self.expected:
+            self._early[view] = found
+
+    # -- the lag ---------------------------------------------------------------------------------
+
+    def _behind(self, step: _Step, of_rows: State) -> Lag:
+        """Return the lag by the base tables at the ends of the chain, which a refresh of an input does not shorten."""
+        if of_rows != State.STALE:
+            return Lag(of_rows)
+        own, freshness = lag(step.seen), step.seen.freshness
+        parts = [part.base_tables for part in freshness.parts if part.part.computed] or [freshness.base_tables]
+        changes = [change for part in parts for change in part]
+        named, found = {table.identifier for table in step.inputs}, dict[str, TableLag]()
+        lags = [item for item in own.tables if item.identifier not in named]
+        for table in step.inputs:
+            own_changes = [change for change in changes if change.identifier == table.identifier]
+            lags += self._of_input(step.catalog, table, own_changes, _MAX_FOLLOWED)
+        for item in lags:
+            found[item.identifier] = longer(found.get(item.identifier), item)
+        whole = own.whole and all(self._verdict_on(table).behind.whole for table in step.inputs)
+        return Lag(State.STALE, tuple(found.values()) or own.tables, whole=whole)
+
+    def _of_input(
+        self, catalog: MaterializedViewCatalog, table: ObservedTable, changes: Iterable[BaseTableChange], left: int
+    ) -> list[TableLag]:
+        """Return the base commits that rows lack which were read from a view: also those that the view itself lacks."""
+        found = [*self._verdict_on(table).behind.tables]
+        for change in changes:
+            if not change.changed:
+                continue
+            try:
+                missing = self._missing(catalog, _read_view(table), change.recorded, left)
+            except MaterializedViewError as error:
+                if error.retryable:
+                    raise
+                missing = None  # a table that an earlier refresh has read no longer exists
+            found += [replace(table_lag(change, table), exact=False)] if missing is None else missing
+        return found
+
+    def _missing(
+        self, catalog: MaterializedViewCatalog, view: Identifier, snapshot: int | None, left: int
+    ) -> list[TableLag] | None:
+        """Return the base commits that the rows of an earlier refresh lack; ``None`` if its record has expired.
+
+        Args:
+            catalog: Where the lookup begins.
+            snapshot: The snapshot of its storage table with the rows.
+            left: How many more views may be followed.
+        """
+        home = catalog.home_of(view)
+        loaded = home.load(view)
+        storage = home.load_storage(loaded)
+        records = readable_refreshes(loaded, storage)
+        heads = snapshots_of(storage, records)
+        record = next((item for item in reversed(records) if heads[item.refresh_id] == snapshot), None)
+        if record is None or snapshot is None or not left:
+            return None
+        names = dict.fromkeys(
+            Identifier.parse(item.identifier) for part in parts_of(record) for item in part.base_tables
+        )
+        observed = {item.identifier: item for item in observe_tables(home, names, record, reads=self.reads)[0]}
+        found: list[TableLag] = []
+        for recorded in (item for part in parts_of(record) if part.computed for item in part.base_tables):
+            table = observed[recorded.identifier]
+            change = compare(recorded, table)
+            if table.view is not None and table.view in self._verdicts:
+                found += self._of_input(home, table, [change], left - 1)
+            elif change.changed or table.error is not None:
+                found.append(table_lag(change, table))
+        return found
+
+
+def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: SnapshotSet | None) -> tuple[Reason, ...]:
+    """Return reasons for the materialized views that a refresh reads although they are not fresh.
+
+    Args:
+        seen: The observation that the refresh is planned on.
+        pins: What the run has read. Views that it has refreshed are as fresh as its snapshots.
+    """
+    known = set() if pins is None else pins.refreshed
+    tables = tuple(table for table in seen.tables if table.view is not None and table.view not in known)
+    chains, found = Chains(), dict[Identifier, StaleInput]()
+    for result in for_each(tables, lambda table: chains.stale(catalog, table)):
+        if result.error is not None:
+            log.info("Could not find out whether %s is fresh: %s", result.item.view, result.error)
+        for item in result.value or ():
+            found.setdefault(item.view, item)
+    return tuple(item.reason for item in found.values())
+
+
+def observe_each(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    compute: Callable[[Observation], T],
+    *,
+    plain: Callable[[LoadedView], T] | None = None,
+    span: Span | None = None,
+) -> Iterator[ItemResult[Identifier, T]]:
+    """Observe several views of a catalog and compute a value for each. Views and tables that they share are read once.
+
+    Args:
+        views: Their names.
+        compute: Takes the observation of a view.
+        plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
+        span: Consider only the rows of this interval.
+    """
+    chains = Chains(set(views) if isinstance(views, Sequence) else set())
+
+    def observed(view: Identifier) -> T:
+        if span is None and (early := chains.early(view)) is not None:
+            return compute(early)
+        loaded = catalog.load(view)
+        if plain is not None and loaded.settings is None and not loaded.was_materialized:
+            return plain(loaded)
+        return compute(chains.observe(catalog, loaded, span=span))
+
+    return for_each(views, observed)
+
+
+def _read_view(table: ObservedTable) -> Identifier:
+    return table.view or Identifier.parse(table.identifier)
+
+
+def _why(freshness: Freshness) -> str:
+    """Return the reasons of a view's state for the views that read it."""
+    reasons = [reason.message for reason in freshness.reasons if reason.code not in _NORMAL]
+    return shortened("; ".join(reasons[:_MAX_REASONS]), _MAX_REASON)
+
+
+# ------------------------------------------------------------------ the documents of `airflow-mv status`
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
@@ -122,3 +463,23 @@ def _text(moment: datetime | None) -> str | None:
 def timestamp(milliseconds: int | None) -> str | None:
     """Return ms since the epoch as ISO 8601 in UTC."""
     return None if milliseconds is None else from_ms(milliseconds).isoformat()
+
+
+def expiries(seen: Observation) -> dict[str, datetime]:
+    """Return when the recorded snapshots of a view's base tables may expire, by base table, where that is known.
+
+    A snapshot that is still current is not among them. A view that is recomputed at each refresh needs none.
+
+    Args:
+        seen: The observation of the view.
+    """
+    if seen.view.materialized.refresh_strategy == "full":
+        return {}
+    tables = {table.identifier: table.table for table in seen.tables}
+    found: dict[str, datetime] = {}
+    for change in seen.freshness.base_tables:
+        table = tables[change.identifier]
+        if table is not None and change.recorded is not None and change.recorded != change.current:
+            moment = expires_ms(table, change.recorded)
+            found |= {} if moment is None else {change.identifier: from_ms(moment)}
+    return found

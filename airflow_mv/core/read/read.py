@@ -13,10 +13,9 @@ from airflow_mv.core.catalog.catalog import repairable
 from airflow_mv.core.catalog.damage import SizeCheckedIO, check_snapshots, store_of
 from airflow_mv.core.catalog.files import parsed
 from airflow_mv.core.catalog.layouts import snapshot_of
-from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.observe import Observation, observe_tables
 from airflow_mv.core.freshness.state import State, assess
-from airflow_mv.core.freshness.status import timestamp
+from airflow_mv.core.freshness.status import Chains, timestamp
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord, StorageState
 from airflow_mv.errors import (

@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.freshness.chains import stale_inputs
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import (
     ON_SCHEMA_CHANGE_PROPERTY,
@@ -20,6 +19,7 @@ from airflow_mv.core.freshness.state import (
     lag,
     on_schema_change,
 )
+from airflow_mv.core.freshness.status import stale_inputs
 from airflow_mv.core.refresh.candidates import Candidate
 from airflow_mv.core.refresh.catch_up import Bound, up_to
 from airflow_mv.core.refresh.checks import all_checks, checks_to_run, reads_staged_views

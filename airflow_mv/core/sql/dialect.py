@@ -17,6 +17,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
+#: sqlglot raises these for some calls that Spark accepts, such as map() with one argument.
+PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
 #: Functions whose name and arguments are kept, because sqlglot rewrites them or their formats.
 KEPT = frozenset(
     """

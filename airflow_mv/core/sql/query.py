@@ -16,7 +16,9 @@ from sqlglot import ParseError, Token, TokenError, TokenType, exp
 
 from airflow_mv.core.spec.identifiers import BY_FORMAT, METASTORE, Identifier, Selector, kind_of, quote
 from airflow_mv.core.spec.times import parse_time
+from airflow_mv.core.spec.view import DIALECT, TRANSPILE_PROPERTY, ViewMetadata
 from airflow_mv.core.sql.dialect import (
+    PARSER_FAULTS,
     AsWritten,
     AsWrittenParser,
     BoundedParser,
@@ -24,7 +26,8 @@ from airflow_mv.core.sql.dialect import (
     tokenized,
     with_names,
 )
-from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
+from airflow_mv.core.sql.translation import for_spark
+from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError, MaterializedViewError
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
@@ -389,8 +392,6 @@ _TELL_PLACES = frozenset(
 )
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
-#: sqlglot raises these for some calls that Spark accepts, such as map() with one argument.
-PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 #: A token as sqlglot prints it in a message, to be replaced by its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
 #: A text that is the name of a file, unless it begins like a query.
@@ -407,6 +408,27 @@ _SUBSTITUTION = re.compile(r"\$\{[^}$\s]+\}")
 _LEXEMES = re.compile(
     r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|`[^`]*+`|--[^\n]*|/\*.*?\*/|(?P<unclosed>['"`]|/\*)|.""", re.DOTALL
 )
+
+
+def spark_sql(metadata: ViewMetadata, *, view: str) -> str:
+    """Return the query of a view in Spark's dialect: as it is stored, or translated if the view's property allows it.
+
+    Raises:
+        InvalidMetadataError: The view has no text that can be used.
+        UnsupportedError: Its text cannot be translated.
+    """
+    stored, dialect = metadata.current_version.texts, metadata.properties.get(TRANSPILE_PROPERTY)
+    if DIALECT in stored or dialect is None:
+        return metadata.sql(view=view)
+    return for_spark(stored, dialect, view=view)
+
+
+def texts_of(metadata: ViewMetadata, *, view: str) -> dict[str, str]:
+    """Return a view's query by dialect: the one that Spark runs, if there is one, and each text that is stored."""
+    found = metadata.current_version.texts
+    with suppress(MaterializedViewError):
+        return {DIALECT: spark_sql(metadata, view=view), **found}
+    return found
 
 
 def parse_query(

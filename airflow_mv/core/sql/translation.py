@@ -8,8 +8,7 @@ refused: the message shows the first part that differs. No engine runs the text 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from types import new_class
 from typing import cast
@@ -17,10 +16,9 @@ from typing import cast
 from sqlglot import Dialect, ErrorLevel, Parser, exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from airflow_mv.core.spec.view import DIALECT, TRANSPILE_PROPERTY, ViewMetadata
-from airflow_mv.core.sql.dialect import BoundedParser, TooManyStepsError
-from airflow_mv.core.sql.query import PARSER_FAULTS
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MaterializedViewError, UnsupportedError
+from airflow_mv.core.spec.view import DIALECT, TRANSPILE_PROPERTY
+from airflow_mv.core.sql.dialect import PARSER_FAULTS, BoundedParser, TooManyStepsError
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
 from airflow_mv.redaction import shortened
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -58,29 +56,18 @@ def texts(sql: str, dialects: Iterable[str], *, view: str) -> dict[str, str]:
     return {DIALECT: sql, **{dialect: translated(sql, DIALECT, dialect, view=view) for dialect in dialects}}
 
 
-def spark_sql(metadata: ViewMetadata, *, view: str) -> str:
-    """Return the query in Spark's dialect: as it is stored, or translated if the view's property allows it.
+def for_spark(stored: Mapping[str, str], dialect: str, *, view: str) -> str:
+    """Return a stored query in another dialect as Spark's.
 
     Raises:
-        InvalidMetadataError: The view has no text that can be used.
-        UnsupportedError: Its text cannot be translated.
+        InvalidMetadataError: There is no such dialect, or no text in it.
+        UnsupportedError: The text cannot be translated.
     """
-    stored, dialect = metadata.current_version.texts, metadata.properties.get(TRANSPILE_PROPERTY)
-    if DIALECT in stored or dialect is None:
-        return metadata.sql(view=view)
     if dialect not in stored or not _NAME.fullmatch(dialect):
         raise InvalidMetadataError(
             f"view {view}, property {TRANSPILE_PROPERTY}: the view has no SQL in the dialect {dialect[:_MAX_LENGTH]!r}"
         )
     return translated(stored[dialect], dialect, DIALECT, view=view)
-
-
-def texts_of(metadata: ViewMetadata, *, view: str) -> dict[str, str]:
-    """Return a view's query by dialect: the one that Spark runs, if there is one, and each text that is stored."""
-    found = metadata.current_version.texts
-    with suppress(MaterializedViewError):
-        return {DIALECT: spark_sql(metadata, view=view), **found}
-    return found
 
 
 @lru_cache(maxsize=256)

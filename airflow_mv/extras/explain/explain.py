@@ -16,8 +16,7 @@ from airflow_mv.core.refresh.choose import Policy
 from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.sql.query import ParsedQuery
-from airflow_mv.core.sql.translation import spark_sql
+from airflow_mv.core.sql.query import ParsedQuery, spark_sql
 from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.advice import Advice, advise

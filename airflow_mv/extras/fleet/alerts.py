@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
+from airflow_mv.core.freshness.changes import warnings
 from airflow_mv.core.freshness.each import ItemResult
-from airflow_mv.core.freshness.expiry import warnings
 from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY, Readiness, TableLag, max_staleness_of, readiness
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import from_ms, parse_time

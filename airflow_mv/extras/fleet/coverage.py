@@ -20,9 +20,9 @@ from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.statistics import AddedFiles, FileStatistics
-from airflow_mv.core.freshness.chains import Chains
 from airflow_mv.core.freshness.observe import Observation, column_of
 from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State
+from airflow_mv.core.freshness.status import Chains
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.core.ivm.monotone import moment_of
 from airflow_mv.core.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs

@@ -15,11 +15,10 @@ import pytest
 from airflow_mv.actions import refresh_with_inputs
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness import chains
-from airflow_mv.core.freshness.chains import Chains
+from airflow_mv.core.freshness import status as freshness_status
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import Readiness, readiness
-from airflow_mv.core.freshness.status import status, statuses
+from airflow_mv.core.freshness.status import Chains, status, statuses
 from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.run import refresh
@@ -222,7 +221,7 @@ def test_a_diamond_is_looked_at_once_and_named_once(home: Lake, monkeypatch: pyt
         seen.append(str(getattr(view, "identifier", view)))
         return observe(catalog, view, **how)
 
-    monkeypatch.setattr(chains, "observe", counted)
+    monkeypatch.setattr(freshness_status, "observe", counted)
     (why,) = status(home.catalog, home.catalog.identify("sales.roof")).reasons
     assert why.message.startswith("lake.sales.lines, which it reads, is stale (")
     assert sorted(seen) == sorted(f"lake.sales.{name}" for name in ("roof", "left", "right", "lines"))
@@ -431,7 +430,7 @@ def test_a_refresh_between_two_reads_makes_no_view_fresh(home: Lake, monkeypatch
             refreshed.append(home.refresh("sales.lines"))
         return observe(catalog, view, **how)
 
-    monkeypatch.setattr(chains, "observe", racing)
+    monkeypatch.setattr(freshness_status, "observe", racing)
     assert states(home, "seg") == ["stale"]
     assert refreshed
 
