@@ -40,7 +40,7 @@ from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome
-from airflow_mv.core.spec.storage_settings import EXPIRE_PROPERTY, NEVER
+from airflow_mv.core.spec.properties import EXPIRE_PROPERTY, NEVER
 from airflow_mv.core.spec.stored import decode, encode
 from airflow_mv.core.spec.table import with_properties
 from airflow_mv.extras.describe import history

@@ -22,7 +22,6 @@ from airflow_mv.core.define.create import query_columns
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.new_storage import removed_template
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
-from airflow_mv.core.publish.refresh import history_limits
 from airflow_mv.core.publish.view_change import SUMMARY
 from airflow_mv.core.script import Stager
 from airflow_mv.core.spec.identifiers import Identifier
@@ -35,6 +34,7 @@ from airflow_mv.core.spec.materialized_view import (
     TIME_TRAVEL_PROPERTY,
     is_own_ref,
 )
+from airflow_mv.core.spec.properties import history_limits
 from airflow_mv.core.spec.table import TableMetadata, same_columns
 from airflow_mv.core.spec.view import ViewMetadata, new_view, with_view_properties
 from airflow_mv.core.sql.types import columns_of, unknown_type

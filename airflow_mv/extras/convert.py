@@ -40,8 +40,8 @@ from airflow_mv.core.spec.materialized_view import (
     property_text,
     storage_table_field,
 )
+from airflow_mv.core.spec.properties import FORMAT_VERSION, storage_properties
 from airflow_mv.core.spec.snapshots import with_head
-from airflow_mv.core.spec.storage_settings import FORMAT_VERSION, storage_properties
 from airflow_mv.core.spec.view import ViewMetadata, stored_elsewhere, with_view_properties
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import (

@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.freshness.changes import warnings
 from airflow_mv.core.freshness.observe import Observation, column_of
-from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.freshness.status import Chains, expiries, how_to_read
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.intervals import kind_of
 from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError

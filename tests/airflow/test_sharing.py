@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.core.script import Outcome, Script, location_of
-from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY
+from airflow_mv.core.spec.properties import COMPACT_PROPERTY
 from airflow_mv.dags import ChainedView, materialized_views_dag
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, JobError, StoppedError
 from airflow_mv.extras.shared_application.folder import ApplicationFolder

@@ -18,7 +18,7 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.read.read import readable
-from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
+from airflow_mv.core.spec.properties import KEEP_PROPERTY
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,

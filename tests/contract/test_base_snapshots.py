@@ -13,7 +13,7 @@ from airflow_mv.cli import show
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
-from airflow_mv.core.spec.storage_settings import KEEP_PROPERTY
+from airflow_mv.core.spec.properties import KEEP_PROPERTY
 from airflow_mv.errors import CommitStateUnknownError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.maintenance import expire as base_snapshots

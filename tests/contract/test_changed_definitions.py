@@ -14,7 +14,7 @@ from airflow_mv.core.define.define import Defined, Effect, OnChange, define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.spec.storage_settings import SORT_PROPERTY
+from airflow_mv.core.spec.properties import SORT_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
 from airflow_mv.extras.history.versions import versions
 from tests.builders import ORDERS, QUERY, Lake, lake, orders
@@ -268,7 +268,7 @@ def test_a_view_without_its_storage_table_gets_another_one_if_that_is_allowed(ev
         ("maintenance.compact-files", "0", r"'0' is not a whole number of at least 1"),
         ("maintenance.expire-snapshots", "x", r"'x' is not a whole number of at least 1"),
         ("time-travel", "yes", r"'yes' is not true or false"),
-        ("refresh-state", "2026", r"'2026'; it may be 2026-06 or none"),
+        ("refresh-state", "2026", r"'2026' is not 2026-06 or none"),
         ("transpile", "klingon", r"there is no SQL dialect 'klingon'"),
         (
             "max-stalenes",

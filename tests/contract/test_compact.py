@@ -14,7 +14,7 @@ from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
-from airflow_mv.core.spec.storage_settings import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
+from airflow_mv.core.spec.properties import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
 from airflow_mv.core.spec.table import ancestors
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.extras import compact as compaction

@@ -27,8 +27,9 @@ from airflow_mv.core.spec.materialized_view import (
     current_tag,
     refresh_tag,
 )
+from airflow_mv.core.spec.properties import REFRESH_STATE_PROPERTY
 from airflow_mv.core.spec.reasons import Code, Mode
-from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
+from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import airflow_mv
 from airflow_mv.core.catalog.store_deadlines import DEFAULT_TIMEOUT
-from airflow_mv.core.publish.refresh import DEFAULT_MAX_COUNT
-from airflow_mv.core.refresh.choose import Policy
-from airflow_mv.core.spec.refresh_state import DEFAULT_DIALECT
+from airflow_mv.core.spec.properties import DEFAULT_MAX_COUNT, REFRESH_STATES, Policy
 from airflow_mv.provider_info import get_provider_info
 
 SOURCE = Path(airflow_mv.__file__).parent
@@ -54,7 +52,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert int(shown["history.max-count"]) == DEFAULT_MAX_COUNT
     assert float(shown["incremental-up-to"]) == policy.up_to
     assert shown["on-fallback"] == policy.on_fallback
-    assert shown["refresh-state"] == DEFAULT_DIALECT
+    assert shown["refresh-state"] == REFRESH_STATES[0]
     assert [float(row[1]) for row in rows("Catalog properties") if "response-timeout" in row[0]] == [DEFAULT_TIMEOUT]
     options = get_provider_info()["config"]["airflow_mv"]["options"]
     documented = {row[0]: "" if row[1] == "none" else row[1] for row in rows("Airflow options")}

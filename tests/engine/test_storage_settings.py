@@ -10,7 +10,7 @@ from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.core.spec.storage_settings import SORT_PROPERTY, sort_order_of
+from airflow_mv.core.spec.properties import SORT_PROPERTY, sort_order_of
 from airflow_mv.errors import ConfigurationError, UnsupportedError
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact

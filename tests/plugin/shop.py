@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY
 from airflow_mv.core.spec.materialized_view import LOG_PROPERTY, PROPERTY
+from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY
 from airflow_mv.extras.registry.model import RefreshRow, month_of
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE

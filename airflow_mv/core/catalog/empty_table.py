@@ -33,7 +33,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from airflow_mv.core.spec.storage_settings import PartitionField
+from airflow_mv.core.spec.properties import PartitionField
 
 #: Iceberg's type of each of Spark's, but the decimals.
 _TYPES: Mapping[str, IcebergType] = {

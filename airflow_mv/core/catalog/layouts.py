@@ -42,7 +42,7 @@ from airflow_mv.core.spec.materialized_view import (
     parse_storage_state,
     past_refreshes,
 )
-from airflow_mv.core.spec.storage_settings import sort_order, sort_order_of
+from airflow_mv.core.spec.properties import sort_order, sort_order_of
 from airflow_mv.core.spec.table import (
     Alterations,
     TableMetadata,

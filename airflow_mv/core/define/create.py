@@ -47,14 +47,14 @@ from airflow_mv.core.spec.materialized_view import (
     PARTITIONING_PROPERTY,
     storage_table_field,
 )
-from airflow_mv.core.spec.reasons import Reason
-from airflow_mv.core.spec.storage_settings import (
+from airflow_mv.core.spec.properties import (
     FORMAT_VERSION,
     STORAGE_PREFIX,
     partition_transform,
     sort_order,
     storage_properties,
 )
+from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.core.spec.table import same_columns
 from airflow_mv.core.spec.view import (
     DIALECT,

@@ -18,7 +18,7 @@ from airflow_mv.core.refresh.statements import wanted_partitioning
 from airflow_mv.core.script import Stager
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
-from airflow_mv.core.spec.storage_settings import partition_transform
+from airflow_mv.core.spec.properties import partition_transform
 from airflow_mv.core.spec.stored import shown
 from airflow_mv.core.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
 from airflow_mv.core.sql.query import spark_sql

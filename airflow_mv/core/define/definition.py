@@ -19,18 +19,10 @@ from airflow_mv.core.catalog import (
 )
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.core.catalog.layouts import supported_layouts
-from airflow_mv.core.freshness.state import (
-    MAX_STALENESS_PROPERTY,
-    ON_SCHEMA_CHANGE_PROPERTY,
-    max_staleness_of,
-    on_schema_change,
-)
 from airflow_mv.core.publish.new_storage import NewStorage
 from airflow_mv.core.publish.protocol import Effects
-from airflow_mv.core.publish.refresh import MAX_AGE_PROPERTY, MAX_COUNT_PROPERTY, history_limits
 from airflow_mv.core.publish.view_change import SUMMARY, ViewChange, time_of_change
 from airflow_mv.core.refresh.checks import stored_checks
-from airflow_mv.core.refresh.choose import MAX_FULL_BYTES_PROPERTY, ON_FALLBACK_PROPERTY, UP_TO_PROPERTY, Policy
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     OWN_PROPERTIES,
@@ -40,16 +32,21 @@ from airflow_mv.core.spec.materialized_view import (
     property_text,
     storage_table_field,
 )
-from airflow_mv.core.spec.refresh_state import DEFAULT_DIALECT, REFRESH_STATE_PROPERTY, require_dialect
-from airflow_mv.core.spec.storage_settings import (
+from airflow_mv.core.spec.properties import (
     COMPACT_PROPERTY,
     EXPIRE_PROPERTY,
     KEEP_PROPERTY,
+    MAX_AGE_PROPERTY,
+    MAX_COUNT_PROPERTY,
+    MAX_FULL_BYTES_PROPERTY,
+    MAX_STALENESS_PROPERTY,
+    ON_FALLBACK_PROPERTY,
+    ON_SCHEMA_CHANGE_PROPERTY,
+    REFRESH_STATE_PROPERTY,
     SORT_PROPERTY,
     STORAGE_PREFIX,
-    kept_for,
-    most_files,
-    most_old_snapshots,
+    UP_TO_PROPERTY,
+    check_values,
     sort_order,
 )
 from airflow_mv.core.spec.view import (
@@ -275,17 +272,8 @@ def check_properties(properties: Mapping[str, str], *, view: str) -> None:
     """
     for key in properties:
         _check_name(key, view)
-    if (text := properties.get(TIME_TRAVEL_PROPERTY, "true")).lower() not in ("true", "false"):
-        raise ConfigurationError(f"view {view}, property {TIME_TRAVEL_PROPERTY}: {text!r} is not true or false")
-    history_limits({**properties, TIME_TRAVEL_PROPERTY: "true"}, view=view)
-    on_schema_change(properties, view=view)
-    Policy.of(properties, view=view)
-    max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
-    kept_for(properties, view=view)
-    most_files(properties, view=view)
-    most_old_snapshots(properties, view=view, default=None)
+    check_values(properties, view=view)
     known_dialects([properties[TRANSPILE_PROPERTY]] if TRANSPILE_PROPERTY in properties else [])
-    require_dialect(properties.get(REFRESH_STATE_PROPERTY, DEFAULT_DIALECT), view=view)
 
 
 def _check_name(key: str, view: str) -> None:

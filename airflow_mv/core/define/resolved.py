@@ -20,8 +20,8 @@ from airflow_mv.core.refresh.inputs import expanded_dependencies, load_tables, s
 from airflow_mv.core.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
 from airflow_mv.core.script import with_row_groups
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
+from airflow_mv.core.spec.properties import partition_field
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.storage_settings import partition_field
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, parse_query
 from airflow_mv.core.sql.types import Schemas, columns_of, expand_stars, present_columns, refuse_metadata_columns

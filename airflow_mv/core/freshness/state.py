@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from airflow_mv.core.freshness.changes import (
     UNCHANGED,
@@ -37,7 +37,7 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
-from airflow_mv.core.spec.times import duration, from_ms
+from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.sql.query import ParsedQuery
 from airflow_mv.documents import check_fields, id_text
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
@@ -507,10 +507,6 @@ def _counted(operations: Sequence[tuple[str, int]]) -> str:
 # changed since. Times are commit times, by the clocks of the base tables' writers.
 
 
-#: View property: how far the view may be behind, like ``2 h``.
-MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
-
-
 class Readiness(StrEnum):
     """A view's state for those who wait for it or monitor it."""
 
@@ -680,15 +676,6 @@ def readiness(
     return Readiness.WITHIN_GRACE if within else Readiness.STALE
 
 
-def max_staleness_of(text: str | None, *, view: str) -> timedelta | None:
-    """Return a view's freshness SLO from the text of its property, or ``None`` without one.
-
-    Raises:
-        ConfigurationError: The text is not a length of time.
-    """
-    return duration(text, what=f"view {view}, property {MAX_STALENESS_PROPERTY}")
-
-
 def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:
     """Return the last snapshot, up to this one, that may have changed rows. Compaction does not move it.
 
@@ -731,29 +718,3 @@ def _left(table: TableMetadata, snapshot_id: int | None) -> int | None:
     places = [place for place, entry in enumerate(log) if entry.snapshot_id == snapshot_id]
     after = log[places[-1] + 1 :] if places else []
     return after[0].timestamp_ms if after else None
-
-
-#: View property: what a changed column of a base table leads to.
-ON_SCHEMA_CHANGE_PROPERTY = "airflow-mv.on-schema-change"
-
-
-#: ``ignore-unused``: columns that the query does not name do not matter. ``rebuild``: the same, and a refresh has Spark
-#: analyse the query again. ``fail``: every changed column matters, and a refresh is refused.
-OnSchemaChange = Literal["fail", "rebuild", "ignore-unused"]
-
-
-_POLICIES = ("fail", "rebuild", "ignore-unused")
-
-
-def on_schema_change(properties: Mapping[str, str], *, view: str) -> OnSchemaChange:
-    """Return a view's policy for changed columns of base tables.
-
-    Raises:
-        ConfigurationError: The property has another value.
-    """
-    text = properties.get(ON_SCHEMA_CHANGE_PROPERTY, "ignore-unused")
-    if text not in _POLICIES:
-        raise ConfigurationError(
-            f"view {view}, property {ON_SCHEMA_CHANGE_PROPERTY}: {text!r} is not one of: {', '.join(_POLICIES)}"
-        )
-    return cast("OnSchemaChange", text)

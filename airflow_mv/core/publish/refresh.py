@@ -39,18 +39,11 @@ from airflow_mv.core.spec.materialized_view import (
     property_text,
     refresh_tag,
 )
+from airflow_mv.core.spec.properties import history_limits
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.stored import whole_number
 from airflow_mv.core.spec.table import Snapshot, ancestors
-from airflow_mv.core.spec.times import duration
-from airflow_mv.errors import ConfigurationError, ViewNotFoundError
+from airflow_mv.errors import ViewNotFoundError
 
-#: View properties: how many refresh records are kept, and how old they may be, like ``30 days``.
-MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
-MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
-DEFAULT_MAX_COUNT = 100
-#: The same without time travel. The records of past refreshes keep no rows.
-DEFAULT_LOGGED = 50
 #: How long unneeded files are kept. It must be more than twice as long as the longest refresh.
 DEFAULT_GRACE = timedelta(days=3)
 
@@ -413,52 +406,7 @@ def oldest_lasting_ms(catalog: MaterializedViewCatalog, folder: str) -> int:
 
 def keeps_history(view: LoadedView) -> bool:
     """Whether each refresh is kept in the history, with its rows."""
-    return _travels(view.metadata.properties)
-
-
-def _travels(properties: Mapping[str, str]) -> bool:
-    return properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryLimits:
-    """How many refresh records a view keeps.
-
-    Args:
-        max_count: The most records, including the current one.
-        max_age: The maximum age of records other than the current one; ``None``: no limit.
-        with_rows: The most records whose rows are kept, including the current one.
-    """
-
-    max_count: int
-    max_age: timedelta | None
-    with_rows: int
-
-    def oldest_ms(self, now_ms: int) -> int | None:
-        """Return the time before which no other refresh than the current one is kept; ``None``: no limit.
-
-        Args:
-            now_ms: The current time.
-        """
-        return None if self.max_age is None else now_ms - self.max_age // timedelta(milliseconds=1)
-
-
-def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits:
-    """Return how many refresh records a view keeps, by its properties.
-
-    Raises:
-        ConfigurationError: A limit is invalid.
-    """
-    travels = _travels(properties)
-    text = properties.get(MAX_COUNT_PROPERTY, str(DEFAULT_MAX_COUNT if travels else DEFAULT_LOGGED))
-    count = whole_number(text.strip(), 0)
-    if count < 1:
-        raise ConfigurationError(
-            f"view {view}, property {MAX_COUNT_PROPERTY}: {text!r} is not a number of records; write a whole number of "
-            "at least 1"
-        )
-    age = duration(properties.get(MAX_AGE_PROPERTY), what=f"view {view}, property {MAX_AGE_PROPERTY}")
-    return HistoryLimits(count, age, count if travels else 1)
+    return view.metadata.properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
 
 
 def dropped_tags(view: LoadedView, before: StorageState | None, after: StorageState) -> list[str]:

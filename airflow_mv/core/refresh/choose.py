@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import (
-    ON_SCHEMA_CHANGE_PROPERTY,
     Freshness,
     ObservedTable,
     SnapshotSet,
     State,
     lag,
-    on_schema_change,
 )
 from airflow_mv.core.freshness.status import stale_inputs
 from airflow_mv.core.refresh.candidates import Candidate
@@ -25,7 +23,6 @@ from airflow_mv.core.refresh.catch_up import Bound, up_to
 from airflow_mv.core.refresh.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.core.refresh.incremental import OTHER_STORAGE, Alternatives, alternatives
 from airflow_mv.core.refresh.inputs import (
-    FallbackPolicy,
     RefreshInputs,
     RefreshOptions,
     load_inputs,
@@ -45,15 +42,17 @@ from airflow_mv.core.script import Script, StagedChecks
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.materialized_view import RefreshRecord
-from airflow_mv.core.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason, fallback
-from airflow_mv.core.spec.refresh_state import (
-    DEFAULT_DIALECT,
-    REFRESH_STATE_KEY,
-    REFRESH_STATE_PROPERTY,
-    refresh_state,
-    write,
+from airflow_mv.core.spec.properties import (
+    ON_SCHEMA_CHANGE_PROPERTY,
+    UP_TO_PROPERTY,
+    Policy,
+    on_schema_change,
+    refresh_state_of,
+    sort_order,
+    storage_properties,
 )
-from airflow_mv.core.spec.storage_settings import sort_order, storage_properties
+from airflow_mv.core.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason, fallback
+from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, refresh_state, written
 from airflow_mv.core.spec.table import is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.spec.units import human
@@ -61,83 +60,7 @@ from airflow_mv.core.sql.intervals import MAX_INTERVALS
 from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 
-#: View properties: the policy of a view, unless a call overrides it.
-ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
-MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
-UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
-
 _SKIPPED = Reason(Code.SKIPPED, "on_fallback is 'skip': the refresh was skipped")
-_POLICIES: Mapping[str, FallbackPolicy] = {"full": "full", "fail": "fail", "skip": "skip"}
-_Value = TypeVar("_Value")
-_Number = TypeVar("_Number", int, float)
-
-
-def _at_least_zero(kind: Callable[[str], _Number]) -> Callable[[str], _Number]:
-    def convert(text: str) -> _Number:
-        if (number := kind(text)) >= 0:
-            return number
-        raise ValueError(text)
-
-    return convert
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The allowed ways to make a view fresh. The first refresh of a view is always allowed.
-
-    Args:
-        on_fallback: What to do if an incremental view would have to be recomputed in full, also after a change of its
-            definition. With ``full`` the estimates decide; with ``fail`` and ``skip`` an incremental mode is taken
-            wherever one is possible.
-        max_full_bytes: Bytes of base table files that a recompute may read, whatever the strategy; more is refused, or
-            with ``skip`` the view stays as it is. ``None``: no limit.
-        up_to: An incremental mode is taken up to this many times the estimated seconds of a full refresh.
-    """
-
-    on_fallback: FallbackPolicy = "full"
-    max_full_bytes: int | None = None
-    up_to: float = 1.0
-
-    @classmethod
-    def of(
-        cls,
-        properties: Mapping[str, str],
-        *,
-        view: str,
-        on_fallback: FallbackPolicy | None = None,
-        max_full_bytes: int | None = None,
-    ) -> Policy:
-        """Return the policy of a view's properties. The call's options override it.
-
-        Args:
-            on_fallback: The call's.
-            max_full_bytes: The call's.
-
-        Raises:
-            ConfigurationError: A property has an invalid value.
-        """
-
-        def read(name: str, convert: Callable[[str], _Value], wanted: str) -> _Value | None:
-            text = properties.get(name)
-            try:
-                return None if text is None else convert(text)
-            except (ValueError, KeyError):
-                raise ConfigurationError(f"view {view}, property {name}: {text!r} is not {wanted}") from None
-
-        stored = read(ON_FALLBACK_PROPERTY, _POLICIES.__getitem__, "full, fail or skip")
-        budget = read(MAX_FULL_BYTES_PROPERTY, _at_least_zero(int), "a number of bytes")
-        up_to = read(UP_TO_PROPERTY, _at_least_zero(float), "a number, such as 1.0")
-        return cls(
-            on_fallback=on_fallback or stored or "full",
-            max_full_bytes=budget if max_full_bytes is None else max_full_bytes,
-            up_to=1.0 if up_to is None else up_to,
-        )
-
-    def allows(self, full: Estimate) -> bool:
-        """Whether a full refresh is within the budget. One of unknown size is not."""
-        if self.max_full_bytes is None:
-            return True
-        return full.bytes_read is not None and full.bytes_read <= self.max_full_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +263,7 @@ def _within_policy(
     For the strategy ``full`` a recompute is no fallback: ``on_fallback`` matters only if ``max_full_bytes`` forbids it.
     """
     never = strategy == "incremental" and policy.on_fallback != "full"
-    if policy.allows(full) and not never:
+    if policy.allows(full.bytes_read) and not never:
         return choice
     if policy.on_fallback == "skip":
         return Choice(Mode.NOOP, (*choice.reasons, _SKIPPED), None, (full,))
@@ -365,7 +288,7 @@ def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: 
 
 
 def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy: Policy) -> Choice:
-    within = policy.allows(full)
+    within = policy.allows(full.bytes_read)
     # A fast-forward is never more expensive, whatever the property says.
     is_longer = bool(candidate.steps) and _is_longer(candidate.estimate, full, policy.up_to)
     if policy.on_fallback == "full" and within and is_longer:
@@ -396,7 +319,7 @@ def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate,
         return Choice(Mode.NOOP, (*why, _SKIPPED), None, (full,))
     if policy.on_fallback == "fail":
         raise _refused(view, causes, None, policy)
-    if not policy.allows(full):
+    if not policy.allows(full.bytes_read):
         raise _refused(view, causes, full, policy)
     return Choice(Mode.FULL, why, None, (full,))
 
@@ -566,7 +489,7 @@ def _work(choice: Choice, policy: Policy) -> PartialRefresh | None:
     if choice.candidate is None or not choice.candidate.steps:
         return None
     full = next(item for item in choice.estimates if item.mode == Mode.FULL)
-    may_recompute = policy.on_fallback == "full" and policy.allows(full)
+    may_recompute = policy.on_fallback == "full" and policy.allows(full.bytes_read)
     sizes = [ANY_SIZE if size is None else size for size in (choice.candidate.estimate.bytes_read, full.bytes_read)]
     return PartialRefresh(choice.candidate.steps, may_recompute, max(sizes))
 
@@ -681,7 +604,8 @@ def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
         if record is None or record.only_intervals:
             return {}
         tables = record.base_tables
-    dialect = loaded.metadata.properties.get(REFRESH_STATE_PROPERTY, DEFAULT_DIALECT)
+    if refresh_state_of(loaded.metadata.properties, view=str(loaded.identifier)) is None:
+        return {}
     state = refresh_state(
         version_id=loaded.metadata.current_version_id,
         started_ms=inputs.started_ms,
@@ -689,5 +613,4 @@ def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
         nested_views=observation.nested_views,
         catalog=loaded.identifier.catalog,
     )
-    text = write(state, dialect, view=str(loaded.identifier))
-    return {} if text is None else {REFRESH_STATE_KEY: text}
+    return {REFRESH_STATE_KEY: written(state)}

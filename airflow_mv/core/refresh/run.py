@@ -16,7 +16,6 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.damage import check_snapshots, store_of
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
-from airflow_mv.core.freshness.state import on_schema_change
 from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.core.publish import publish as publish_staged
 from airflow_mv.core.publish.layouts import layout_of
@@ -31,6 +30,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import is_false, latest_ms
+from airflow_mv.core.spec.properties import on_schema_change
 from airflow_mv.core.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.sql.order import in_order

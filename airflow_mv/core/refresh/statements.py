@@ -23,7 +23,7 @@ from airflow_mv.core.script import (
 )
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote, string_literal
 from airflow_mv.core.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
-from airflow_mv.core.spec.storage_settings import (
+from airflow_mv.core.spec.properties import (
     SortColumn,
     missing_properties,
     partition_transform,

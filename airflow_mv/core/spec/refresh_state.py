@@ -18,15 +18,10 @@ from pydantic import Field
 from airflow_mv.core.spec.identifiers import Identifier, Selector
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, SELECTS_FROM, BaseTable, NestedViewVersion, NonEmpty
 from airflow_mv.core.spec.stored import Int, Long, StoredModel, decode_text
-from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 
 #: Key in the summary of a storage table's snapshot.
 REFRESH_STATE_KEY = "refresh-state"
-#: View property: the dialect that is written, or ``none``.
-REFRESH_STATE_PROPERTY = "airflow-mv.refresh-state"
-DIALECTS = ("2026-06",)
-DEFAULT_DIALECT = DIALECTS[-1]
-_NONE = "none"
 
 
 class SourceTable(StoredModel):
@@ -96,28 +91,8 @@ def refresh_state(
     return RefreshState.read(document, source=REFRESH_STATE_KEY)
 
 
-def require_dialect(dialect: str, *, view: str) -> None:
-    """Refuse another value of the property than a dialect and ``none``.
-
-    Raises:
-        ConfigurationError: There is no such dialect.
-    """
-    if dialect not in (*DIALECTS, _NONE):
-        raise ConfigurationError(
-            f"view {view}: the property {REFRESH_STATE_PROPERTY} is {dialect!r}; it may be {', '.join(DIALECTS)} or "
-            f"{_NONE}"
-        )
-
-
-def write(state: RefreshState, dialect: str, *, view: str) -> str | None:
-    """Return the summary's text, or ``None`` for the dialect ``none``.
-
-    Raises:
-        ConfigurationError: There is no such dialect.
-    """
-    require_dialect(dialect, view=view)
-    if dialect == _NONE:
-        return None
+def written(state: RefreshState) -> str:
+    """Return the summary's text."""
     return json.dumps(state.document(), separators=(",", ":"))
 
 

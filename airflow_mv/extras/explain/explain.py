@@ -12,9 +12,9 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.definition import AcceptQuery
 from airflow_mv.core.define.resolved import ResolvedQuery, resolve_query
-from airflow_mv.core.refresh.choose import Policy
 from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, spark_sql
 from airflow_mv.core.sql.types import columns_of

@@ -26,10 +26,11 @@ from airflow_mv.core.refresh.candidates import (
     candidate,
     relations_of,
 )
-from airflow_mv.core.refresh.choose import Choice, Policy, by_cost
+from airflow_mv.core.refresh.choose import Choice, by_cost
 from airflow_mv.core.refresh.incremental import Alternatives
 from airflow_mv.core.refresh.plan import Estimate, StoredCost, full_cost, incremental_cost
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, known_sum
 from airflow_mv.core.spec.units import human

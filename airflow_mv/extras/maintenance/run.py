@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.storage_settings import most_files, most_old_snapshots
+from airflow_mv.core.spec.properties import most_files, most_old_snapshots
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.expire import count_old, keep_base_snapshots

@@ -13,10 +13,11 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.each import left_out, while_answered
 from airflow_mv.core.freshness.observe import Observation
-from airflow_mv.core.freshness.state import MAX_STALENESS_PROPERTY, State, lag, max_staleness_of
+from airflow_mv.core.freshness.state import State, lag
 from airflow_mv.core.freshness.status import observe_each
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import TIME_TRAVEL_PROPERTY
+from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.core.job.session import open_session
 from airflow_mv.core.spec.identifiers import Identifier, string_literal
-from airflow_mv.core.spec.storage_settings import partition_transform
+from airflow_mv.core.spec.properties import partition_transform
 from airflow_mv.core.sql.query import (
     NestedView,
     ParsedQuery,

@@ -31,8 +31,8 @@ from airflow_mv.core.script import (
 )
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.core.spec.properties import SortColumn
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.storage_settings import SortColumn
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import InvalidMetadataError
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
-from airflow_mv.core.spec.refresh_state import DEFAULT_DIALECT, RefreshState, parse, refresh_state, write
+from airflow_mv.core.spec.properties import refresh_state_of
+from airflow_mv.core.spec.refresh_state import RefreshState, parse, refresh_state, written
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 
 TABLE = {"type": "table", "name": "events", "namespace": ["sales", "eu"], "uuid": "t-1", "snapshot-id": 2**62}
@@ -34,8 +35,8 @@ def made(*tables: BaseTable, views: tuple[NestedViewVersion, ...] = ()) -> Refre
 
 def test_the_written_document_follows_the_draft() -> None:
     plain = NestedViewVersion.read({"identifier": "lake.s.v", "uuid": "v-1", "version-id": 2}, source="test")
-    text = write(made(base("lake.`s`.`odd name`"), base("other.a.b.c"), views=(plain,)), DEFAULT_DIALECT, view="v")
-    assert json.loads(text or "") == {
+    text = written(made(base("lake.`s`.`odd name`"), base("other.a.b.c"), views=(plain,)))
+    assert json.loads(text) == {
         "view-version-id": 4,
         "refresh-start-timestamp-ms": 5,
         "source-states": [
@@ -59,9 +60,9 @@ def test_a_table_without_a_uuid_or_snapshot_is_omitted() -> None:
 
 
 def test_nothing_is_written_if_the_property_is_none() -> None:
-    assert write(made(), "none", view="v") is None
+    assert refresh_state_of({"airflow-mv.refresh-state": "none"}, view="v") is None
     with pytest.raises(ConfigurationError, match=r"view v.*airflow-mv\.refresh-state.*'1999'.*2026-06"):
-        write(made(), "1999", view="v")
+        refresh_state_of({"airflow-mv.refresh-state": "1999"}, view="v")
 
 
 def test_the_field_name_that_iceberg_rust_uses_for_the_version_is_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.core.spec.storage_settings import SORT_PROPERTY, SortColumn, sort_order
+from airflow_mv.core.spec.properties import SORT_PROPERTY, SortColumn, sort_order
 from airflow_mv.errors import ConfigurationError
 
 COLUMNS = ("day", "Region", "a, b`c")

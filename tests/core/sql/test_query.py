@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.core.spec.identifiers import Identifier, string_literal
-from airflow_mv.core.spec.storage_settings import partition_transform
+from airflow_mv.core.spec.properties import partition_transform
 from airflow_mv.core.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,

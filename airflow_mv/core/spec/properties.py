@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a view's owner chooses for its storage table: table properties, and the sort order.
+"""The properties of a view by which its owner chooses how it is stored and refreshed.
 
-Both are properties of the view. A refresh writes what differs into the storage table, so it also holds for
-storage tables that are made later. Source of the sort order: Iceberg ``format/spec.md``, "Sort Orders". The order of
-nulls is by default what Spark's ``ORDER BY`` does.
+A refresh writes the chosen table properties and sort order into the storage table, also into one that is made later.
+Source of the sort order: Iceberg ``format/spec.md``, "Sort Orders". By default nulls are where Spark sorts them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from airflow_mv.core.spec.identifiers import quote
+from airflow_mv.core.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.stored import whole_number
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.times import duration
@@ -245,9 +245,29 @@ def _no_transform(text: str) -> InvalidQueryError:
     )
 
 
-# ----------------- The view properties that say what follows a refresh: maintenance, and tags that keep base snapshots
+# ------------------------------------------------------------- How views are refreshed, and what follows a refresh
 
 
+#: What happens if an incremental view would have to be recomputed in full.
+FallbackPolicy = Literal["full", "fail", "skip"]
+#: ``ignore-unused``: columns that the query does not name do not matter. ``rebuild``: the same, and a refresh has Spark
+#: analyse the query again. ``fail``: every changed column matters, and a refresh is refused.
+OnSchemaChange = Literal["fail", "rebuild", "ignore-unused"]
+
+#: What a changed column of a base table leads to.
+ON_SCHEMA_CHANGE_PROPERTY = "airflow-mv.on-schema-change"
+#: The policy of a view, unless a call overrides it.
+ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
+MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
+UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
+#: How far the view may be behind, like ``2 h``.
+MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
+#: How many refresh records are kept, and how old they may be, like ``30 days``.
+MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
+MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
+DEFAULT_MAX_COUNT = 100
+#: The same without time travel. The records of past refreshes keep no rows.
+DEFAULT_LOGGED = 50
 #: With how many files, or old snapshots, of its storage table a refresh is followed by maintenance.
 COMPACT_PROPERTY = "airflow-mv.maintenance.compact-files"
 EXPIRE_PROPERTY = "airflow-mv.maintenance.expire-snapshots"
@@ -255,6 +275,131 @@ EXPIRE_PROPERTY = "airflow-mv.maintenance.expire-snapshots"
 NEVER = "never"
 #: For how long after a refresh the base tables keep the snapshots that the rows were computed from.
 KEEP_PROPERTY = "airflow-mv.keep-base-snapshots"
+#: The version of the draft specification in which the storage table has the refresh state, or ``none``.
+REFRESH_STATE_PROPERTY = "airflow-mv.refresh-state"
+REFRESH_STATES = ("2026-06", "none")
+
+_FALLBACKS: tuple[FallbackPolicy, ...] = ("full", "fail", "skip")
+_ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = ("ignore-unused", "rebuild", "fail")
+_AT_LEAST_ONE = "a whole number of at least 1"
+_Value = TypeVar("_Value")
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The allowed ways to make a view fresh. The first refresh of a view is always allowed.
+
+    Args:
+        on_fallback: What to do if an incremental view would have to be recomputed in full, also after a change of its
+            definition. With ``full`` the estimates decide; with ``fail`` and ``skip`` an incremental mode is taken
+            wherever one is possible.
+        max_full_bytes: Bytes of base table files that a recompute may read, whatever the strategy; more is refused, or
+            with ``skip`` the view stays as it is. ``None``: no limit.
+        up_to: An incremental mode is taken up to this many times the estimated seconds of a full refresh.
+    """
+
+    on_fallback: FallbackPolicy = "full"
+    max_full_bytes: int | None = None
+    up_to: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        view: str,
+        on_fallback: FallbackPolicy | None = None,
+        max_full_bytes: int | None = None,
+    ) -> Policy:
+        """Return the policy of a view's properties. The call's options override it.
+
+        Raises:
+            ConfigurationError: A property has an invalid value.
+        """
+        stored = _one_of(properties, ON_FALLBACK_PROPERTY, _FALLBACKS, view)
+        budget = _read(properties, MAX_FULL_BYTES_PROPERTY, _at_least(0, int), "a number of bytes", view)
+        up_to = _read(properties, UP_TO_PROPERTY, _at_least(0, float), "a number, such as 1.0", view)
+        return cls(
+            on_fallback=on_fallback or stored,
+            max_full_bytes=budget if max_full_bytes is None else max_full_bytes,
+            up_to=1.0 if up_to is None else up_to,
+        )
+
+    def allows(self, full_bytes: int | None) -> bool:
+        """Whether a full refresh that reads so many bytes is within the budget. One of unknown size is not."""
+        return self.max_full_bytes is None or (full_bytes is not None and full_bytes <= self.max_full_bytes)
+
+
+def on_schema_change(properties: Mapping[str, str], *, view: str) -> OnSchemaChange:
+    """Return a view's policy for changed columns of base tables.
+
+    Raises:
+        ConfigurationError: The property has another value.
+    """
+    return _one_of(properties, ON_SCHEMA_CHANGE_PROPERTY, _ON_SCHEMA_CHANGE, view)
+
+
+def max_staleness_of(text: str | None, *, view: str) -> timedelta | None:
+    """Return a view's freshness SLO from the text of its property, or ``None`` without one.
+
+    Raises:
+        ConfigurationError: The text is not a length of time.
+    """
+    return duration(text, what=f"view {view}, property {MAX_STALENESS_PROPERTY}")
+
+
+def refresh_state_of(properties: Mapping[str, str], *, view: str) -> str | None:
+    """Return the version of the draft specification in which a view's refresh state is written; ``None`` for none.
+
+    Raises:
+        ConfigurationError: There is no such version.
+    """
+    found = _one_of(properties, REFRESH_STATE_PROPERTY, REFRESH_STATES, view)
+    return None if found == "none" else found
+
+
+def has_time_travel(properties: Mapping[str, str], *, view: str) -> bool:
+    """Whether each refresh stays in the history, with its own tagged snapshot.
+
+    Raises:
+        ConfigurationError: The property has another value.
+    """
+    values = {"true": True, "false": False}
+    found = _read(properties, TIME_TRAVEL_PROPERTY, lambda text: values[text.lower()], "true or false", view)
+    return found is True
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """How many refresh records a view keeps.
+
+    Args:
+        max_count: The most records, including the current one.
+        max_age: The maximum age of records other than the current one; ``None``: no limit.
+        with_rows: The most records whose rows are kept, including the current one.
+    """
+
+    max_count: int
+    max_age: timedelta | None
+    with_rows: int
+
+    def oldest_ms(self, now_ms: int) -> int | None:
+        """Return the time before which no other refresh than the current one is kept; ``None``: no limit."""
+        return None if self.max_age is None else now_ms - self.max_age // timedelta(milliseconds=1)
+
+
+def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits:
+    """Return how many refresh records a view keeps, by its properties.
+
+    Raises:
+        ConfigurationError: A limit is invalid.
+    """
+    travels = properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
+    given = _read(properties, MAX_COUNT_PROPERTY, _whole, _AT_LEAST_ONE, view)
+    count = given or (DEFAULT_MAX_COUNT if travels else DEFAULT_LOGGED)
+    age = duration(properties.get(MAX_AGE_PROPERTY), what=f"view {view}, property {MAX_AGE_PROPERTY}")
+    return HistoryLimits(count, age, count if travels else 1)
 
 
 def most_files(properties: Mapping[str, str], *, view: str) -> int | None:
@@ -263,7 +408,7 @@ def most_files(properties: Mapping[str, str], *, view: str) -> int | None:
     Raises:
         ConfigurationError: It is not a whole number of at least 1.
     """
-    return _bound(properties, COMPACT_PROPERTY, view)
+    return _read(properties, COMPACT_PROPERTY, _whole, _AT_LEAST_ONE, view)
 
 
 def most_old_snapshots(properties: Mapping[str, str], *, view: str, default: int | None) -> int | None:
@@ -274,7 +419,7 @@ def most_old_snapshots(properties: Mapping[str, str], *, view: str, default: int
     """
     if properties.get(EXPIRE_PROPERTY, "").strip() == NEVER:
         return None
-    return _bound(properties, EXPIRE_PROPERTY, view) or default
+    return _read(properties, EXPIRE_PROPERTY, _whole, _AT_LEAST_ONE, view) or default
 
 
 def kept_for(properties: Mapping[str, str], *, view: str) -> timedelta | None:
@@ -286,10 +431,46 @@ def kept_for(properties: Mapping[str, str], *, view: str) -> timedelta | None:
     return duration(properties.get(KEEP_PROPERTY), what=f"view {view}, property {KEEP_PROPERTY}")
 
 
-def _bound(properties: Mapping[str, str], key: str, view: str) -> int | None:
+def check_values(properties: Mapping[str, str], *, view: str) -> None:
+    """Refuse a property that has a wrong value.
+
+    Raises:
+        ConfigurationError: Names the property, its value and what it may be.
+    """
+    history_limits(properties, view=view)
+    max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
+    most_old_snapshots(properties, view=view, default=None)
+    for check in (has_time_travel, on_schema_change, Policy.of, kept_for, most_files, refresh_state_of):
+        check(properties, view=view)
+
+
+def _read(
+    properties: Mapping[str, str], key: str, convert: Callable[[str], _Value], wanted: str, view: str
+) -> _Value | None:
     text = properties.get(key)
-    if text is None:
-        return None
-    if (number := whole_number(text.strip(), 0)) < 1:
-        raise ConfigurationError(f"view {view}, property {key}: {text!r} is not a whole number of at least 1")
-    return number
+    try:
+        return None if text is None else convert(text)
+    except (ValueError, KeyError):
+        raise ConfigurationError(f"view {view}, property {key}: {text!r} is not {wanted}") from None
+
+
+def _one_of(properties: Mapping[str, str], key: str, values: tuple[_Value, ...], view: str) -> _Value:
+    """Return the value of a property that is one of some words. The first one is the default."""
+    found = _read(properties, key, {str(value): value for value in values}.__getitem__, _listed(values), view)
+    return values[0] if found is None else found
+
+
+def _listed(words: Sequence[object]) -> str:
+    return f"{', '.join(map(str, words[:-1]))} or {words[-1]}"
+
+
+def _at_least(least: int, kind: Callable[[str], _Number]) -> Callable[[str], _Number]:
+    def convert(text: str) -> _Number:
+        if (number := kind(text)) >= least:
+            return number
+        raise ValueError(text)
+
+    return convert
+
+
+_whole = _at_least(1, lambda text: whole_number(text.strip(), 0))

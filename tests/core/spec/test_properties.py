@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.core.spec.storage_settings import missing_properties, storage_properties
+from airflow_mv.core.spec.properties import missing_properties, storage_properties
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import ConfigurationError
 
