@@ -10,21 +10,25 @@ from dataclasses import dataclass
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.empty_table import EmptyTable, NewColumn
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.freshness.changes import UNCHANGED
 from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, require_readable
 from airflow_mv.core.freshness.state import ObservedTable
-from airflow_mv.core.ivm import certain_output
-from airflow_mv.core.refresh.candidates import BaseTableInput, relations_of
-from airflow_mv.core.refresh.incremental import kept_columns, required_columns
+from airflow_mv.core.ivm import BaseRelation, certain_output
 from airflow_mv.core.refresh.inputs import expanded_dependencies, load_tables, schemas_of
-from airflow_mv.core.refresh.statements import PinnedQuery, pin, pinned_tables, place_names
+from airflow_mv.core.refresh.statements import PinnedQuery, pin, pinned_tables
 from airflow_mv.core.script import with_row_groups
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.properties import partition_field
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, parse_query
-from airflow_mv.core.sql.types import Schemas, columns_of, expand_stars, present_columns, refuse_metadata_columns
+from airflow_mv.core.sql.types import (
+    Schemas,
+    columns_of,
+    expand_stars,
+    present_columns,
+    refuse_metadata_columns,
+    required_columns,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +58,6 @@ class ResolvedQuery:
         names = self.dependencies.tables
         heads = {name: table.head for name, table in zip(names, self.tables, strict=True)}
         return pin(query, self.dependencies, pinned_tables(names, heads=heads, places=self.places), self.places)
-
-    @property
-    def bases(self) -> tuple[BaseTableInput, ...]:
-        """The base tables, unchanged."""
-        return tuple(map(self._base, self.dependencies.tables, self.tables))
-
-    def _base(self, identifier: Identifier, observed: ObservedTable) -> BaseTableInput:
-        """Return a base table as it will be for the next refresh, whose snapshot has the current columns."""
-        table = self.metadata[identifier]
-        now, then = table.current_schema, table.schema_at(observed.head)
-        return BaseTableInput(
-            identifier=identifier,
-            sql=place_names(self.places).sql.get(identifier, identifier.sql()),
-            columns=columns_of(now),
-            recorded=observed.head,
-            target=observed.head,
-            range=UNCHANGED,
-            total_bytes=table.bytes_at(observed.head),
-            kept=kept_columns(then, now),
-            not_null=required_columns(then) & required_columns(now),
-            has_row_ids=table.has_row_ids,
-        )
 
 
 def resolve_query(
@@ -155,7 +137,12 @@ def known_table(
             return Reason(
                 Code.SCHEMA_CHANGED, f"the current schema of {identifier} differs from that of its newest snapshot"
             )
-    found = certain_output(resolved.query, relations_of(resolved.bases), resolved.dependencies.nested, columns)
+    relations = [
+        BaseRelation(name, f"t{number}", columns_of(schema), changed=True, not_null=required_columns(schema))
+        for number, name in enumerate(resolved.dependencies.tables)
+        for schema in [resolved.metadata[name].current_schema]
+    ]
+    found = certain_output(resolved.query, relations, resolved.dependencies.nested, columns)
     if isinstance(found, Reason):
         return found
     inherited = {name: _comments(table) for name, table in resolved.metadata.items()}

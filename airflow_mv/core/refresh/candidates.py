@@ -7,7 +7,7 @@ runs. A mode that is not taken is reported with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -152,14 +152,6 @@ class BaseTableInput:
     def changed(self) -> bool:
         """Whether rows may have changed."""
         return self.range.kind not in _KEEPS_ROWS
-
-
-def relations_of(bases: Iterable[BaseTableInput]) -> tuple[BaseRelation, ...]:
-    """Return base tables as the algebra takes them, all of them changed."""
-    return tuple(
-        BaseRelation(base.identifier, f"t{number}", base.columns, changed=True, not_null=base.not_null)
-        for number, base in enumerate(bases)
-    )
 
 
 @dataclass(frozen=True, slots=True)

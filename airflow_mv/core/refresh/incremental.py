@@ -29,7 +29,15 @@ from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.spec.table import TableMetadata, known_sum, snapshots_between
 from airflow_mv.core.sql.query import filtered_floats
-from airflow_mv.core.sql.types import Accesses, columns_of, is_same_for, rebound_columns, unknown_type, uses_in
+from airflow_mv.core.sql.types import (
+    Accesses,
+    columns_of,
+    is_same_for,
+    rebound_columns,
+    required_columns,
+    unknown_type,
+    uses_in,
+)
 
 #: Why all rows are recomputed, also those of a fresh view.
 OTHER_STORAGE = Reason(
@@ -236,11 +244,6 @@ def _is_kept(then: Mapping[str, Any], now: Mapping[str, Any], uses: Uses | None)
         return True
     found = uses(str(now["name"])) if uses is not None else frozenset()
     return bool(found) and is_same_for(then, now, found)
-
-
-def required_columns(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the columns of a schema that are NOT NULL."""
-    return frozenset(str(field["name"]) for field in _fields(schema) if field.get("required"))
 
 
 def _fields(schema: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

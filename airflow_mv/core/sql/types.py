@@ -137,6 +137,11 @@ def columns_of(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((str(field["name"]), spark_type(field["type"])) for field in schema.get("fields", []))
 
 
+def required_columns(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns of a stored schema that are NOT NULL."""
+    return frozenset(str(field["name"]) for field in schema.get("fields", []) if field.get("required"))
+
+
 def unknown_type(table: TableMetadata) -> str | None:
     """Return the first type among a table's columns because of which pyiceberg cannot read its metadata.
 

@@ -12,12 +12,17 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.definition import AcceptQuery
 from airflow_mv.core.define.resolved import ResolvedQuery, resolve_query
+from airflow_mv.core.freshness.changes import UNCHANGED
+from airflow_mv.core.freshness.state import ObservedTable
+from airflow_mv.core.refresh.candidates import BaseTableInput
+from airflow_mv.core.refresh.incremental import kept_columns
 from airflow_mv.core.refresh.plan import StoredCost
+from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, spark_sql
-from airflow_mv.core.sql.types import columns_of
+from airflow_mv.core.sql.types import columns_of, required_columns
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.advice import Advice, advise
 from airflow_mv.extras.explain.prospects import Change, Forecast, Setting, output_types, prospects
@@ -133,10 +138,28 @@ def _of_view(catalog: MaterializedViewCatalog, loaded: LoadedView, *, advice: bo
 def _setting(resolved: ResolvedQuery, view: str) -> Setting:
     return Setting(
         view=view,
-        bases=resolved.bases,
+        bases=tuple(_base(resolved, *pair) for pair in zip(resolved.dependencies.tables, resolved.tables, strict=True)),
         tables=resolved.metadata,
         views=resolved.dependencies.nested,
         pinned=lambda query: resolved.pin(query).sql,
+    )
+
+
+def _base(resolved: ResolvedQuery, identifier: Identifier, observed: ObservedTable) -> BaseTableInput:
+    """Return an unchanged base table as it will be for the next refresh, whose snapshot has the current columns."""
+    table = resolved.metadata[identifier]
+    now, then = table.current_schema, table.schema_at(observed.head)
+    return BaseTableInput(
+        identifier=identifier,
+        sql=place_names(resolved.places).sql.get(identifier, identifier.sql()),
+        columns=columns_of(now),
+        recorded=observed.head,
+        target=observed.head,
+        range=UNCHANGED,
+        total_bytes=table.bytes_at(observed.head),
+        kept=kept_columns(then, now),
+        not_null=required_columns(then) & required_columns(now),
+        has_row_ids=table.has_row_ids,
     )
 
 

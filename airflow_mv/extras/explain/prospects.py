@@ -24,7 +24,6 @@ from airflow_mv.core.refresh.candidates import (
     StorageInput,
     base_costs,
     candidate,
-    relations_of,
 )
 from airflow_mv.core.refresh.choose import Choice, by_cost
 from airflow_mv.core.refresh.incremental import Alternatives
@@ -129,7 +128,10 @@ class Setting:
     @property
     def relations(self) -> tuple[BaseRelation, ...]:
         """The base tables as the algebra takes them, all of them changed."""
-        return relations_of(self.bases)
+        return tuple(
+            BaseRelation(base.identifier, f"t{number}", base.columns, changed=True, not_null=base.not_null)
+            for number, base in enumerate(self.bases)
+        )
 
 
 def output_types(setting: Setting, query: ParsedQuery) -> tuple[tuple[str, str | None], ...] | Reason:
