@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.job.checks import run_checks
+from airflow_mv.core.job.check_results import run_checks
 from airflow_mv.core.job.context import JobContext, measured
 from airflow_mv.core.job.files import file_access, only_access, open_files
 from airflow_mv.core.job.foreign import formats_of

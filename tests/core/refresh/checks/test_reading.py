@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_mv import checks
 from airflow_mv.checks import CHECKS_PROPERTY, Check, as_documents, property_of, read_checks
-from airflow_mv.core.refresh.check_sql import CheckContext, compile_checks
-from airflow_mv.core.refresh.checks import stored_checks
+from airflow_mv.core.refresh.checks import CheckContext, compile_checks, stored_checks
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
 
 EACH = (
