@@ -35,8 +35,8 @@ from airflow_mv.extras.registry.settings import PLACE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_mv.core.define.define import Defined, OnChange
     from airflow_mv.core.define.definition import Definition
+    from airflow_mv.extras.define import Defined, OnChange
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +105,12 @@ def define_view(
     on_change: OnChange = "apply",
     adopt: bool = False,
 ) -> Defined:
-    """Define a view as :func:`airflow_mv.core.define.define.define` does, and say why its refreshes would be full.
+    """Define a view as :func:`airflow_mv.extras.define.define` does, and say why its refreshes would be full.
 
     See there for the arguments and errors.
     """
-    from airflow_mv.core.define.define import define
     from airflow_mv.extras.adopt import adopt as adopted
+    from airflow_mv.extras.define import define
     from airflow_mv.extras.explain.explain import why_recomputed
 
     adopting = adopted if adopt else None

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-    from airflow_mv.core.define.define import OnChange
     from airflow_mv.core.define.definition import Definition
     from airflow_mv.core.freshness.observe import Observation
     from airflow_mv.core.refresh import RefreshOptions
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.core.spec.interval import Span
+    from airflow_mv.extras.define import OnChange
     from airflow_mv.extras.fleet.known import CatalogStatuses
     from airflow_mv.extras.history.time_travel import TimeTravel
 

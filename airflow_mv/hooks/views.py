@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.core.catalog.spark import SparkSettings
-    from airflow_mv.core.define.define import Defined, OnChange
     from airflow_mv.core.freshness.status import ViewStatus
     from airflow_mv.core.read.read import ReadResult
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.script import Outcome
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.convert import Conversion
+    from airflow_mv.extras.define import Defined, OnChange
     from airflow_mv.extras.explain.explain import Explanation
     from airflow_mv.extras.fleet.coverage import Coverage
     from airflow_mv.extras.history.rollback import RolledBack, VersionRolledBack
@@ -186,7 +186,7 @@ class MaterializedViewHook(BaseHook):
         return explain(self.catalog_for(view), self.connection.identify(view), sql)
 
     def define(self, view: str, sql: str | None, *, on_change: OnChange = "apply", **definition: Any) -> Defined:
-        """Create a view, or give an existing one this definition; see :func:`airflow_mv.core.define.define.define`.
+        """Create a view, or give an existing one this definition; see :func:`airflow_mv.extras.define.define`.
 
         Args:
             sql: The query; ``None`` keeps that of the existing view.

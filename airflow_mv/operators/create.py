@@ -17,8 +17,8 @@ from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import Layout
-    from airflow_mv.core.define.define import OnChange
     from airflow_mv.core.script import Outcome, Script, Stager
+    from airflow_mv.extras.define import OnChange
 
 
 class CreateMaterializedViewOperator(SparkTaskOperator):

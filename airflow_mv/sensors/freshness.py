@@ -11,10 +11,10 @@ from typing import Any, Literal
 from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
-from airflow_mv.core.freshness.state import Readiness
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.extras.fleet.readiness import Readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.links import MaterializedViewLink

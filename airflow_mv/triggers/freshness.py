@@ -13,10 +13,10 @@ from typing import Any, Literal
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
-from airflow_mv.core.freshness.state import Readiness, readiness
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
 from airflow_mv.triggers.views import ViewFreshness, Wanted

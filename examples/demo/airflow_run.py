@@ -54,7 +54,7 @@ def main(results: Path) -> int:
     for name in (
         "airflow.api_fastapi.execution_api.app",
         "airflow_mv.core.refresh.run",
-        "airflow_mv.core.define.define",
+        "airflow_mv.extras.define",
     ):
         import_module(name)
     if not sys.stdin.readline():

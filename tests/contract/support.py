@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import stage
 from airflow_mv.core.script import Outcome
+from airflow_mv.extras.define import define
 from tests.builders import QUERY, Lake
 from tests.duck import DuckStager
 

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_mv.checks import read_checks
 from airflow_mv.core.define.create import create
-from airflow_mv.core.define.define import Defined, Effect, OnChange, define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.spec.properties import SORT_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
+from airflow_mv.extras.define import Defined, Effect, OnChange, define
 from airflow_mv.extras.history.versions import versions
 from tests.builders import ORDERS, QUERY, Lake, lake, orders
 from tests.contract.support import VIEW, defined_at_once

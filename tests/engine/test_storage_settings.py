@@ -6,7 +6,6 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.script import Outcome, Script
@@ -14,6 +13,7 @@ from airflow_mv.core.spec.properties import SORT_PROPERTY, sort_order_of
 from airflow_mv.errors import ConfigurationError, UnsupportedError
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
+from airflow_mv.extras.define import define
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake, multiset, recomputed
 

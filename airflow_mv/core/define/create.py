@@ -197,30 +197,6 @@ def _check_storage_properties(view: Identifier, properties: Mapping[str, str], l
         )
 
 
-def change_settings(
-    catalog: MaterializedViewCatalog,
-    existing: LoadedView,
-    definition: Definition,
-    effects: Effects | None = None,
-) -> LoadedView:
-    """Give a materialized view the settings, properties and checks of a definition. Query and rows stay; no Spark runs.
-
-    Args:
-        definition: Its query, dialects and partitioning are not considered.
-        effects: Clock, sleep and jitter.
-
-    Raises:
-        ConfigurationError, InvalidQueryError: A setting or check is wrong.
-        UnsupportedError: The view has another layout, or another storage table.
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
-    """
-    view = existing.identifier
-    definition = possible(catalog, view, existing, definition)
-    require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
-    check_interval_column(existing.metadata.schema_.fields, definition.given_properties, view=str(view))
-    return NewProperties(catalog, existing, definition, effects or Effects()).publish()
-
-
 def _translating(definition: Definition, existing: LoadedView) -> Definition:
     """Return the definition with the dialect that the SQL for Spark is translated from, if it may be translated.
 

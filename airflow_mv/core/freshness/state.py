@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -40,7 +40,7 @@ from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_an
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.sql.query import ParsedQuery
 from airflow_mv.documents import check_fields, id_text
-from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
+from airflow_mv.errors import InvalidIdentifierError
 
 if TYPE_CHECKING:
     from airflow_mv.core.sql.query import ParsedQuery  # a DAG file imports this module, and needs no parser of SQL
@@ -507,46 +507,6 @@ def _counted(operations: Sequence[tuple[str, int]]) -> str:
 # changed since. Times are commit times, by the clocks of the base tables' writers.
 
 
-class Readiness(StrEnum):
-    """A view's state for those who wait for it or monitor it."""
-
-    FRESH = "FRESH"
-    #: Stale, but within the tolerated lag.
-    WITHIN_GRACE = "WITHIN_GRACE"
-    STALE = "STALE"
-    #: Never refreshed: it has no rows.
-    NEVER = "NEVER"
-    #: Its rows are those of another definition, or columns that the query names were changed in base tables.
-    INVALID = "INVALID"
-    #: A base table cannot be read.
-    UNKNOWN = "UNKNOWN"
-
-    @classmethod
-    def named(cls, word: str) -> Readiness:
-        """Return the member of a name (case is ignored) or of a state such as ``never-refreshed``.
-
-        Raises:
-            ConfigurationError: There is no such member.
-        """
-        found = _WORDS.get(word.lower().replace("_", "-"))
-        if found is None:
-            raise ConfigurationError(f"{word!r} is not one of: {', '.join(cls)}")
-        return found
-
-
-_READINESS = {
-    State.FRESH: Readiness.FRESH,
-    State.STALE: Readiness.STALE,
-    State.NEVER_REFRESHED: Readiness.NEVER,
-    State.DEFINITION_CHANGED: Readiness.INVALID,
-    State.INVALID: Readiness.INVALID,
-    State.UNKNOWN: Readiness.UNKNOWN,
-}
-_WORDS = {str(state): member for state, member in _READINESS.items()} | {
-    str(member).lower().replace("_", "-"): member for member in Readiness
-}
-
-
 class ObservedView(Protocol):
     """The needed part of an observation; :class:`airflow_mv.core.freshness.observe.Observation` has it."""
 
@@ -649,31 +609,6 @@ def longer(known: TableLag | None, other: TableLag) -> TableLag:
         return other
     since = min((item.since for item in (known, other) if item.since), default=None)
     return TableLag(other.identifier, since, exact=known.exact and other.exact)
-
-
-def readiness(
-    state: State,
-    behind: Lag,
-    max_staleness: timedelta | None = None,
-    *,
-    foreign: bool = False,
-    now: datetime | None = None,
-) -> Readiness:
-    """Return a view's state, given a tolerated lag.
-
-    Args:
-        state: The view's freshness.
-        max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
-            tolerated.
-        foreign: Whether another writer has written to the storage table: its rows are not of an earlier refresh.
-        now: The time to count to.
-    """
-    found = _READINESS[state]
-    if found != Readiness.STALE or max_staleness is None or foreign:
-        return found
-    seconds = behind.seconds(now)
-    within = behind.exact and seconds is not None and seconds <= max_staleness.total_seconds()
-    return Readiness.WITHIN_GRACE if within else Readiness.STALE
 
 
 def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:

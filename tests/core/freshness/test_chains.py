@@ -17,7 +17,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness import status as freshness_status
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.state import Readiness, readiness
 from airflow_mv.core.freshness.status import Chains, status, statuses
 from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
@@ -28,6 +27,7 @@ from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import InvalidQueryError, StaleViewError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.fleet.fact_cache import FactCache
+from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pin_base_tables, pinned_chain, restore

@@ -16,7 +16,7 @@ from airflow_mv.actions import refresh_views
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.state import Readiness, State, lag, readiness
+from airflow_mv.core.freshness.state import State, lag
 from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.spec.identifiers import Identifier
@@ -30,6 +30,7 @@ from airflow_mv.errors import (
     RefreshRefusedError,
     StaleViewError,
 )
+from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from tests.builders import Lake, lake
 
 VIEW = "sales.daily"

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, Readiness, State, assess, lag, readiness
+from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, State, assess, lag
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.properties import max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import LogEntry, Snapshot, TableMetadata
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.fleet.readiness import Readiness, readiness
 
 MINUTE = 60_000
 START = 1_700_000_000_000

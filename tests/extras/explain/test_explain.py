@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_mv.actions import define_view
-from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.choose import plan_refresh
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.sql.query import parse_tree
 from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
+from airflow_mv.extras.define import define
 from airflow_mv.extras.explain.explain import Explanation, Requirement, accepts_modes, explain
 from benchmarks.tpch_modes import ALWAYS
 from tests.builders import Lake, lake

@@ -21,7 +21,6 @@ from sqlalchemy import text
 
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.core.define.create import create
-from airflow_mv.core.define.define import define
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
@@ -38,6 +37,7 @@ from airflow_mv.errors import (
     StaleViewError,
     ViewNotFoundError,
 )
+from airflow_mv.extras.define import define
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance import repair as repairs

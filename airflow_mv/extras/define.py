@@ -11,9 +11,10 @@ from typing import Literal, get_args
 
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.define.create import change_settings, comments_of, create, names_the_same, possible
-from airflow_mv.core.define.definition import NEW_STRATEGY, Definition
-from airflow_mv.core.refresh.checks import stored_checks
+from airflow_mv.core.define.create import comments_of, create, names_the_same, possible
+from airflow_mv.core.define.definition import NEW_STRATEGY, Definition, NewProperties, check_interval_column
+from airflow_mv.core.publish.protocol import Effects
+from airflow_mv.core.refresh.checks import require_fitting, stored_checks
 from airflow_mv.core.refresh.statements import wanted_partitioning
 from airflow_mv.core.script import Stager
 from airflow_mv.core.spec.identifiers import Identifier
@@ -161,7 +162,7 @@ def define(
         return Defined(replaced, "replaced", found)
     definition.require_accepted(catalog, identifier)
     if Effect.METADATA in effects:
-        return Defined(change_settings(catalog, existing, definition), "changed", found)
+        return Defined(_change_settings(catalog, existing, definition), "changed", found)
     return Defined(existing, "unchanged", found)
 
 
@@ -203,6 +204,30 @@ def _require_allowed(view: Identifier, found: Sequence[Difference], on_change: O
         f"view {view} exists with another definition, and on_change is {on_change!r}: {listed}. Nothing was changed: "
         f"{advice}, or choose another name"
     )
+
+
+def _change_settings(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    definition: Definition,
+    effects: Effects | None = None,
+) -> LoadedView:
+    """Give a materialized view the settings, properties and checks of a definition. Query and rows stay; no Spark runs.
+
+    Args:
+        definition: Its query, dialects and partitioning are not considered.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        ConfigurationError, InvalidQueryError: A setting or check is wrong.
+        UnsupportedError: The view has another layout, or another storage table.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
+    """
+    view = existing.identifier
+    definition = possible(catalog, view, existing, definition)
+    require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
+    check_interval_column(existing.metadata.schema_.fields, definition.given_properties, view=str(view))
+    return NewProperties(catalog, existing, definition, effects or Effects()).publish()
 
 
 def differences(
