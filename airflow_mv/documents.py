@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import fields
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import MappingProxyType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from airflow_mv.errors import InvalidMetadataError
 
@@ -70,21 +72,6 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     return document
 
 
-def json_objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
-    """Check that a decoded value is a list of JSON objects.
-
-    Args:
-        what: The kind of document that contains it, for messages.
-        name: Its field in the document, for messages.
-
-    Raises:
-        InvalidMetadataError: It is not such a list.
-    """
-    if not isinstance(value, list) or not all(isinstance(raw, dict) for raw in value):
-        raise InvalidMetadataError(f"not a {what} document: field {name!r}")
-    return value
-
-
 def check_fields(document: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> None:
     """Check the types of some fields of a decoded object.
 
@@ -97,43 +84,75 @@ def check_fields(document: Mapping[str, Any], kinds: Mapping[str, Any], what: st
         InvalidMetadataError: One of them is missing or of another type; the message names it.
     """
     for name, kind in kinds.items():
-        if name not in document or not _fits(document[name], kind):
-            raise InvalidMetadataError(f"not a {what} document: field {name!r}")
+        _read(document.get(name, ...), kind, what, name, {})
 
 
-def read(cls: type[_Document], document: dict[str, Any], what: str) -> _Document:
+def read(
+    cls: type[_Document],
+    document: Mapping[str, Any],
+    what: str,
+    readers: Mapping[Any, Callable[[Any], Any]] = MappingProxyType({}),
+) -> _Document:
     """Make a dataclass of a JSON object. Types are checked strictly, because the text is untrusted input.
 
     Args:
-        cls: The dataclass.
+        cls: The dataclass. Its fields may be dataclasses and tuples of these.
         document: The object.
         what: The kind of document, for messages.
+        readers: Functions that read values of other types, by type.
 
     Raises:
         InvalidMetadataError: A field is missing, unknown or of another type.
     """
-    types = get_type_hints(cls)
+    types = _types(cast("Hashable", cls))
     try:
-        values = {key: _tuples(value) for key, value in document.items()}
-        for item in fields(cls):  # type: ignore[arg-type]
-            if item.name in values and not _fits(values[item.name], types[item.name]):
-                raise InvalidMetadataError(f"not a document of kind {what}: field {item.name!r}")
-        return cls(**values)
+        return cls(**{
+            name: _read(raw, types[name], what, name, readers) if name in types else raw
+            for name, raw in document.items()
+        })  # fmt: skip
     except (TypeError, RecursionError) as error:
         raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200]}") from None
 
 
-def _fits(value: object, kind: Any) -> bool:
-    if get_origin(kind) is UnionType:
-        return any(_fits(value, item) for item in get_args(kind))
-    if get_origin(kind) is tuple:
-        items = get_args(kind)
-        if not isinstance(value, tuple):
-            return False
-        wanted = items[:1] * len(value) if items[-1] is Ellipsis else items
-        return len(value) == len(wanted) and all(map(_fits, value, wanted))
-    return type(value) in ((int, float) if kind is float else (kind,))
+@cache
+def _types(cls: Hashable) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _read(value: Any, kind: Any, what: str, name: str, readers: Mapping[Any, Callable[[Any], Any]]) -> Any:
+    """Return a decoded value as one of a type."""
+    refused = InvalidMetadataError(f"not a document of kind {what}: field {name!r}")
+    if kind not in readers and get_origin(kind) is UnionType:
+        kind = next((item for item in get_args(kind) if type(value) is item), get_args(kind)[0])
+    try:
+        if kind in readers:
+            return readers[kind](value)
+        if is_dataclass(kind) and isinstance(value, dict):
+            return read(kind, value, what, readers)  # type: ignore[arg-type]
+        if get_origin(kind) is tuple and isinstance(value, list | tuple):
+            items = get_args(kind)
+            wanted = items[:1] * len(value) if items[-1] is Ellipsis else items
+            return tuple(_read(item, each, what, name, readers) for item, each in zip(value, wanted, strict=True))
+        converts = isinstance(kind, type) and issubclass(kind, Enum)
+        found = kind(value) if converts else value
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise refused from None
+    if not converts and type(value) not in ((int, float) if kind is float else (kind,)):
+        raise refused
+    return found
+
+
+def document_of(value: Any, writers: Mapping[type, Callable[[Any], Any]] = MappingProxyType({})) -> Any:
+    """Return the JSON form of a dataclass, which :func:`read` reads back.
+
+    Args:
+        value: The dataclass.
+        writers: Functions that write values of other types, by type.
+    """
+    if type(value) in writers:
+        return writers[type(value)](value)
+    if is_dataclass(value):
+        return {item.name: document_of(getattr(value, item.name), writers) for item in fields(value)}
+    if isinstance(value, list | tuple):
+        return [document_of(item, writers) for item in value]
+    return str(value) if isinstance(value, Enum) else value

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from airflow_mv.core.spec.identifiers import quote, string_literal
-from airflow_mv.documents import json_object, json_objects, read
+from airflow_mv.documents import document_of, json_object, read
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.version import __version__
 
@@ -126,19 +126,6 @@ class StagedChecks:
         parts += [self.statement(asked)] if asked else []
         parts += [f"{check.function}(<DataFrame of {self.rows}>)" for check in self.checks if check.function]
         return "\n".join(parts)
-
-    @classmethod
-    def read(cls, value: Any) -> StagedChecks | None:
-        """Read the result of ``dataclasses.asdict`` of such an object, or ``None``.
-
-        Raises:
-            InvalidMetadataError: The value has another form.
-        """
-        if value is None:
-            return None
-        (document,) = json_objects([value], "script", "checks")
-        checks = [read(StagedCheck, raw, "check") for raw in json_objects(document.get("checks"), "script", "checks")]
-        return read(cls, {**document, "checks": checks}, "script")
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,10 +546,13 @@ class Script:
 
     def to_json(self) -> str:
         """Serialise; :meth:`from_json` reads it back equal."""
-        document = asdict(self)
-        for name in ("steps", "fallback"):
-            document[name] = [{"step": _KINDS[type(step)], **asdict(step)} for step in getattr(self, name)]
-        return json.dumps(_to_parts(document))
+        return json.dumps(self.document())
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form; :meth:`of` reads it back equal."""
+        steps = {cls: lambda step, kind=kind: {"step": kind, **document_of(step)} for cls, kind in _KINDS.items()}
+        found: dict[str, Any] = _to_parts(document_of(self, steps))
+        return found
 
     @classmethod
     def from_json(cls, text: str) -> Script:
@@ -571,13 +561,16 @@ class Script:
         Raises:
             InvalidMetadataError: The text is not such a document.
         """
-        document = _from_parts(json_object(text, "script"))
-        for name in ("steps", "fallback"):
-            document[name] = [_step(raw) for raw in json_objects(document.get(name, []), "script", name)]
-        document["checks"] = StagedChecks.read(document.get("checks"))
-        reads = json_objects(document.get("reads", []), "script", "reads")
-        document["reads"] = [read(TableRead, raw, "script") for raw in reads]
-        return read(cls, document, "script")
+        return cls.of(json_object(text, "script"))
+
+    @classmethod
+    def of(cls, document: Any) -> Script:
+        """Read what :meth:`document` returned.
+
+        Raises:
+            InvalidMetadataError: It is not such a document.
+        """
+        return read(cls, _from_parts(document), "script", {Step: _step})
 
 
 @dataclass(frozen=True, slots=True)
@@ -673,11 +666,7 @@ class Outcome:
         Raises:
             InvalidMetadataError: The text is not such a document (a half-written file).
         """
-        document = json_object(text, "outcome")
-        for name, kind in (("deltas", Delta), ("checks", CheckResult)):
-            found = json_objects(document.get(name, []), "outcome", name)
-            document[name] = [read(kind, raw, "outcome") for raw in found]
-        return read(cls, document, "outcome")
+        return read(cls, json_object(text, "outcome"), "outcome")
 
 
 def rows_changed(summaries: Iterable[Mapping[str, str]]) -> tuple[int, int]:
@@ -700,10 +689,7 @@ def rows_changed(summaries: Iterable[Mapping[str, str]]) -> tuple[int, int]:
 
 
 def _step(raw: dict[str, Any]) -> Step:
-    kind = raw.get("step")
-    if not isinstance(kind, str) or kind not in _STEPS:
-        raise InvalidMetadataError("not a script document: field 'step' of a step")
-    step: Step = read(_STEPS[kind], {key: value for key, value in raw.items() if key != "step"}, "script")
+    step: Step = read(_STEPS[raw["step"]], {key: value for key, value in raw.items() if key != "step"}, "script")
     return step
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from airflow_mv.cli import show
 from airflow_mv.cli.context import out
 from airflow_mv.core.refresh.plan import Estimate
@@ -31,7 +33,7 @@ def test_a_plan_shows_its_reasons_its_changes_and_both_estimates() -> None:
         "refresh_id": "83fc5026",
         "reasons": [Reason(Code.NOT_APPEND_ONLY, "no append: rows of lake.sales.orders were deleted").to_dict()],
         "base_tables": [_CHANGE],
-        "estimates": [estimate.to_dict() for estimate in estimates],
+        "estimates": [asdict(estimate) for estimate in estimates],
         "statements": ["SELECT 1\nFROM [x]"],
     }
     with out.capture() as printed:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -97,7 +98,7 @@ PLAN = {
     "base_tables": [
         BaseTableChange("lake.sales.orders", "iceberg-metastore", 7, 8, moved=True, changed=True).to_dict()
     ],
-    "estimates": [Estimate("full", 1.5, 1000, 3).to_dict()],
+    "estimates": [asdict(Estimate("full", 1.5, 1000, 3))],
     "skips": False,
     "records": [{"type": "iceberg-metastore", "identifier": "lake.sales.orders", "snapshot-reference": 7}],
     "nested_views": [{"identifier": "lake.sales.v", "uuid": "u-2", "version-id": 2}],

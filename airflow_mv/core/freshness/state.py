@@ -39,7 +39,7 @@ from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.sql.query import ParsedQuery
-from airflow_mv.documents import check_fields, id_text
+from airflow_mv.documents import check_fields, id_text, read
 from airflow_mv.errors import InvalidIdentifierError
 
 if TYPE_CHECKING:
@@ -212,23 +212,16 @@ class BaseTableChange:
             InvalidMetadataError: A field is missing or of another type.
             AttributeError, KeyError, TypeError, ValueError: It is not such a document.
         """
-        check_fields(document, _KINDS, "plan")
-        size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
-        operations = tuple(sorted(document["operations"].items()))
+        size = read(Size, {name: document[name] for name in Size.__dataclass_fields__}, "plan")
+        kinds = {"identifier": str, "type": str, "recorded": str | None, "current": str | None}
+        flags = ("moved", "changed", "only_appends", "schema_changed")
+        check_fields(document, {**kinds, **dict.fromkeys(flags, bool)}, "plan")
         check_fields(document["operations"], dict.fromkeys(document["operations"], int), "plan")
-        found = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
+        moved, changed, only_appends, schema_changed = (document[name] for name in flags)
+        operations = tuple(sorted(document["operations"].items()))
+        found = Range(Kind(document["change"]), operations, size, only_appends, schema_changed)
         recorded, current = (document[name] and int(document[name]) for name in ("recorded", "current"))
-        moved, changed = document["moved"], document["changed"]
         return cls(document["identifier"], document["type"], recorded, current, moved, changed, found)
-
-
-#: Types of the fields of :meth:`BaseTableChange.to_dict` that are read without conversion.
-_KINDS = {
-    **dict.fromkeys(("identifier", "type"), str),
-    **dict.fromkeys(("recorded", "current"), str | None),
-    **dict.fromkeys(("moved", "changed", "only_appends", "schema_changed"), bool),
-    **dict.fromkeys(Size.__dataclass_fields__, int | None),
-}
 
 
 @dataclass(frozen=True, slots=True)

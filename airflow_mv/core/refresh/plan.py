@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_mv.core.freshness.changes import Kind, Range, Size
@@ -16,11 +17,19 @@ from airflow_mv.core.script import CheckResult, Script, StagedChecks
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
-from airflow_mv.core.spec.reasons import Code, Mode, Reason, fallback
+from airflow_mv.core.spec.reasons import Mode, Reason, fallback
 from airflow_mv.core.spec.table import known_sum
 from airflow_mv.core.spec.units import human
-from airflow_mv.documents import check_fields, id_text, json_object, json_objects, read
+from airflow_mv.documents import document_of, id_text, json_object, read
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
+
+
+def _identifier(text: str) -> Identifier:
+    try:
+        return Identifier.parse(text)
+    except InvalidIdentifierError as error:
+        raise ValueError(str(error)) from None
+
 
 #: Namespace of refresh ids.
 _REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
@@ -87,31 +96,8 @@ class RefreshPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document; :meth:`from_dict` reads it back."""
-        return {
-            "view": str(self.view),
-            "mode": str(self.mode),
-            "state": str(self.state),
-            "reasons": [reason.to_dict() for reason in self.reasons],
-            "estimates": [estimate.to_dict() for estimate in self.estimates],
-            "refresh_id": self.refresh_id,
-            "base_tables": [change.to_dict() for change in self.changes],
-            "statements": list(self.statements),
-            "view_uuid": self.view_uuid,
-            "version_id": self.version_id,
-            "metadata_location": self.metadata_location,
-            "storage_table_location": self.storage_table_location,
-            "storage_base": self.storage_base,
-            "storage_table": str(self.storage_table) if self.storage_table else None,
-            "layout": self.layout,
-            "records": [record.document() for record in self.records],
-            "nested_views": [view.document() for view in self.nested_views],
-            "script": json.loads(self.script.to_json()) if self.script else None,
-            "skips": self.skips,
-            "interval": self.interval.to_dict() if self.interval else None,
-            "behind_since_ms": self.behind_since_ms,
-            "renamed": {name: list(columns) for name, columns in self.renamed},
-            "repeats": self.repeats,
-        }
+        found = document_of(self, _WRITERS)
+        return {**found, "base_tables": found.pop("changes"), "statements": list(self.statements)}
 
     def to_json(self) -> str:
         """Serialise, as a text that Airflow keeps unchanged with a deferred task; :meth:`from_json` reads it back."""
@@ -133,49 +119,30 @@ class RefreshPlan:
         Raises:
             InvalidMetadataError: It is not such a document; the message names the field.
         """
-        check_fields(document, _KINDS, "plan")
-        try:
-            script = document["script"]
-            items = {name: json_objects(document[name], "plan", name) for name in _LISTS}
-            for reason in items["reasons"]:
-                check_fields(reason, {"message": str}, "plan")
-            return cls(
-                view=Identifier.parse(document["view"]),
-                view_uuid=document["view_uuid"],
-                version_id=document["version_id"],
-                metadata_location=document["metadata_location"],
-                storage_table_location=document["storage_table_location"],
-                storage_base=document["storage_base"],
-                storage_table=Identifier.parse(name) if (name := document["storage_table"]) else None,
-                layout=document["layout"],
-                mode=Mode(document["mode"]),
-                reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in items["reasons"]),
-                refresh_id=document["refresh_id"],
-                records=tuple(BaseTable.read(item, source="plan") for item in items["records"]),
-                nested_views=tuple(NestedViewVersion.read(item, source="plan") for item in items["nested_views"]),
-                changes=tuple(BaseTableChange.from_dict(item) for item in items["base_tables"]),
-                state=State(document["state"]),
-                script=Script.from_json(json.dumps(script)) if script else None,
-                estimates=tuple(read(Estimate, item, "plan") for item in items["estimates"]),
-                skips=document["skips"],
-                interval=Interval.from_dict(stretch) if (stretch := document.get("interval")) else None,
-                behind_since_ms=document.get("behind_since_ms"),
-                renamed=tuple((name, tuple(columns)) for name, columns in document.get("renamed", {}).items()),
-                repeats=document.get("repeats") is True,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
-            raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {str(error)[:300]}") from None
+        if not isinstance(document, Mapping):
+            raise InvalidMetadataError("not a document of kind plan: not a JSON object")
+        given = {**document, "changes": document.get("base_tables")}
+        names = cls.__dataclass_fields__.keys() & given.keys()
+        return read(cls, {name: given[name] for name in names}, "plan", _READERS)
 
 
-#: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken without conversion, and the fields that are lists.
-_KINDS = {
-    **dict.fromkeys(
-        ("view_uuid", "metadata_location", "storage_table_location", "storage_base", "refresh_id", "layout"), str
-    ),
-    "version_id": int,
-    "skips": bool,
+#: How values are written that are not dataclasses, or have a form of their own; and how they are read back.
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    Identifier: str,
+    BaseTable: BaseTable.document,
+    NestedViewVersion: NestedViewVersion.document,
+    BaseTableChange: BaseTableChange.to_dict,
+    Interval: Interval.to_dict,
+    Script: Script.document,
 }
-_LISTS = ("reasons", "records", "nested_views", "base_tables", "estimates")
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    Identifier: _identifier,
+    BaseTable: partial(BaseTable.read, source="plan"),
+    NestedViewVersion: partial(NestedViewVersion.read, source="plan"),
+    BaseTableChange: BaseTableChange.from_dict,
+    Interval: Interval.from_dict,
+    Script: Script.of,
+}
 
 
 def refresh_id(
@@ -351,16 +318,6 @@ class Estimate:
         if self.mode == "full":
             return round(_bounded(self.factor * (seen if seen < 1 else seen ** (1 / 3))), 3)
         return round(_bounded(self.factor * math.sqrt(max(seen, 1 / _MAX_SEEN))), 3)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "mode": self.mode,
-            "seconds": self.seconds,
-            "bytes_read": self.bytes_read,
-            "rows_changed": self.rows_changed,
-            "factor": self.factor,
-        }
 
     def __str__(self) -> str:
         if self.seconds is None:

@@ -9,7 +9,7 @@ one hundredth of its rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -100,7 +100,7 @@ class Forecast:
             "possible": str(self.possible),
             "like": self.like,
             "reasons": [reason.to_dict() for reason in self.reasons],
-            "estimates": [estimate.to_dict() for estimate in self.estimates],
+            "estimates": [asdict(estimate) for estimate in self.estimates],
         }
 
 
