@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.avro import data_files_of, manifests_at
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.catalog.reachable_files import files_at
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.pointed import check_staged, require_inside
@@ -141,7 +141,9 @@ def _decided(catalog: MaterializedViewCatalog, current: Current, *, dry_run: boo
 
 
 def _files(catalog: MaterializedViewCatalog, table: TableMetadata, snapshot: Snapshot) -> StoredFiles:
-    return stored_files(files_at(catalog, snapshot), target_bytes(table))
+    manifests = manifests_at(catalog.files, snapshot.manifest_list) if snapshot.manifest_list is not None else ()
+    files = (file for manifest in manifests for file in data_files_of(catalog.files, manifest))
+    return stored_files(files, target_bytes(table))
 
 
 def _numbers(files: StoredFiles | None) -> dict[str, int] | None:

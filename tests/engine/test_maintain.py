@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from airflow_mv.core.catalog.locations import exact_form, lies_in
-from airflow_mv.core.catalog.reachable_files import snapshot_files
 from airflow_mv.core.freshness.changes import expires_ms
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.spec.properties import KEEP_PROPERTY
@@ -19,6 +18,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.orphans import maintain
+from airflow_mv.extras.maintenance.reachable_files import snapshot_files
 from tests.engine.support import Lake, multiset, no_spark, recomputed
 
 TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the files that snapshots name: manifest lists, manifests, data files and delete files.
 
-Iceberg's metadata has no checksums. Each file is compared with its metadata: its existence, its size, its counts and,
-for Parquet, its footer. Parquet files and deletion vectors have checksums of their own content, which are checked too.
+Iceberg's metadata has no checksums. Each file is compared with its metadata: its existence, its size and its counts.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-from pyarrow import parquet
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 from pyiceberg.manifest import (
     DataFile,
@@ -26,12 +22,10 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
-from pyiceberg.schema import make_compatible_name
-from pyiceberg.table.puffin import PuffinFile
 
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.files import named, parsed
+from airflow_mv.core.catalog.files import named
 from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined
@@ -48,13 +42,6 @@ log = logging.getLogger(__name__)
 #: Files that are checked in parallel.
 _WORKERS = 16
 _REPORT_EACH = 1000
-_MAGIC = b"PAR1"
-_TAIL = 8
-#: Rows of a Parquet file that are decoded at a time, and bytes of a column that are read at a time.
-_BATCH_ROWS, _BUFFER_BYTES = 65_536, 2**20
-#: A blob of a Puffin file: its length, a magic number, the deleted rows, and their CRC-32.
-_DELETION_VECTOR, _WORD = "deletion-vector-v1", 4
-_MAX_PUFFIN_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +81,9 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class _DataFile:
+class CheckedFile:
+    """A data file or delete file, as its manifest records it."""
+
     location: str
     role: str
     size_bytes: int
@@ -136,80 +125,9 @@ class Store:
         self._check(manifest.manifest_path, "manifest")
         return read_entries(manifest, self.io)
 
-    def footer(self, location: str, size: int) -> parquet.FileMetaData:
-        """Read a Parquet file's footer."""
-        with named(location, "data file"), self.io.new_input(location).open() as stream:
-            stream.seek(max(size - _TAIL, 0))
-            tail = stream.read()
-            length = int.from_bytes(tail[:4], "little")
-            if tail[4:] != _MAGIC or length + _TAIL > size:
-                raise InvalidMetadataError(f"data file: {location}: it has no Parquet footer")
-            stream.seek(size - _TAIL - length)
-            footer = stream.read()
-        with parsed(location, "data file"):
-            try:
-                return parquet.read_metadata(pa.BufferReader(_MAGIC + footer))
-            except OSError as error:  # pyarrow raises it for a footer that is not valid Thrift
-                raise ValueError(str(error)) from None
 
-    def changed_rows(self, location: str) -> str | None:
-        """Read the pages of a Parquet file, and return what is wrong with them."""
-        with named(location, "data file"), self.io.new_input(location).open() as stream:
-            source = _Source(stream)
-            try:
-                file = parquet.ParquetFile(
-                    pa.PythonFile(source, "r"), buffer_size=_BUFFER_BYTES, page_checksum_verification=True
-                )
-                for _ in file.iter_batches(_BATCH_ROWS, use_threads=False):
-                    pass
-            except NotImplementedError as error:  # a type that pyarrow does not read
-                log.info("The rows of %s were not checked: %s", location, error)
-            except (OSError, ValueError) as error:
-                if source.error is not None:
-                    raise source.error from None
-                return f"its content has changed since it was written: {error}"
-        return None
-
-    def changed_vectors(self, location: str, size: int) -> str | None:
-        """Compare the deletion vectors of a Puffin file with their checksums. Return what is wrong with them."""
-        if size > _MAX_PUFFIN_BYTES:
-            return None
-        with named(location, "delete file"), self.io.new_input(location).open() as stream:
-            data = stream.read()
-        with parsed(location, "delete file"):
-            blobs = PuffinFile(data).footer.blobs
-        for blob in (item for item in blobs if item.type == _DELETION_VECTOR):
-            vector = data[blob.offset : blob.offset + blob.length]
-            end = _WORD + int.from_bytes(vector[:_WORD], "big")
-            if zlib.crc32(vector[_WORD:end]) != int.from_bytes(vector[end:], "big"):
-                return "its content has changed since it was written: the checksum of a deletion vector is wrong"
-        return None
-
-
-class _Source:
-    """A stream whose own error is told from an error in its content: pyarrow raises ``OSError`` for both."""
-
-    closed = False
-
-    def __init__(self, stream: InputStream) -> None:
-        self._stream = stream
-        self.error: OSError | None = None
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._stream.read(size) if size >= 0 else self._stream.read()
-        except OSError as error:
-            self.error = error
-            raise
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def close(self) -> None:
-        """The stream is closed by its owner."""
+#: Checks the content of a file that has the recorded size; returns what is wrong with it.
+ContentCheck = Callable[[Store, CheckedFile], str | None]
 
 
 def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> Store:
@@ -218,24 +136,15 @@ def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loaded
     return Store(catalog.files.io(storage.table.location, what="storage table"), folders)
 
 
-def own_snapshots(view: LoadedView, table: TableMetadata) -> tuple[int, ...]:
-    """Return the retained snapshots that were written for a view: those of an adopted table from before are not.
-
-    Their files are others', and may lie in folders that the catalog's configuration does not name.
-    """
-    since = view.adopted_at
-    return tuple(item.snapshot_id for item in table.snapshots if since is None or item.sequence_number > since)
-
-
 @dataclass(slots=True)
 class _CheckRun:
     """One check of several snapshots. Each file is checked once."""
 
     store: Store
     table: TableMetadata
-    checksums: bool
+    content: ContentCheck | None
     report: Callable[[str], None]
-    files: dict[str, _DataFile] = field(default_factory=dict)
+    files: dict[str, CheckedFile] = field(default_factory=dict)
     contents: dict[str, tuple[Damage | None, tuple[str, ...]]] = field(default_factory=dict)
     faults: dict[str, Damage] = field(default_factory=dict)
     metadata_files: int = 0
@@ -289,7 +198,7 @@ class _CheckRun:
         self.size_bytes += sum(file.size_bytes for file in self.files.values())
         done, lock = 0, threading.Lock()
 
-        def check(file: _DataFile) -> Damage | None:
+        def check(file: CheckedFile) -> Damage | None:
             nonlocal done
             found = self._damage(file)
             with lock:
@@ -302,36 +211,15 @@ class _CheckRun:
             found = pool.map(check, self.files.values())
             self.faults = {item.location: item for item in found if item is not None}
 
-    def _damage(self, file: _DataFile) -> Damage | None:
+    def _damage(self, file: CheckedFile) -> Damage | None:
         try:
             size = self.store.size(file.location, file.role)
             if size != file.size_bytes:
                 return Damage(file.location, file.role, _sizes(size, file.size_bytes))
-            why = self._changed(file, size) if self.checksums else None
+            why = self.content(self.store, file) if self.content is not None else None
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             why = _why(error)
         return Damage(file.location, file.role, why) if why else None
-
-    def _changed(self, file: _DataFile, size: int) -> str | None:
-        if file.file_format == FileFormat.PARQUET:
-            return self._of_another(file, size) or self.store.changed_rows(file.location)
-        return self.store.changed_vectors(file.location, size) if file.file_format == FileFormat.PUFFIN else None
-
-    def _of_another(self, file: _DataFile, size: int) -> str | None:
-        footer = self.store.footer(file.location, size)
-        if footer.num_rows != file.records:
-            return f"it has {footer.num_rows} records, {file.records} are recorded"
-        if file.role != "data file":
-            return None
-        columns = footer.schema.to_arrow_schema()
-        stored = {(_field_id(column), column.name) for column in columns}
-        fields = [item for schema in self.table.schemas for item in schema.get("fields", [])]
-        # Writers replace characters in the names of columns that Avro does not allow, also in Parquet files.
-        ours = {
-            (item.get("id"), name) for item in fields for name in (item["name"], make_compatible_name(item["name"]))
-        }
-        strange = stored and all(number is not None for number, _ in stored) and not stored & ours
-        return f"it has other columns ({', '.join(columns.names[:5])})" if strange else None
 
 
 def check_snapshots(
@@ -340,7 +228,7 @@ def check_snapshots(
     *,
     only: Collection[int] | None = None,
     data: bool = True,
-    checksums: bool = True,
+    content: ContentCheck | None = None,
     report: Callable[[str], None] = log.info,
 ) -> Checked:
     """Check the files that the snapshots of a table name.
@@ -348,7 +236,7 @@ def check_snapshots(
     Args:
         only: Ids of the snapshots to check; by default all that are retained.
         data: Whether data files and delete files are checked too.
-        checksums: Whether Parquet files and deletion vectors are read, and compared with their checksums.
+        content: Checks the content of a file that has the recorded size; returns what is wrong with it.
         report: Called with the progress.
 
     Raises:
@@ -356,7 +244,7 @@ def check_snapshots(
         ConfigurationError: There is no permission to read the store.
         RefusedLocationError: A file is in no folder that is allowed. This does not mean damage either.
     """
-    run = _CheckRun(store, table, checksums, report)
+    run = _CheckRun(store, table, content, report)
     found: dict[int, tuple[list[Damage], list[str]]] = {}
     for snapshot in table.snapshots:
         if only is None or snapshot.snapshot_id in only:
@@ -383,9 +271,9 @@ def _of_snapshot(run: _CheckRun, snapshot: Snapshot) -> tuple[list[Damage], list
     return damages, files
 
 
-def _data_file(file: DataFile) -> _DataFile:
+def _data_file(file: DataFile) -> CheckedFile:
     role = "data file" if file.content == DataFileContent.DATA else "delete file"
-    return _DataFile(file.file_path, role, file.file_size_in_bytes, file.record_count, file.file_format)
+    return CheckedFile(file.file_path, role, file.file_size_in_bytes, file.record_count, file.file_format)
 
 
 def _listed(manifests: Iterable[ManifestFile]) -> int | None:
@@ -393,11 +281,6 @@ def _listed(manifests: Iterable[ManifestFile]) -> int | None:
     data = [item for item in manifests if item.content == ManifestContent.DATA]
     counts = [count for item in data for count in (item.added_files_count, item.existing_files_count)]
     return None if None in counts else sum(filter(None, counts))
-
-
-def _field_id(column: pa.Field) -> int | None:
-    text = (column.metadata or {}).get(b"PARQUET:field_id", b"")
-    return int(text) if text.isdigit() else None
 
 
 def _sizes(size: int, wanted: int) -> str:

@@ -173,7 +173,7 @@ def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: 
         view = catalog.load(plan.view)
         storage = catalog.load_storage(view)
         only = () if storage.rows_snapshot is None else (storage.rows_snapshot,)
-        found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, checksums=False)
+        found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only)
     except MaterializedViewError as error:
         log.warning("The files of %s could not be checked: %s", plan.view, error)
         return

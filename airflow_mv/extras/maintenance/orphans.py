@@ -20,7 +20,6 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile, leads_out, named
 from airflow_mv.core.catalog.locations import LocationMatcher
-from airflow_mv.core.catalog.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.publish.removal import require_same
@@ -33,6 +32,7 @@ from airflow_mv.extras.maintenance.expire import Expired as Expired
 from airflow_mv.extras.maintenance.expire import expire as expire
 from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
+from airflow_mv.extras.maintenance.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
-from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
+from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
@@ -43,6 +43,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     NotFoundError,
 )
+from airflow_mv.extras.maintenance.checksums import checksums, own_snapshots
 from airflow_mv.extras.maintenance.clock import repair_clock
 from airflow_mv.extras.maintenance.evidence import (
     Evidence,
@@ -218,7 +219,8 @@ class _Doctor:
             return Diagnosis(tuple(self.findings), view)
         store = store_of(self.evidence.catalog, view, table.storage)
         own = own_snapshots(view, table.storage.table)
-        checked = check_snapshots(store, table.storage.table, only=own, data=self.data, report=self.report)
+        found = table.storage.table
+        checked = check_snapshots(store, found, only=own, data=self.data, content=checksums(found), report=self.report)
         edit = self._snapshots(table, checked) if checked.damaged else None
         rows = (self.evidence.row, self.table_row)
         return Diagnosis(tuple(self.findings), view, table, edit, *rows, checked)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, own_snapshots, store_of
+from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.core.freshness.observe import Observation, observe
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
@@ -33,6 +33,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     VerificationError,
 )
+from airflow_mv.extras.maintenance.checksums import checksums, own_snapshots
 from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:
@@ -211,7 +212,10 @@ def verify_files(
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)
     own = own_snapshots(loaded, storage.table)
-    checked = check_snapshots(store_of(catalog, loaded, storage), storage.table, only=own, report=report)
+    table = storage.table
+    checked = check_snapshots(
+        store_of(catalog, loaded, storage), table, only=own, content=checksums(table), report=report
+    )
     altered = storage.altered(loaded)
     found = (*altered.columns, *altered.settings)
     return FilesVerification(loaded.identifier, len(own), storage.rows_snapshot, checked, found)

@@ -21,10 +21,10 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered
-from airflow_mv.core.catalog.files import discard
+from airflow_mv.core.catalog.avro import files_of, manifests_at
+from airflow_mv.core.catalog.files import MetadataFiles, discard
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.pyiceberg_compat import send_once
-from airflow_mv.core.catalog.reachable_files import files_of_lists
 from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, InvalidQueryError, MaterializedViewError
 from airflow_mv.extras.registry.filters import Filter, all_rows, between, both, equal, one_of
 from airflow_mv.extras.registry.homes import Home, schema_of
@@ -237,14 +237,24 @@ class Component(Generic[R]):
         if not old:
             return 0
         lists = {item.snapshot_id: item.manifest_list for item in table.metadata.snapshots}
-        kept = files_of_lists(self._home.catalog, [lists[item] for item in lists if item not in old])
-        gone = files_of_lists(self._home.catalog, [lists[item] for item in old]) - kept
+        kept = _files_of_lists(self._home.catalog.files, [lists[item] for item in lists if item not in old])
+        gone = _files_of_lists(self._home.catalog.files, [lists[item] for item in old]) - kept
         table.maintenance.expire_snapshots().by_ids(sorted(old)).commit()
         for location in sorted(gone):
             if lies_in(location, (table.location(),)):
                 discard(self._home.catalog.files, location)
         log.info("The registry's table %s: %d snapshots and %d files expired", self.kind.name, len(old), len(gone))
         return len(old)
+
+
+def _files_of_lists(files: MetadataFiles, lists: Iterable[str]) -> set[str]:
+    """Return every file that manifest lists reach: themselves, their manifests and the files in these."""
+    found = set(lists)
+    manifests = {item.manifest_path: item for location in sorted(found) for item in manifests_at(files, location)}
+    found.update(manifests)
+    for manifest in manifests.values():
+        found.update(files_of(files, manifest))
+    return found
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog
-from airflow_mv.core.catalog.reachable_files import snapshot_files
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import find_staged, stage
 from airflow_mv.core.script import Outcome
@@ -27,6 +26,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.maintenance.deletion_log import log_location
 from airflow_mv.extras.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
+from airflow_mv.extras.maintenance.reachable_files import snapshot_files
 from tests.builders import Lake, lake
 from tests.extras.maintenance.support import (
     LONG,

@@ -14,6 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from airflow_mv.core.catalog.damage import Store
 from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.extras.maintenance.checksums import changed_rows
 
 ROWS = pa.table({"id": range(5000), "text": [f"text {number % 7}" for number in range(5000)]})
 
@@ -46,10 +47,10 @@ def file(tmp_path: Path) -> Path:
 def test_a_changed_row_is_damage_and_a_broken_connection_is_not(file: Path) -> None:
     location = f"file://{file}"
     whole = Store(PyArrowFileIO(), (f"file://{file.parent}",))
-    assert whole.changed_rows(location) is None
+    assert changed_rows(whole, location) is None
     with pytest.raises(CatalogUnavailableError, match="connection reset"):
-        Store(Failing(), whole.folders).changed_rows(location)
+        changed_rows(Store(Failing(), whole.folders), location)
     content = bytearray(file.read_bytes())
     content[file.stat().st_size // 3] ^= 1
     file.write_bytes(content)
-    assert "CRC checksum verification failed" in str(whole.changed_rows(location))
+    assert "CRC checksum verification failed" in str(changed_rows(whole, location))
