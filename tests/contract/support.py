@@ -13,7 +13,6 @@ from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import stage
 from airflow_mv.core.script import Outcome
-from airflow_mv.extras.define import define
 from tests.builders import QUERY, Lake
 from tests.duck import DuckStager
 
@@ -30,6 +29,8 @@ def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPl
 
 def defined_at_once(home: Lake, *, adopt: Callable[..., LoadedView] | None = None) -> list[str]:
     """Define the view four times, all before any has done it, and return what each has done."""
+    from airflow_mv.extras.define import define  # the tests of the core alone use the others
+
     together = Barrier(4)
 
     def one(_: int) -> str:
