@@ -7,7 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
+
+from airflow_mv.older_airflow import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

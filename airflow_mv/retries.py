@@ -10,18 +10,20 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow.sdk import BaseOperator, conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseOperator
 
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.errors import CommitError, MaterializedViewError
+from airflow_mv.older_airflow import (
+    BEFORE_3_3,
+    AirflowFailException,
+    RetryAction,
+    RetryDecision,
+    RetryPolicy,
+    conf,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-if TYPE_CHECKING or not IS_AIRFLOW_3_2:
-    from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
-else:
-    from airflow_mv.airflow_3_2 import RetryAction, RetryDecision, RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class MaterializedViewRetryPolicy(RetryPolicy):
     below replace only the operators' default (:data:`DEFAULT_RETRY_DELAY`) and Airflow's (``[core]
     default_task_retry_delay``).
 
-    In Airflow 3.2 an error that another try cannot solve also fails the task at once, but the delays below have no
+    Before Airflow 3.3 an error that another try cannot solve also fails the task at once, but the delays below have no
     effect: each retry comes after the task's ``retry_delay``.
 
     Args:
@@ -135,8 +137,8 @@ class RetriedOperator(BaseOperator):
 
 
 def with_policy(retry_policy: RetryPolicy | None) -> dict[str, Any]:
-    """Return the argument by which ``BaseOperator`` takes the policy: Airflow 3.2 has none."""
-    return {} if IS_AIRFLOW_3_2 else {"retry_policy": retry_policy}
+    """Return the argument by which ``BaseOperator`` takes the policy: Airflow before 3.3 has none."""
+    return {} if BEFORE_3_3 else {"retry_policy": retry_policy}
 
 
 @contextmanager
@@ -163,8 +165,8 @@ class _HasRetryPolicy(Protocol):
 class task_errors:
     """Raise errors of this package without their inner stack: the message says what to do, and where.
 
-    The task's :class:`MaterializedViewRetryPolicy` decides about retries: it is asked by Airflow, and in Airflow 3.2
-    here. The full stack is logged at level DEBUG.
+    The task's :class:`MaterializedViewRetryPolicy` decides about retries: it is asked by Airflow, and before Airflow
+    3.3 here. The full stack is logged at level DEBUG.
     """
 
     def __init__(self, task: _HasRetryPolicy) -> None:
@@ -177,12 +179,12 @@ class task_errors:
         """Raise an error of this package again, from here.
 
         Raises:
-            AirflowFailException: In Airflow 3.2, in place of an error that is not to be retried.
+            AirflowFailException: Before Airflow 3.3, in place of an error that is not to be retried.
         """
         if not isinstance(error, MaterializedViewError):
             return
         log.debug("where it was raised", exc_info=error)
-        if IS_AIRFLOW_3_2 and self.task.retry_policy is not None:
+        if BEFORE_3_3 and self.task.retry_policy is not None:
             decision = self.task.retry_policy.evaluate(error, 1, 1)
             if decision.action == RetryAction.FAIL:
                 log.info("Retry policy: %s", decision.reason)

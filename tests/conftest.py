@@ -11,6 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,6 +83,12 @@ os.environ.update(_OURS)
 # Hides the user's own file. If there is none, none is written: pyiceberg parses it for each catalog and each commit.
 if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cwd())):
     (_HOME / ".pyiceberg.yaml").write_text("legacy-current-snapshot-id: False\n")  # the default
+
+# The tests' own catalogs have tables as Spark and newer versions of pyiceberg create them.
+if version("pyiceberg").startswith("0.11."):
+    from tests.older import create_tables_with_kinds
+
+    create_tables_with_kinds()
 
 # Flushing to disk only costs time: no test cuts the power, and the tests of durability record the flushes.
 os.fsync = lambda descriptor: None

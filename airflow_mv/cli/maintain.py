@@ -42,7 +42,7 @@ _AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-class Age(click.ParamType[timedelta]):
+class Age(click.ParamType):  # type: ignore[type-arg]  # click takes the argument since 8.4
     """A length of time: a whole number and a unit, such as ``3d``, ``12h``, ``30m`` or ``0s``."""
 
     name = "age"

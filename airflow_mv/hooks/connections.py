@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.hooks.airflow_compat import places_of_connections, reads_connections_from_the_database, redacted
+from airflow_mv.older_airflow import AirflowNotFoundException
 from airflow_mv.redaction import hide, shortened
 
 _MAX_LENGTH = 300

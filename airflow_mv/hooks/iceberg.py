@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, Connection, conf
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
@@ -16,6 +16,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.hooks.connections import find_connection
+from airflow_mv.older_airflow import conf
 
 if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook

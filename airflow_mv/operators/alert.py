@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.spec.identifiers import split
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import AlertError, ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.retries import airflow_errors
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class FreshnessAlertOperator(BaseOperator):
         if stores is not None:
             with suppress(KeyError):  # only other inlets have a store
                 return cast("Memory", stores[self.memory])
-        if "ti" in context and not IS_AIRFLOW_3_2:
+        if "ti" in context and not BEFORE_3_3:
             raise ConfigurationError(
                 f"task {self.task_id}: Airflow has no state store for the alerts that it sends, so each run would send "
                 "them again. A mapped task has none: instead of expand(views=...) give all views to one task, as a list"

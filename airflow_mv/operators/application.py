@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, Context, conf
+from airflow.sdk import BaseOperator, Context
 
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.shared_application.job.requests import BEAT_SECONDS, FolderContent
 from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
+from airflow_mv.older_airflow import BEFORE_3_3, conf
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.operators.spark import SparkJob, Submission
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
@@ -147,7 +147,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
             return found.folder
         copy = self.prepare_for_execution()
         copy.render_template_fields(context)
-        if not IS_AIRFLOW_3_2:  # which would warn that this has no effect
+        if not BEFORE_3_3:  # which would warn that this has no effect
             copy.durable = False  # nothing resumes it
         target = spark_target(copy.spark_conn_id)
         if target.remote is not None:

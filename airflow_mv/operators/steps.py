@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.checks import as_documents
 from airflow_mv.core.spec.times import duration
@@ -20,6 +19,7 @@ from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import MaterializedViewLink, show_link
+from airflow_mv.older_airflow import AirflowFailException
 from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
 from airflow_mv.operators.submission_files import job_arguments, ship, write_script
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result, requester

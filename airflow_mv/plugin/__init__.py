@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow.sdk.plugins_manager import AirflowPlugin
-
 from airflow_mv.links import PAGE_PATH, PAGE_ROUTE
+from airflow_mv.older_airflow import AirflowPlugin
 
 _Message = MutableMapping[str, Any]
 

@@ -16,11 +16,11 @@ from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
 from sqlalchemy.orm import Session
 
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.times import duration, is_start_of_day, shift
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import tick_of, zone_of
+from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.plugin.manual_run import scopes_in
 from airflow_mv.scope import END_PARAM, START_PARAM, RunFacts, scope_of
 
@@ -134,7 +134,7 @@ class Runs:
             date = info.partition_date if partitioned else info.logical_date
             if span is not None and date is not None:
                 # Airflow 3.3 reads the dates of partitions on the clocks of the schedule's zone.
-                local = partitioned and not IS_AIRFLOW_3_2
+                local = partitioned and not BEFORE_3_3
                 shown = date.astimezone(zone_of(dag)).replace(tzinfo=UTC) if local else date
                 yield shown, rows_of(span, kind)
 

@@ -17,12 +17,12 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.sql.query import spark_sql
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, ConfigurationError, InvalidMetadataError
 from airflow_mv.extras.fleet.alerts import FreshnessAlert
 from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     FreshnessAlertOperator,
@@ -191,7 +191,7 @@ def test_rows_that_a_dead_try_staged_are_published_without_spark(airflow: Airflo
     assert len(sales.read()) == 2
 
 
-@pytest.mark.skipif(IS_AIRFLOW_3_2, reason="Airflow 3.2 keeps no state of a task for its next try")
+@pytest.mark.skipif(BEFORE_3_3, reason="Airflow 3.2 keeps no state of a task for its next try")
 def test_the_event_of_a_refresh_whose_worker_died_after_publishing_is_emitted_by_the_next_try(
     airflow: Airflow, daily: Lake
 ) -> None:
@@ -325,7 +325,7 @@ def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hoo
         return CreateMaterializedViewOperator(task_id="create", view=VIEW, layout="registered", **how).execute({})
 
     def refused(error: type[Exception]) -> type[Exception]:
-        return AirflowFailException if IS_AIRFLOW_3_2 else error
+        return AirflowFailException if BEFORE_3_3 else error
 
     with pytest.raises(refused(InvalidMetadataError), match="no SQL in the dialect 'spark'"):
         created()
@@ -506,7 +506,7 @@ def test_an_unavailable_catalog_hides_no_late_view_of_another_one(
     assert [alert.view for alert in sent] == [VIEW]
 
 
-@pytest.mark.skipif(IS_AIRFLOW_3_2, reason="Airflow 3.2 has no state stores of assets")
+@pytest.mark.skipif(BEFORE_3_3, reason="Airflow 3.2 has no state stores of assets")
 def test_a_mapped_task_that_could_not_remember_its_alerts_fails(airflow: Airflow, daily: Lake) -> None:
     """Otherwise each run would send them again."""
     daily.append()

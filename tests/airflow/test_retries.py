@@ -15,9 +15,9 @@ from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_mv import errors
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, CommitStateUnknownError, JobError
+from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators import PlanRefreshOperator, RefreshMaterializedViewOperator
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy, RetryAction
 from tests.airflow.conftest import VIEW, Airflow
@@ -105,7 +105,7 @@ def test_after_a_killed_process_a_task_waits_less_than_a_minute() -> None:
 
     delays = {task_id: task.retry_delay for task_id, task in stored(dag).task_dict.items()}
     ours = ["plain", "mapped", "plan"]
-    if IS_AIRFLOW_3_2:  # it ignores the defaults of a mapped task's class
+    if BEFORE_3_3:  # it ignores the defaults of a mapped task's class
         ours.remove("mapped")
         assert delays.pop("mapped") == timedelta(minutes=5)
     assert delays == {**dict.fromkeys(ours, DEFAULT_RETRY_DELAY), "own": own}
@@ -151,7 +151,7 @@ def test_a_policy_is_unchanged_after_airflow_has_stored_it() -> None:
     assert MaterializedViewRetryPolicy.deserialize(policy.serialize()).outage == timedelta(seconds=3)
 
 
-@pytest.mark.skipif(IS_AIRFLOW_3_2, reason="Airflow 3.2 knows a task's own retry_delay only")
+@pytest.mark.skipif(BEFORE_3_3, reason="Airflow 3.2 knows a task's own retry_delay only")
 def test_an_outage_is_retried_by_the_policy_and_logged(airflow: Airflow) -> None:
     """In a real run: the log has the decision and its reason, without a stack trace."""
     airflow.connect("down", conn_type="iceberg", extra=DOWN)
@@ -188,7 +188,7 @@ ANYTHING = """
         pytest.param(
             "default_args=dict(retry_policy=ANYTHING), ",
             2,
-            marks=pytest.mark.skipif(IS_AIRFLOW_3_2, reason="Airflow 3.2 has no retry policies"),
+            marks=pytest.mark.skipif(BEFORE_3_3, reason="Airflow 3.2 has no retry policies"),
         ),
     ],
 )

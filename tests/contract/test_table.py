@@ -11,12 +11,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.rest import Capability, RestCatalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
-from airflow_mv.core.catalog.pyiceberg_compat import endpoints_of
+from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, endpoints_of
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
@@ -58,7 +58,7 @@ def bare(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
         if isinstance(found.iceberg, RestCatalog):
             endpoints = endpoints_of(found.iceberg)
             endpoints -= {item for item in endpoints if "/views" in item.path}
-            assert Capability.V1_LOAD_VIEW not in endpoints_of(found.iceberg)
+            assert LOAD_VIEW not in endpoints_of(found.iceberg)
         yield found
 
 

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from airflow.utils.session import create_session
 
-from airflow_mv.airflow_3_2 import IS_AIRFLOW_3_2
 from airflow_mv.core.spec.interval import Span
+from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.plugin.intervals import rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.airflow
 
 NEVER = "pages.sales.never"
 #: The date of the partition of 2 June in Berlin: a point in time in Airflow 3.2, a day since.
-PARTITION = "2024-06-01T22:00:00+00:00" if IS_AIRFLOW_3_2 else "2024-06-02T00:00:00+00:00"
+PARTITION = "2024-06-01T22:00:00+00:00" if BEFORE_3_3 else "2024-06-02T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import insert
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.extras.maintenance.verify import verify_files
 from tests.builders import LAYOUTS, Lake
@@ -78,7 +79,7 @@ def _after(cut: Path, whole: Path, kept: frozenset[Path], rows: list[dict[str, A
     iceberg.create_namespace(NAMESPACE)
     with iceberg.engine.begin() as connection:
         for row in rows:
-            connection.execute(insert(IcebergTables.__table__).values(**row))
+            connection.execute(insert(ROWS).values(**row))
     catalog = MaterializedViewCatalog(iceberg)
     yield Lake(iceberg, catalog, DuckStager(catalog, iceberg))
     iceberg.engine.dispose()

@@ -19,12 +19,12 @@ from pyiceberg.exceptions import (
     RESTError,
     ServerError,
     ServiceUnavailableError,
-    TooManyRequestsError,
     UnauthorizedError,
 )
 from requests import JSONDecodeError, RequestException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from airflow_mv.core.catalog.pyiceberg_compat import TooManyRequestsError
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,

@@ -1,34 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All uses of pyiceberg's private names, in one module."""
+"""All uses of pyiceberg's private names, and what pyiceberg 0.11 lacks, in one module.
+
+Managed Airflow pins pyiceberg 0.11.1, which has no views in SQL catalogs and no storage credentials. What is written
+for it depends on :data:`PYICEBERG_0_11`, and can be removed with the support of that version.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlparse
 
+import pyiceberg
+from pydantic import Field
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.avro.file import AvroFile, Block
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog import rest as rest_catalog
 from pyiceberg.catalog.rest import Endpoint, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.catalog.rest.scan_planning import StorageCredential
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile, _inherit_from_manifest
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertTableUUID
-from pyiceberg.typedef import StructProtocol
+from pyiceberg.typedef import Identifier, StructProtocol
+from pyiceberg.types import strtobool
 from requests import Session
+from sqlalchemy import Column, MetaData, String, Table, inspect, select, text
 
 from airflow_mv.errors import CatalogUnavailableError
 
@@ -39,13 +50,90 @@ if TYPE_CHECKING:
 LoadFileIO = Callable[[Mapping[str, str], str | None], FileIO]
 #: Writes a table's metadata file.
 WriteMetadata = Callable[[TableMetadata, FileIO, str], None]
+#: The position of this field in a manifest's entry.
+_SNAPSHOT_ID = 1
 #: The length of the marker between two blocks of an Avro file, bytes.
 _SYNC = 16
 #: What the records of an Avro file become.
 D = TypeVar("D", bound=StructProtocol)
 
 
-class PreparedSqlCatalog(SqlCatalog):
+#: Whether this pyiceberg lacks what this module adds for it.
+PYICEBERG_0_11 = pyiceberg.__version__.startswith("0.11.")
+
+
+def _rows() -> Table:
+    """Return the SQL catalogs' table of tables and views. pyiceberg 0.11 does not know its column ``iceberg_type``."""
+    known = cast(Table, IcebergTables.__table__)
+    if not PYICEBERG_0_11:
+        return known
+    rows = known.to_metadata(MetaData())
+    rows.append_column(Column("iceberg_type", String(5)))
+    return rows
+
+
+ROWS = _rows()
+
+
+class SqlCatalogOf011(SqlCatalog):
+    """The SQL catalog of pyiceberg 0.11, with rows of views among those of tables."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        # The constructor would look for the tables, and create them without the column ``iceberg_type``.
+        super().__init__(name, **{**properties, "init_catalog_tables": "false"})
+        self.properties = properties
+        self._init_catalog()
+
+    def _init_catalog(self) -> None:
+        found = inspect(self.engine)
+        if not found.has_table(ROWS.name):
+            if strtobool(self.properties.get("init_catalog_tables", "true")):
+                ROWS.create(self.engine, checkfirst=True)
+                self.create_tables()
+            self._schema_version = "v1"
+            return
+        missing = "iceberg_type" not in {column["name"] for column in found.get_columns(ROWS.name)}
+        if missing and self.properties.get("schema_version") == "v1":
+            with self.engine.begin() as connection:
+                connection.execute(text(f"ALTER TABLE {ROWS.name} ADD COLUMN iceberg_type VARCHAR(5)"))
+            missing = False
+        self._schema_version = "v0" if missing else "v1"
+
+    def load_table(self, identifier: str | Identifier) -> IcebergTable:
+        """Load a table; a view is none."""
+        namespace, name = self.namespace_from(identifier), self.table_name_from(identifier)
+        if self._views(namespace, name):
+            raise NoSuchTableError(f"Table does not exist: {'.'.join((*namespace, name))}")
+        return super().load_table(identifier)
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        """List tables, without views."""
+        found, views = super().list_tables(namespace), self._views(namespace)
+        return [name for name in found if name[-1] not in views]
+
+    def _views(self, namespace: str | Identifier, name: str | None = None) -> set[str]:
+        if self._schema_version == "v0":
+            return set()
+        stored = self.namespace_to_string(namespace)
+        query = select(ROWS.c.table_name).where(
+            ROWS.c.catalog_name == self.name, ROWS.c.table_namespace == stored, ROWS.c.iceberg_type == "VIEW"
+        )
+        with self.engine.connect() as connection:
+            return set(connection.scalars(query if name is None else query.where(ROWS.c.table_name == name)))
+
+
+if TYPE_CHECKING or not PYICEBERG_0_11:
+    from pyiceberg.exceptions import TooManyRequestsError as TooManyRequestsError
+
+    _SqlCatalog = SqlCatalog
+else:
+    _SqlCatalog = SqlCatalogOf011
+
+    class TooManyRequestsError(RESTError):
+        """The error for the status 429. pyiceberg 0.11 raises one that says nothing of the status."""
+
+
+class PreparedSqlCatalog(_SqlCatalog):
     """A SQL catalog that is prepared before its first query."""
 
     @abstractmethod
@@ -101,9 +189,20 @@ def session_of(catalog: RestCatalog) -> Session:
     return catalog._session
 
 
+#: Loads a view.
+LOAD_VIEW = Endpoint.from_string("GET /v1/{prefix}/namespaces/{namespace}/views/{view}")
+
+
 def endpoints_of(catalog: RestCatalog) -> set[Endpoint]:
-    """Return the endpoints that the server declares."""
-    return catalog._supported_endpoints
+    """Return the endpoints that the server declares, or that the property ``view-endpoints-supported`` adds."""
+    found = catalog._supported_endpoints
+    if (
+        PYICEBERG_0_11
+        and found >= rest_catalog.VIEW_ENDPOINTS
+        and strtobool(catalog.properties.get(rest_catalog.VIEW_ENDPOINTS_SUPPORTED, "false"))
+    ):
+        return {*found, LOAD_VIEW}
+    return found
 
 
 def encoded_namespace(catalog: RestCatalog, namespace: tuple[str, ...]) -> str:
@@ -136,15 +235,30 @@ def on_loaded_tables(catalog: RestCatalog, seen: SeenTable) -> None:
         seen: The function.
     """
     for name in ("_response_to_table", "_response_to_staged_table"):
-        setattr(catalog, name, _seeing(catalog, getattr(catalog, name), seen))
+        setattr(catalog, name, _seeing(getattr(catalog, name), seen))
 
 
-def _seeing(catalog: RestCatalog, inner: Callable[..., Any], seen: SeenTable) -> Callable[..., Any]:
+if PYICEBERG_0_11:
+
+    class _TableResponse(rest_catalog.TableResponse):
+        storage_credentials: list[StorageCredential] = Field(alias="storage-credentials", default_factory=list)
+
+    # Answers are parsed by the class of this name. Other code in this process gets a field more.
+    rest_catalog.TableResponse = _TableResponse  # type: ignore[misc]
+
+
+def _own_credentials(credentials: Iterable[StorageCredential], location: str) -> Mapping[str, str]:
+    """Return the credentials with the longest prefix of a location."""
+    fitting = [item for item in credentials if location.startswith(item.prefix)]
+    return max(fitting, key=lambda item: len(item.prefix)).config if fitting else {}
+
+
+def _seeing(inner: Callable[..., Any], seen: SeenTable) -> Callable[..., Any]:
     def table_of(identifier: tuple[str, ...], response: Any) -> Any:
         credentials = response.storage_credentials
-        if response.metadata_location is None:
+        if response.metadata_location is None or PYICEBERG_0_11:
             # A staged table has no file yet, by whose location pyiceberg would choose the credentials.
-            own = catalog._resolve_storage_credentials(credentials, response.metadata.location)
+            own = _own_credentials(credentials, response.metadata.location)
             response = response.model_copy(update={"config": {**response.config, **own}})
         seen(identifier, response.metadata, response.config, {item.prefix: item.config for item in credentials})
         return inner(identifier, response)
@@ -255,7 +369,8 @@ def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[Column
 
 def file_system_of(io: Any, location: str) -> Any:
     """Return the fsspec file system by which a ``FsspecFileIO`` reads a location."""
-    return io._get_fs_from_uri(urlparse(location), location)
+    address = urlparse(location)
+    return io._get_fs_from_uri(address) if PYICEBERG_0_11 else io._get_fs_from_uri(address, location)
 
 
 def path_in(system: Any, location: str) -> str:
@@ -292,6 +407,8 @@ class WholeAvroFile(AvroFile[D]):
 
 def inherit_from_manifest(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
     """Return an entry with the values that it inherits from its manifest: sequence numbers and the snapshot id."""
+    if PYICEBERG_0_11 and entry.snapshot_id is None:
+        entry._data[_SNAPSHOT_ID] = manifest.added_snapshot_id  # its own setter overwrites the entry's status
     return _inherit_from_manifest(entry, manifest)
 
 

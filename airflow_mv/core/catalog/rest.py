@@ -21,7 +21,7 @@ from requests import Response
 
 from airflow_mv.core.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief, one_line
 from airflow_mv.core.catalog.loaded import LoadedView
-from airflow_mv.core.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
+from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, encoded_namespace, endpoints_of, session_of
 from airflow_mv.core.catalog.rest_session import bound_session
 from airflow_mv.core.catalog.store_deadlines import response_timeout
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials
@@ -48,7 +48,7 @@ NAMES_NO_VIEWS = (
     "(its configuration names no view endpoints; if it has them, set the catalog's property 'view-endpoints-supported' "
     "to 'true')"
 )
-_NEEDED = (Capability.V1_LOAD_VIEW, Capability.V1_LIST_VIEWS)
+_NEEDED = (LOAD_VIEW, Capability.V1_LIST_VIEWS)
 _NEEDED_FOR_TABLES = (
     Capability.V1_LOAD_TABLE,
     Capability.V1_LIST_TABLES,

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from sqlalchemy import ColumnElement, Table, and_, delete, insert, inspect, or_, select, true, update
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select, true, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.core.catalog.answers import brief, forbidden_by_database
 from airflow_mv.core.catalog.database_limits import guard, require_locks
+from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.catalog.store_deadlines import response_timeout
 from airflow_mv.core.spec.identifiers import MAX_PART_LENGTH, Identifier
 from airflow_mv.errors import (
@@ -35,7 +35,7 @@ TABLE = "TABLE"
 _MAX_LOCATION = 1000
 #: Not the mapped class: its first use makes SQLAlchemy configure all mapped classes of the process, and Airflow import
 #: all of its own for that, half a second.
-_ROWS = cast(Table, IcebergTables.__table__)
+_ROWS = ROWS
 _BATCH = 400
 #: From so many names on, all rows of their namespaces are read in one query. That takes less than to ask for each name.
 _MANY = 2_000
@@ -91,7 +91,7 @@ class SqlPointers:
         require_locks(self.engine, catalog.properties)
         guard(self.engine, response_timeout(catalog.properties))
         try:
-            columns = {column["name"] for column in inspect(self.engine).get_columns(IcebergTables.__tablename__)}
+            columns = {column["name"] for column in inspect(self.engine).get_columns(_ROWS.name)}
         except SQLAlchemyError as error:
             raise CatalogUnavailableError(f"catalog {catalog.name}: {brief(error)}") from None
         if "iceberg_type" not in columns:

@@ -278,9 +278,11 @@ _VOLATILE_CLASSES = (
     exp.CurrentSchema,
     exp.CurrentTimezone,
 )
-GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
+GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline)
 #: window() is a generator too: a sliding window returns several rows, and a NULL time returns none.
-_GENERATOR_NAMES = frozenset({"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "window"})
+_GENERATOR_NAMES = frozenset(
+    {"inline_outer", "json_tuple", "stack", "variant_explode", "variant_explode_outer", "window"}
+)
 _NUMBERINGS = (exp.RowNumber, exp.Ntile)
 
 

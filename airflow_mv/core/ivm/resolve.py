@@ -1066,9 +1066,12 @@ def _columns(item: exp.Expr) -> list[str]:
         return [name.name for name in item.expressions] if functions.is_generator(item.this) else []
     if isinstance(item, exp.Posexplode):
         return ["pos", "col"]
-    if isinstance(item, exp.Stack) and item.this.name.isdecimal() and int(item.this.name) > 0:
-        return [f"col{number}" for number in range(-(-len(item.expressions) // int(item.this.name)))]
-    if isinstance(item, exp.Anonymous) and item.name.lower() == "json_tuple":
+    name = item.name.lower() if isinstance(item, exp.Anonymous) else ""
+    if name == "stack":
+        rows, *values = item.expressions
+        count = int(rows.name) if rows.name.isdecimal() else 0
+        return [f"col{number}" for number in range(-(-len(values) // count))] if count else []
+    if name == "json_tuple":
         return [f"c{number}" for number in range(len(item.expressions) - 1)]
     return []
 

@@ -20,10 +20,11 @@ from sqlglot.parsers.spark import SparkParser
 #: sqlglot raises these for some calls that Spark accepts, such as map() with one argument.
 PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
-#: Functions whose name and arguments are kept, because sqlglot rewrites them or their formats.
+#: Functions whose name and arguments are kept, because sqlglot rewrites them or their formats, or knows them only since
+#: a version that managed Airflow does not have yet.
 KEPT = frozenset(
     """
-    date_format date_sub date_trunc from_unixtime instr levenshtein locate log log10 log2 regexp_replace space
+    date_format date_sub date_trunc from_unixtime instr levenshtein locate log log10 log2 regexp_replace space stack
     to_char to_date to_number to_timestamp to_unix_timestamp trunc unix_date unix_timestamp
     """.split()  # noqa: SIM905
 )

@@ -646,7 +646,8 @@ def _tokens(sql: str, view: str) -> list[Token]:
         unclosed = next((match for match in _LEXEMES.finditer(sql) if match["unclosed"]), None)
         if unclosed:
             raise query_error(sql, unclosed.start(), f"{unclosed[0]} is never closed", view) from error
-        raise query_error(sql, error.end or 0, "this cannot be parsed", view) from error
+        end = getattr(error, "end", None)  # sqlglot 30.15 has no position of it
+        raise query_error(sql, end or 0, "this cannot be parsed", view) from error
     if all(token.token_type is TokenType.SEMICOLON for token in tokens):
         raise InvalidQueryError(f"view {view}: the query is empty")
     return tokens

@@ -83,7 +83,7 @@ def test_a_rest_catalog_is_prepared_before_its_first_request(server: str) -> Non
 
     catalog = Prepared("lake", uri=server)
     assert sent == [f"{server}/v1/config"]
-    assert compat.endpoints_of(catalog) == {Capability.V1_LIST_VIEWS, Capability.V1_LOAD_VIEW}
+    assert compat.endpoints_of(catalog) == {Capability.V1_LIST_VIEWS, compat.LOAD_VIEW}
     assert compat.encoded_namespace(catalog, ("a b", "c")) == "a%20b\x1fc"
     compat.session_of(catalog).get(f"{server}/v1/more")
     assert sent[1:] == [f"{server}/v1/more"]

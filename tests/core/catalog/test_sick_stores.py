@@ -12,13 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import insert
 
 from airflow_mv.core.catalog import files as file_stores
 from airflow_mv.core.catalog import limits, locations, store_deadlines
 from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles
 from airflow_mv.core.catalog.locations import lies_elsewhere, on_disk
+from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
 from airflow_mv.core.freshness.each import materialized_views
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
@@ -87,7 +88,7 @@ def add_row(home: Lake, name: str, location: str, kind: str = "TABLE") -> None:
     assert isinstance(home.iceberg, SqlCatalog)
     row = {"catalog_name": home.catalog.name, "table_namespace": "sales", "table_name": name}
     with home.iceberg.engine.begin() as connection:
-        connection.execute(insert(IcebergTables.__table__).values(**row, metadata_location=location, iceberg_type=kind))
+        connection.execute(insert(ROWS).values(**row, metadata_location=location, iceberg_type=kind))
 
 
 def names_both(text: str) -> bool:

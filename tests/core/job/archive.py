@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,7 +37,11 @@ _STATEMENTS = (
 
 def archive() -> Path:
     """Return the archive's path, whether the file exists or not."""
-    return Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError:  # Spark is another environment's
+        spark = "none"
+    return Path(sys.prefix) / f"spark-{spark}.jsa"
 
 
 def local_files() -> Path:

@@ -159,7 +159,7 @@ def test_a_reference_has_its_position_and_whether_it_has_an_alias() -> None:
         ("SET x = 1", "not a query"),
         ("CALL x.system.expire_snapshots('t')", "not a query"),
         ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", "not a query"),
-        ("FROM t INSERT OVERWRITE TABLE u SELECT *", "not a query"),
+        ("FROM t INSERT OVERWRITE TABLE u SELECT *", "not a query|sqlglot, which parses"),
         ("TABLE t", "not a query"),
         (
             "queries/daily.sql",
