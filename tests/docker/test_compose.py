@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.fernet import Fernet
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -64,12 +65,12 @@ def test_a_service_mounts_only_existing_files(name: str) -> None:
 def test_a_published_port_is_reachable_from_this_host_only(name: str) -> None:
     """The default secrets are public until they are changed."""
     for port in SERVICES[name].get("ports", ()):
-        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
+        assert re.fullmatch(r"127\.0\.0\.1:\$\{\w+_PORT:-\d+\}:\d+", port), port
 
 
 def test_no_two_services_publish_the_same_port() -> None:
     """Only one of them would start."""
-    ports = [port.split(":")[1] for service in SERVICES.values() for port in service.get("ports", ())]
+    ports = [_default(port).split(":")[1] for service in SERVICES.values() for port in service.get("ports", ())]
     assert len(ports) == len(set(ports))
 
 
@@ -102,6 +103,34 @@ def test_the_connections_are_those_that_the_operators_use_by_default() -> None:
     assert iceberg["extra"]["uri"].startswith("postgresql+psycopg2://")
     assert f"{spark['host']}:{spark['port']}" == "spark://spark-master:7077"
     assert spark["host"].removeprefix("spark://") in SERVICES
+
+
+def test_all_containers_of_airflow_have_one_fernet_key() -> None:
+    """Each would generate its own, and could not read a connection that another one has stored."""
+    services = [service for name, service in SERVICES.items() if name.startswith("airflow-")]
+    keys = {_default(service["environment"]["AIRFLOW__CORE__FERNET_KEY"]) for service in services}
+    assert len(services) == 5
+    (key,) = keys
+    assert Fernet(key).decrypt(Fernet(key).encrypt(b"password")) == b"password"
+
+
+def test_postgres_is_healthy_only_when_it_answers_by_tcp() -> None:
+    """Before that its entry point runs a temporary server, without the database of the catalog, on a socket."""
+    assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
+
+
+def test_two_refreshes_fit_into_the_spark_worker() -> None:
+    """An application without a limit takes all cores of a standalone cluster, and the next one waits without a word."""
+    connection = json.loads(_default(COMPOSE["x-airflow"]["environment"]["AIRFLOW_CONN_ICEBERG_DEFAULT"]))
+    (cores,) = re.findall(r"--cores (\d+)", _default(SERVICES["spark-worker"]["command"]))
+    assert 2 * int(connection["extra"]["spark.cores.max"]) <= int(cores)
+
+
+def test_every_setting_of_the_compose_file_is_explained() -> None:
+    """Nobody finds a variable that only the file names."""
+    settings = set(re.findall(r"\$\{(\w+):-", (DOCKER / "compose.yaml").read_text()))
+    explained = (DOCKER / "README.md").read_text()
+    assert [name for name in settings if name not in explained] == []
 
 
 def test_the_warehouse_is_mounted_at_the_same_path_in_every_service() -> None:
