@@ -77,6 +77,8 @@ pins: setup ## the pinned packages and their digests anew, from pyproject.toml (
 	printf '%s\n' uv editables hatchling hatch-fancy-pypi-readme | $(COMPILE) --extra spark --extra postgres --extra demo \
 		-c constraints.txt --output-file build/demo.txt pyproject.toml -
 	sed -nE 's/^([^ ]+==[^ ]+).*/\1/p' build/demo.txt >.ci/demo.txt
+	$(COMPILE) $(PINS) --output-file .ci/readers.txt .ci/readers.in
+	printf '%s\n' twine cyclonedx-bom | $(COMPILE) $(PINS) --output-file .ci/release.txt -
 
 dist: setup ## wheel and source archive in dist, each installed and tried in a fresh environment (TAG=v1.2.3: the expected version)
 	@bash .ci/dist.sh

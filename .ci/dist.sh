@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Build the wheel and the source archive into dist, install each into a fresh environment, and try it there: version,
-# imports, and the commands of docs/first-view.md, which refresh a view with Spark.
+# Build the wheel and the source archive into dist, check what a package index would refuse, and write into build
+# the list of packages that they are tested with, for scanners (an SBOM in CycloneDX's form). Then install each into a fresh
+# environment, and try it there: version, imports, and the commands of docs/first-view.md, which refresh a view with Spark.
 # With TAG=v1.2.3 in the environment, another version is an error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly BIN=$PWD/.venv/bin
-VERSION=$(sed -nE '1,/^dependencies/s/^version = "(.*)"/\1/p' pyproject.toml)
+VERSION=$(sed -nE 's/^__version__ = "(.*)"/\1/p' airflow_mv/version.py)
 readonly VERSION TAG=${TAG:-}
 unset PYTHONPATH
 
 if [[ -n $TAG && $TAG != "v$VERSION" ]]; then
-    echo "dist: the tag is $TAG, but the version in pyproject.toml is $VERSION" >&2
+    echo "dist: the tag is $TAG, but the version in airflow_mv/version.py is $VERSION" >&2
     exit 1
 fi
 
@@ -40,6 +41,16 @@ PYTHON
 
 rm -f dist/airflow_mv-*
 "$BIN/python" -m build --no-isolation --outdir dist . >/dev/null
+mkdir -p build
+tools=$(mktemp -d)
+"$BIN/uv" venv --quiet --python "$BIN/python" "$tools"
+"$BIN/uv" pip install --quiet --python "$tools/bin/python" --require-hashes -r .ci/release.txt
+"$tools/bin/twine" check --strict dist/airflow_mv-*
+# CycloneDX's tool takes a version that stands in the file.
+sed "s/^dynamic = .*/version = \"$VERSION\"/" pyproject.toml >"$tools/pyproject.toml"
+"$tools/bin/python" -W ignore -m cyclonedx_py requirements --pyproject "$tools/pyproject.toml" --mc-type library \
+    --output-reproducible --output-file "build/airflow_mv-$VERSION.cdx.json" docker/requirements.txt
+rm -rf "$tools"
 for artefact in "$PWD/dist/airflow_mv-$VERSION-py3-none-any.whl" "$PWD/dist/airflow_mv-$VERSION.tar.gz"; do
     folder=$(mktemp -d)
     started=$SECONDS

@@ -24,6 +24,7 @@ from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 from airflow_mv.cli import main
+from airflow_mv.version import __version__
 
 ROOT = Path(__file__).parents[1]
 #: Pages of the repository that are not in docs/, and what they are called on the site.
@@ -45,12 +46,12 @@ _CODE_OR_LINK = re.compile(
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the version and the repository's address from ``pyproject.toml``."""
+    """Take the repository's address from ``pyproject.toml``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     config.extra["repository"] = project["urls"]["Repository"]
     icon = {"icon": "fontawesome/brands/git-alt", "link": project["urls"]["Repository"], "name": "Repository"}
     config.extra["social"] = [icon]
-    config.site_name = f"{project['name']} {project['version']}"
+    config.site_name = f"{project['name']} {__version__}"
     return config
 
 

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.core.job.submit import build_package
+from airflow_mv.version import __version__
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -38,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_the_wheel_contains_only_this_package(wheel: zipfile.ZipFile) -> None:
     """A top-level `tests/` or `airflow/` would overwrite other files in every user's site-packages."""
-    assert {name.split("/")[0] for name in wheel.namelist()} == {"airflow_mv", "airflow_mv-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in wheel.namelist()} == {"airflow_mv", f"airflow_mv-{__version__}.dist-info"}
 
 
 def test_the_wheel_contains_every_module_and_is_marked_as_typed(wheel: zipfile.ZipFile) -> None:
@@ -52,9 +53,25 @@ def test_the_wheel_contains_every_module_and_is_marked_as_typed(wheel: zipfile.Z
     assert in_tree == {name for name in wheel.namelist() if name.startswith("airflow_mv/")}
 
 
+def test_the_version_is_written_once(wheel: zipfile.ZipFile) -> None:
+    """In the module that the driver has, too. What must repeat it, a name of an image or of a file, has the same."""
+    assert "version" in PYPROJECT["project"]["dynamic"]
+    for file in ("docker/compose.yaml", "dags_examples/managed_spark/databricks.py", "CHANGELOG.md"):
+        named = re.search(r"(?m)(?:airflow-mv:|airflow_mv_job-|^## )(\d+\.\d+\.\d+)", (ROOT / file).read_text())
+        assert named, file
+        assert named[1] == __version__, file
+
+
+def test_the_wheel_is_code_and_the_page_and_small(wheel: zipfile.ZipFile) -> None:
+    """Documents, examples and tests are in the repository."""
+    suffixes = {Path(item.filename).suffix for item in wheel.infolist() if item.filename.startswith("airflow_mv/")}
+    assert suffixes <= {".py", ".java", ".js", ".css", ".html", ".svg", ".typed"}
+    assert Path(str(wheel.filename)).stat().st_size < 1_150_000
+
+
 def test_a_package_index_shows_the_readme_with_links_that_work_there(wheel: zipfile.ZipFile) -> None:
     """A relative link leads nowhere outside of the repository."""
-    metadata = wheel.read("airflow_mv-0.1.0.dist-info/METADATA").decode()
+    metadata = wheel.read(f"airflow_mv-{__version__}.dist-info/METADATA").decode()
     repository = PYPROJECT["project"]["urls"]["Repository"]
     links = [target for target in re.findall(r"\]\(([^)\s]+)\)", metadata) if not target.startswith("#")]
     own = [target for target in links if target.startswith(repository)]
@@ -77,7 +94,7 @@ def test_the_wheel_of_the_job_has_the_zip_s_modules_and_refuses_a_python_without
     """Databricks installs wheels and takes no zip. The wheel needs neither Airflow nor a dependency."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT / "job-wheel"]
     subprocess.run(build, capture_output=True, check=True)
-    (built,) = tmp_path.glob("airflow_mv_job-0.1.0-py3-none-any.whl")
+    (built,) = tmp_path.glob(f"airflow_mv_job-{__version__}-py3-none-any.whl")
     modules = {name for name in zipfile.ZipFile(built).namelist() if name.startswith("airflow_mv/")}
     assert modules == set(zipfile.ZipFile(build_package(tmp_path)).namelist())
 
@@ -261,7 +278,7 @@ def test_an_installation_does_not_change_the_version_of_airflow(wheel: zipfile.Z
 def test_an_unsupported_airflow_is_refused_by_the_installation(wheel: zipfile.ZipFile) -> None:
     found = _resolved(wheel, "3.0.6")
     assert found.returncode != 0
-    assert "airflow-mv==0.1.0 depends on apache-airflow>=3.1.8,<3.4" in " ".join(found.stderr.split())
+    assert f"airflow-mv=={__version__} depends on apache-airflow>=3.1.8,<3.4" in " ".join(found.stderr.split())
 
 
 def _resolved(wheel: zipfile.ZipFile, airflow: str) -> subprocess.CompletedProcess[str]:
