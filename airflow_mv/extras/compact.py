@@ -30,7 +30,7 @@ from airflow_mv.core.publish.registered import drop_branch, holds_files
 from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script, Stager
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import PROPERTY, property_text, refresh_tag, staging_branch
+from airflow_mv.core.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag, staging_branch
 from airflow_mv.core.spec.properties import sort_order_of
 from airflow_mv.core.spec.stored import decode, whole_number
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, snapshots_between
@@ -331,7 +331,7 @@ class _Compaction(StorageChange):
         """Return the refresh history: the current refresh's rows are in the staged snapshot."""
         if storage.state is None:
             raise InvalidMetadataError(f"{self.target}: it was never refreshed")
-        return property_text(storage.state.moved_to(self._rewritten.head.sequence_number))
+        return property_text(moved_to(storage.state, self._rewritten.head.sequence_number))
 
     def _kept_tag(self, storage: LoadedStorage) -> str | None:
         """Return the tag that keeps the current refresh's rows for time travel, if there is one."""
@@ -404,3 +404,16 @@ def stored_files(files: Iterable[DataFile], target: int) -> StoredFiles:
             key = (file.spec_id, file.partition)
             small[key] = small.get(key, 0) + 1
     return StoredFiles(data, deletes, size, max(small.values(), default=0))
+
+
+def moved_to(state: StorageState, sequence_number: int) -> StorageState:
+    """Return the state with the current refresh's rows, unchanged, in another snapshot.
+
+    Args:
+        sequence_number: The snapshot's.
+    """
+    document = state.document()
+    for record in document["refreshes"]:
+        if record["refresh-id"] == state.current_refresh_id:
+            record["sequence-number"] = sequence_number
+    return StorageState.read(document, source=PROPERTY)

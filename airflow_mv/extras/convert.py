@@ -41,8 +41,8 @@ from airflow_mv.core.spec.materialized_view import (
     storage_table_field,
 )
 from airflow_mv.core.spec.properties import FORMAT_VERSION, storage_properties
-from airflow_mv.core.spec.snapshots import with_head
-from airflow_mv.core.spec.view import ViewMetadata, stored_elsewhere, with_view_properties
+from airflow_mv.core.spec.table import with_head
+from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -354,3 +354,16 @@ class _ConvertView(Change[Current]):
                     f"so {self._view} may still be converted; nothing was deleted, run it again to settle it"
                 )
             raise self._taken
+
+
+def stored_elsewhere(view: ViewMetadata, storage_table: Mapping[str, Any] | None) -> ViewMetadata:
+    """Return the view after its rows got another place: its current version names the storage table, the others none.
+
+    No version is added, because the rows and the definition stay. See :func:`new_view` for the argument.
+    """
+    document = view.document()
+    for version in document["versions"]:
+        version.pop("storage-table", None)
+        if storage_table is not None and version["version-id"] == view.current_version_id:
+            version["storage-table"] = dict(storage_table)
+    return ViewMetadata.read(document, source="view with another storage table")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout, stored_table, stored_view
@@ -17,7 +17,7 @@ from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
-from airflow_mv.core.spec.snapshots import held_bytes
+from airflow_mv.core.spec.table import TableMetadata, ancestors
 from airflow_mv.core.sql.query import texts_of
 from airflow_mv.documents import id_text
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, NewerFormatError
@@ -163,3 +163,30 @@ def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:
     except (InvalidMetadataError, NewerFormatError) as error:
         log.warning("%s", error)
         return None
+
+
+def held_bytes(table: TableMetadata, kept: Collection[int]) -> dict[int, int]:
+    """Return the bytes of files that are kept for earlier snapshots only, by the last snapshot that has them.
+
+    They are freed when that snapshot and all earlier ones have expired. Source: the summaries' ``removed-files-size``
+    and ``added-files-size``; a summary without them counts as 0.
+
+    Args:
+        kept: The snapshots, such as those of recorded refreshes. Files of others between them count for the one before.
+    """
+    lineage = list(ancestors(table, table.head))
+    current = {snapshot.snapshot_id for snapshot in lineage}
+    found = dict.fromkeys((snapshot_id for snapshot_id in kept if table.find(snapshot_id) is not None), 0)
+    removed = 0
+    for snapshot in lineage:
+        if snapshot.snapshot_id in found:
+            found[snapshot.snapshot_id], removed = removed, 0
+        removed += snapshot.count("removed-files-size")
+    for snapshot_id in found.keys() - current:  # a rollback went back before it
+        for snapshot in ancestors(table, snapshot_id):
+            if snapshot.snapshot_id in current or (
+                snapshot.snapshot_id in found and snapshot.snapshot_id != snapshot_id
+            ):
+                break
+            found[snapshot_id] += snapshot.count("added-files-size")
+    return found

@@ -185,7 +185,7 @@ def test_the_record_does_not_grow_with_rollbacks(home: Lake, monkeypatch: pytest
         assert rollback(home.catalog, VIEW, both[number % 2]).changed
     state = home.storage().state
     assert state is not None
-    assert len(state.rollback_ids) == 8
+    assert len(state.rollbacks) == 8
     for moment in (before, datetime.fromtimestamp(state.rollbacks[0].rolled_back_at_ms / 1000 - 0.001, UTC)):
         with pytest.raises(RefreshNotFoundError, match="no refresh as of"):
             readable(home.catalog, VIEW, TimeTravel(as_of=moment))

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
@@ -308,28 +307,6 @@ class StorageState(StoredModel):
         """The refresh that defines the current rows."""
         return self.find(self.current_refresh_id)
 
-    @property
-    def rollback_ids(self) -> tuple[str, ...]:
-        """The ids of the last rollbacks."""
-        return tuple(item.rollback_id for item in self.rollbacks)
-
-    def current_at(self, moment_ms: int) -> str | None:
-        """Return the id of the refresh that was current at a time; its record may have been dropped since.
-
-        Args:
-            moment_ms: The time, ms since the epoch.
-
-        Returns:
-            ``None`` if that is not known: the time is before the recorded history.
-        """
-        if len(self.rollbacks) == KEPT_ROLLBACKS and moment_ms < self.rollbacks[0].rolled_back_at_ms:
-            return None  # an earlier rollback may have been dropped
-        # A rollback is always later than what was published before it: of one time, the refresh is the later one.
-        events = [(item.rolled_back_at_ms, 0, item.refresh_id) for item in self.rollbacks]
-        events += [(record.refreshed_at_ms or 0, 1, record.refresh_id) for record in self.refreshes]
-        earlier = sorted((event for event in events if event[0] <= moment_ms), key=itemgetter(0, 1))
-        return earlier[-1][2] if earlier else None
-
     def find(self, refresh_id: str) -> RefreshRecord:
         """Return the record of one refresh.
 
@@ -384,46 +361,6 @@ class StorageState(StoredModel):
         document = self.document()
         records = [*document["refreshes"], record.document()]
         document["refreshes"] = sorted(records, key=lambda item: int(item.get("refreshed-at-ms") or 0))
-        return type(self).read(document, source=PROPERTY)
-
-    def only_current(self) -> StorageState:
-        """Return the state with the record of the current refresh only."""
-        document = {**self.document(), "refreshes": [self.current.document()]}
-        return type(self).read(document, source=PROPERTY)
-
-    def moved_to(self, sequence_number: int) -> StorageState:
-        """Return the state with the current refresh's rows, unchanged, in another snapshot.
-
-        Args:
-            sequence_number: The snapshot's.
-        """
-        document = self.document()
-        for record in document["refreshes"]:
-            if record["refresh-id"] == self.current_refresh_id:
-                record["sequence-number"] = sequence_number
-        return type(self).read(document, source=PROPERTY)
-
-    def rolled_back(self, refresh_id: str, rollback_id: str, now_ms: int) -> StorageState:
-        """Return the state with an earlier refresh as the current one.
-
-        Args:
-            refresh_id: It must be recorded.
-            rollback_id: The unique id of this rollback.
-            now_ms: The current time.
-        """
-        latest_ms = max(record.refreshed_at_ms or 0 for record in self.refreshes)
-        rollback = {
-            "rollback-id": rollback_id,
-            "refresh-id": refresh_id,
-            "rolled-back-at-ms": max(now_ms, latest_ms + 1),
-        }
-        before = self.document()
-        document = {
-            **before,
-            "current-refresh-id": refresh_id,
-            "rollback-id": rollback_id,
-            "rollbacks": [*before.get("rollbacks", []), rollback][-KEPT_ROLLBACKS:],
-        }
         return type(self).read(document, source=PROPERTY)
 
 

@@ -20,9 +20,6 @@ _KEYS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d", re.ASCII), "%Y-%m-%dT%H", "hour"),
 )
 
-_FIRST = datetime(1, 1, 1, tzinfo=UTC)
-_MONTHS = {"month": 1, "year": 12}
-_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 _LENGTH = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[a-z]*)", re.ASCII)
 _SECONDS = {
@@ -130,36 +127,9 @@ def next_unit(moment: datetime, unit: str) -> datetime:
     """
     if unit == "hour":
         return _added(moment, hours=1)
-    if unit in _MONTHS:
+    if unit in ("month", "year"):
         moment = datetime(moment.year, moment.month if unit == "month" else 1, 1, tzinfo=moment.tzinfo)
     return _by_calendar(moment, **{f"{unit}s": 1})
-
-
-def unit_number(moment: datetime, unit: str) -> int:
-    """Return the number of the year, month, day or hour of UTC that a time is in, counted from the year 1.
-
-    Args:
-        moment: An aware time.
-    """
-    utc = moment.astimezone(UTC)
-    if unit in _MONTHS:
-        return (utc.year * 12 + utc.month - 13) // _MONTHS[unit]
-    return (utc - _FIRST) // _LENGTHS[unit]
-
-
-def unit_start(number: int, unit: str) -> datetime:
-    """Return the start of the unit with a number; the inverse of :func:`unit_number`.
-
-    Raises:
-        ConfigurationError: It is not between the years 1 and 9999.
-    """
-    try:
-        if unit in _MONTHS:
-            year, month = divmod(number * _MONTHS[unit], 12)
-            return datetime(year + 1, month + 1, 1, tzinfo=UTC)
-        return _FIRST + number * _LENGTHS[unit]
-    except (OverflowError, ValueError):
-        raise ConfigurationError(f"{unit} {number} is not between the years 1 and 9999") from None
 
 
 def _by_calendar(moment: datetime, **units: int) -> datetime:

@@ -290,19 +290,6 @@ def with_storage_table(
     return _with_version(view, definition, view.schema_.document(), summary, now_ms)
 
 
-def stored_elsewhere(view: ViewMetadata, storage_table: Mapping[str, Any] | None) -> ViewMetadata:
-    """Return the view after its rows got another place: its current version names the storage table, the others none.
-
-    No version is added, because the rows and the definition stay. See :func:`new_view` for the argument.
-    """
-    document = view.document()
-    for version in document["versions"]:
-        version.pop(_STORAGE_TABLE, None)
-        if storage_table is not None and version["version-id"] == view.current_version_id:
-            version[_STORAGE_TABLE] = dict(storage_table)
-    return ViewMetadata.read(document, source="view with another storage table")
-
-
 def _with_version(
     view: ViewMetadata,
     definition: Mapping[str, Any],

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
@@ -30,12 +30,15 @@ from airflow_mv.core.refresh.intervals import Filters, analysed, appended_to, in
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import IntervalPart
-from airflow_mv.core.spec.times import unit_number, unit_start
 from airflow_mv.core.sql.intervals import interval_column, resolve, unit_of
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 
 log = logging.getLogger(__name__)
+
+_FIRST = datetime(1, 1, 1, tzinfo=UTC)
+_MONTHS = {"month": 1, "year": 12}
+_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 #: Intervals before now that are shown where no interval was refreshed separately.
 DEFAULT_INTERVALS = 30
@@ -149,7 +152,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The intervals in question, by their numbers (see :func:`airflow_mv.core.spec.times.unit_number`).
+    """The intervals in question, by their numbers (see :func:`unit_number`).
 
     Args:
         unit: Their length.
@@ -512,3 +515,30 @@ def _joined(found: Iterable[tuple[int, int, Cover]]) -> list[tuple[int, int, Cov
         else:
             joined.append((first, after, state))
     return joined
+
+
+def unit_number(moment: datetime, unit: str) -> int:
+    """Return the number of the year, month, day or hour of UTC that a time is in, counted from the year 1.
+
+    Args:
+        moment: An aware time.
+    """
+    utc = moment.astimezone(UTC)
+    if unit in _MONTHS:
+        return (utc.year * 12 + utc.month - 13) // _MONTHS[unit]
+    return (utc - _FIRST) // _LENGTHS[unit]
+
+
+def unit_start(number: int, unit: str) -> datetime:
+    """Return the start of the unit with a number; the inverse of :func:`unit_number`.
+
+    Raises:
+        ConfigurationError: It is not between the years 1 and 9999.
+    """
+    try:
+        if unit in _MONTHS:
+            year, month = divmod(number * _MONTHS[unit], 12)
+            return datetime(year + 1, month + 1, 1, tzinfo=UTC)
+        return _FIRST + number * _LENGTHS[unit]
+    except (OverflowError, ValueError):
+        raise ConfigurationError(f"{unit} {number} is not between the years 1 and 9999") from None

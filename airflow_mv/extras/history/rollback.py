@@ -17,9 +17,15 @@ from airflow_mv.core.publish.registered import time_of_commit
 from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.publish.view_change import SUMMARY, ViewChange, time_of_change
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import StorageState, is_complete, refresh_tag, storage_table_field
-from airflow_mv.core.spec.snapshots import with_head
-from airflow_mv.core.spec.table import TableShape, alterations
+from airflow_mv.core.spec.materialized_view import (
+    KEPT_ROLLBACKS,
+    PROPERTY,
+    StorageState,
+    is_complete,
+    refresh_tag,
+    storage_table_field,
+)
+from airflow_mv.core.spec.table import TableShape, alterations, with_head
 from airflow_mv.core.spec.view import CHANGE_ID, ViewMetadata, replace_version, roll_back
 from airflow_mv.documents import id_text
 from airflow_mv.errors import RefreshNotFoundError, VersionNotFoundError
@@ -95,7 +101,7 @@ class _Rollback(StorageChange):
 
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether the refresh is not current, and an earlier copy of the rollback has not landed."""
-        if storage.state is not None and self._id in storage.state.rollback_ids:
+        if storage.state is not None and any(item.rollback_id == self._id for item in storage.state.rollbacks):
             return False  # even if something was published after it
         state, self.snapshot_id = _find(view, storage, self._refresh_id)
         self._before, self._loaded = state, view
@@ -137,8 +143,8 @@ class _Rollback(StorageChange):
     def _after(self, now_ms: int) -> StorageState:
         if self._before is None or self._loaded is None:
             raise RefreshNotFoundError(f"view {self._view} was not loaded yet")
-        state = self._before.rolled_back(self._refresh_id, self._id, now_ms)
-        return state if keeps_history(self._loaded) else state.only_current()
+        state = rolled_back(self._before, self._refresh_id, self._id, now_ms)
+        return state if keeps_history(self._loaded) else only_current(state)
 
     def _properties(self, storage: LoadedStorage, state: StorageState) -> dict[str, str]:
         if self._loaded is None:
@@ -275,3 +281,33 @@ class _RollBackVersion(ViewChange):
         last = changed.version_log[-1]
         self._sent.add((last.version_id, last.timestamp_ms))
         return changed
+
+
+def only_current(state: StorageState) -> StorageState:
+    """Return the state with the record of the current refresh only."""
+    document = {**state.document(), "refreshes": [state.current.document()]}
+    return StorageState.read(document, source=PROPERTY)
+
+
+def rolled_back(state: StorageState, refresh_id: str, rollback_id: str, now_ms: int) -> StorageState:
+    """Return the state with an earlier refresh as the current one.
+
+    Args:
+        refresh_id: It must be recorded.
+        rollback_id: The unique id of this rollback.
+        now_ms: The current time.
+    """
+    latest_ms = max(record.refreshed_at_ms or 0 for record in state.refreshes)
+    rollback = {
+        "rollback-id": rollback_id,
+        "refresh-id": refresh_id,
+        "rolled-back-at-ms": max(now_ms, latest_ms + 1),
+    }
+    before = state.document()
+    document = {
+        **before,
+        "current-refresh-id": refresh_id,
+        "rollback-id": rollback_id,
+        "rollbacks": [*before.get("rollbacks", []), rollback][-KEPT_ROLLBACKS:],
+    }
+    return StorageState.read(document, source=PROPERTY)

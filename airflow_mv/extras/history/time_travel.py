@@ -6,13 +6,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import itemgetter
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import all_refreshes, snapshots_of
 from airflow_mv.core.freshness.observe import observe_tables, require_readable
 from airflow_mv.core.refresh.inputs import load_tables
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, BaseTable, RefreshRecord, StorageState, is_complete
+from airflow_mv.core.spec.materialized_view import (
+    KEPT_ROLLBACKS,
+    NO_SNAPSHOT,
+    BaseTable,
+    RefreshRecord,
+    StorageState,
+    is_complete,
+)
 from airflow_mv.core.spec.table import TableMetadata, ancestors
 from airflow_mv.core.spec.times import from_ms, parse_time, to_ms
 from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
@@ -93,7 +101,7 @@ def _with_log(view: LoadedView, storage: LoadedStorage, state: StorageState, wan
 
 
 def _of_time(view: LoadedView, state: StorageState, moment: datetime) -> RefreshRecord:
-    refresh_id = state.current_at(to_ms(moment))
+    refresh_id = current_at(state, to_ms(moment))
     found = next((record for record in state.refreshes if record.refresh_id == refresh_id), None)
     gone = f": the view was at refresh {refresh_id} then, which is no longer recorded" if refresh_id else ""
     return found or _missing(view, state, f"as of {moment.isoformat()}{gone}")
@@ -181,3 +189,21 @@ def _missing(view: LoadedView, state: StorageState, requested: str) -> RefreshRe
         f"view {view.identifier} has no refresh {requested} ({len(state.refreshes)} recorded, the oldest {when}; "
         f"`airflow-mv history {view.identifier}` lists them, and a view keeps more of them with --time-travel)"
     )
+
+
+def current_at(state: StorageState, moment_ms: int) -> str | None:
+    """Return the id of the refresh that was current at a time; its record may have been dropped since.
+
+    Args:
+        moment_ms: The time, ms since the epoch.
+
+    Returns:
+        ``None`` if that is not known: the time is before the recorded history.
+    """
+    if len(state.rollbacks) == KEPT_ROLLBACKS and moment_ms < state.rollbacks[0].rolled_back_at_ms:
+        return None  # an earlier rollback may have been dropped
+    # A rollback is always later than what was published before it: of one time, the refresh is the later one.
+    events = [(item.rolled_back_at_ms, 0, item.refresh_id) for item in state.rollbacks]
+    events += [(record.refreshed_at_ms or 0, 1, record.refresh_id) for record in state.refreshes]
+    earlier = sorted((event for event in events if event[0] <= moment_ms), key=itemgetter(0, 1))
+    return earlier[-1][2] if earlier else None

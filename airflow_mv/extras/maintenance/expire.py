@@ -21,9 +21,9 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, NO_SNAPSHOT, RefreshRecord, keeping_tags
 from airflow_mv.core.spec.properties import KEEP_PROPERTY, kept_for
-from airflow_mv.core.spec.snapshots import dead_branches, kept_snapshots, without_snapshots
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import CommitConflictError, MaterializedViewError
+from airflow_mv.extras.maintenance.snapshots import dead_branches, kept_snapshots, without_snapshots
 
 log = logging.getLogger(__name__)
 

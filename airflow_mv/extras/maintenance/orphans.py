@@ -24,7 +24,6 @@ from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.publish.removal import require_same
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.snapshots import REASONS
 from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
@@ -33,6 +32,7 @@ from airflow_mv.extras.maintenance.expire import expire as expire
 from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
 from airflow_mv.extras.maintenance.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
+from airflow_mv.extras.maintenance.snapshots import REASONS
 
 log = logging.getLogger(__name__)
 

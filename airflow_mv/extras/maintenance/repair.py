@@ -33,7 +33,6 @@ from airflow_mv.core.spec.materialized_view import (
     StorageState,
     property_text,
 )
-from airflow_mv.core.spec.snapshots import without_snapshots
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
@@ -52,6 +51,7 @@ from airflow_mv.extras.maintenance.evidence import (
     lost_view_properties,
     require_materialized,
 )
+from airflow_mv.extras.maintenance.snapshots import without_snapshots
 
 log = logging.getLogger(__name__)
 

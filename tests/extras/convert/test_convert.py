@@ -19,7 +19,6 @@ from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.spec.view import stored_elsewhere
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,
@@ -27,7 +26,7 @@ from airflow_mv.errors import (
     UnsupportedError,
 )
 from airflow_mv.extras.adopt import adopt
-from airflow_mv.extras.convert import convert
+from airflow_mv.extras.convert import convert, stored_elsewhere
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel

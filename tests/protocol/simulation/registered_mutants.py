@@ -16,6 +16,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import ADOPTED_TAG, DEFINITION_PROPERTY, StorageState
 from airflow_mv.core.spec.new_columns import NewColumns, new_columns
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
+from airflow_mv.extras.history import rollback
 from tests.protocol.simulation.actors import Actor, append, replace_view, start_redefining, start_setting
 from tests.protocol.simulation.mutants import (
     Patch,
@@ -71,12 +72,12 @@ def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
 
 def rollback_is_repeated(world: World, patch: Patch) -> None:
     """A rollback leaves no mark: after a lost answer it is repeated on top of a newer refresh."""
-    original = StorageState.rolled_back
+    original = rollback.rolled_back
 
-    def rolled_back(self: StorageState, *arguments: Any) -> StorageState:
-        return original(self, *arguments).model_copy(update={"rollbacks": ()})
+    def rolled_back(*arguments: Any) -> StorageState:
+        return original(*arguments).model_copy(update={"rollbacks": ()})
 
-    patch.setattr(StorageState, "rolled_back", rolled_back)
+    patch.setattr(rollback, "rolled_back", rolled_back)
 
 
 def new_columns_are_added_after_any_snapshot(world: World, patch: Patch) -> None:

@@ -26,9 +26,8 @@ from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import IntervalPart, after, bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
-from airflow_mv.core.spec.times import unit_number, unit_start
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.extras.fleet.coverage import MAX_COVERED, Cover, Units, count, cover, coverage
+from airflow_mv.extras.fleet.coverage import MAX_COVERED, Cover, Units, count, cover, coverage, unit_number, unit_start
 from airflow_mv.extras.fleet.known import with_count
 from tests.cli.support import call
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days, days_lake, sold

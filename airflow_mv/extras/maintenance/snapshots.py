@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change which snapshots a table's metadata holds: drop old ones, make an earlier one current.
+"""Decide which snapshots of a table are kept, and drop the others from its metadata.
 
 Pure functions on decoded metadata files, so that unknown fields are kept. Source: Iceberg
 ``format/spec.md``, "Snapshot Retention Policy" and the ``snapshot-log`` of "Table Metadata Fields".
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from airflow_mv.core.spec.materialized_view import is_staging_branch
-from airflow_mv.core.spec.table import TableMetadata, ancestors
+from airflow_mv.core.spec.table import TableMetadata
 
 CURRENT = "current"
 NAMED = "named"
@@ -90,48 +90,3 @@ def without_snapshots(document: dict[str, Any], dropped: Collection[int]) -> dic
     gaps = [number for number, entry in enumerate(history) if entry["snapshot-id"] in dropped]
     # A log with a gap would give wrong results for "as of": by the specification the log is cut at the gap.
     return {**changed, "snapshot-log": history[gaps[-1] + 1 :] if gaps else history}
-
-
-def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dict[str, Any]:
-    """Return table metadata with another one of its snapshots as the current one.
-
-    Args:
-        document: A decoded metadata file; not changed.
-        now_ms: The time for the snapshot log. If the file's last update is later, that time is used.
-    """
-    time_ms = max(now_ms, int(document.get("last-updated-ms", 0)))
-    refs = document.get("refs", {})
-    main = {"type": "branch", **refs.get("main", {}), "snapshot-id": snapshot_id}
-    return {
-        **document,
-        "current-snapshot-id": snapshot_id,
-        "refs": {**refs, "main": main},
-        "snapshot-log": [*document.get("snapshot-log", []), {"timestamp-ms": time_ms, "snapshot-id": snapshot_id}],
-    }
-
-
-def held_bytes(table: TableMetadata, kept: Collection[int]) -> dict[int, int]:
-    """Return the bytes of files that are kept for earlier snapshots only, by the last snapshot that has them.
-
-    They are freed when that snapshot and all earlier ones have expired. Source: the summaries' ``removed-files-size``
-    and ``added-files-size``; a summary without them counts as 0.
-
-    Args:
-        kept: The snapshots, such as those of recorded refreshes. Files of others between them count for the one before.
-    """
-    lineage = list(ancestors(table, table.head))
-    current = {snapshot.snapshot_id for snapshot in lineage}
-    found = dict.fromkeys((snapshot_id for snapshot_id in kept if table.find(snapshot_id) is not None), 0)
-    removed = 0
-    for snapshot in lineage:
-        if snapshot.snapshot_id in found:
-            found[snapshot.snapshot_id], removed = removed, 0
-        removed += snapshot.count("removed-files-size")
-    for snapshot_id in found.keys() - current:  # a rollback went back before it
-        for snapshot in ancestors(table, snapshot_id):
-            if snapshot.snapshot_id in current or (
-                snapshot.snapshot_id in found and snapshot.snapshot_id != snapshot_id
-            ):
-                break
-            found[snapshot_id] += snapshot.count("added-files-size")
-    return found
