@@ -178,7 +178,8 @@ def test_i05_a_rollback_that_landed_with_its_last_try_is_not_a_conflict(home: La
 
 def test_the_record_does_not_grow_with_rollbacks(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the last rollbacks. What was current before the oldest of them is not known."""
-    monkeypatch.setattr("airflow_mv.core.spec.materialized_view.KEPT_ROLLBACKS", 8)
+    for module in ("rollback", "time_travel"):
+        monkeypatch.setattr(f"airflow_mv.extras.history.{module}.KEPT_ROLLBACKS", 8)
     before = datetime.now(UTC)
     both = refreshed(home, 2, time_travel=True)
     for number in range(12):
