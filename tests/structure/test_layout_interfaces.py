@@ -31,6 +31,7 @@ MAX_FLAG_USES = 10
 IMPLEMENTATIONS = {
     *(f"core/catalog/{name}.py" for name in ("layouts", "loaded", "catalog", "tables", "limits", "metastores")),
     *(f"core/publish/{name}.py" for name in STORED_LAYOUTS),
+    "extras/maintenance/removal.py",
 }
 #: The attributes of a loaded view that it has in one layout only.
 OF_ONE_LAYOUT = {"holder"}

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Protocol
 from airflow_mv.core.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import Attempt, PlannedRefresh, Staged
-from airflow_mv.core.publish.removal import drop_entry
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import InvalidMetadataError
 
@@ -65,25 +64,6 @@ class StorageLayout(ABC):
             as_file: Send the next metadata file itself, for what no table commit can change. The catalog must have
                 rows: :attr:`airflow_mv.core.catalog.MaterializedViewCatalog.is_sql`.
         """
-
-    def drop_view(
-        self,
-        catalog: MaterializedViewCatalog,
-        view: LoadedView,
-        effects: Effects,
-        *,
-        purges: bool,  # noqa: ARG002
-    ) -> None:
-        """Remove a view from the catalog, before its storage table.
-
-        Args:
-            effects: Clock, sleep and jitter.
-            purges: Whether its files are deleted next: then a table that was not made for it is also removed.
-
-        Raises:
-            CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
-        """
-        drop_entry(catalog, view, effects)
 
     @abstractmethod
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:

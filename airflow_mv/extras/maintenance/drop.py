@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.sql import VIEW
-from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.new_storage import drop_storage
 from airflow_mv.core.publish.protocol import Effects
-from airflow_mv.core.publish.removal import drop_by_name
 from airflow_mv.core.publish.storage_change import RestoreProperties, table_of
 from airflow_mv.core.publish.view_change import RestoreViewProperties
 from airflow_mv.core.spec.identifiers import Identifier
@@ -29,6 +27,7 @@ from airflow_mv.errors import (
 from airflow_mv.extras.maintenance.evidence import Evidence, earlier_table_view, lost_view_properties
 from airflow_mv.extras.maintenance.expire import release_base_snapshots
 from airflow_mv.extras.maintenance.orphans import Collected, delete_all
+from airflow_mv.extras.maintenance.removal import drop_by_name, drop_view
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ def drop(
         return Dropped(identifier)
     release_base_snapshots(catalog, loaded)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
-    layout_of_view(loaded).drop_view(catalog, loaded, effects or Effects(), purges=purges)
+    drop_view(catalog, loaded, effects or Effects(), purges=purges)
     try:
         return Dropped(identifier, drop_storage(catalog, loaded, force=force))
     except CatalogUnavailableError as error:

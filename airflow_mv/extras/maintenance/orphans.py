@@ -22,7 +22,6 @@ from airflow_mv.core.catalog.files import StoredFile, leads_out, named
 from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
-from airflow_mv.core.publish.removal import require_same
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
@@ -32,6 +31,7 @@ from airflow_mv.extras.maintenance.expire import expire as expire
 from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
 from airflow_mv.extras.maintenance.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
+from airflow_mv.extras.maintenance.removal import require_same
 from airflow_mv.extras.maintenance.snapshots import REASONS
 
 log = logging.getLogger(__name__)
