@@ -9,7 +9,8 @@ BIN := .venv/bin
 FAST := tests/core/{catalog,freshness,ivm,refresh,spec,sql} \
 	-m "not slow and not airflow and not postgres and not rest and not cluster and not browser" \
 	--ignore tests/core/refresh/intervals --ignore tests/core/refresh/checks \
-	--ignore tests/core/ivm/test_fuzz.py --ignore tests/core/ivm/test_mutants.py
+	--ignore tests/core/ivm/test_fuzz.py --ignore tests/core/ivm/test_mutants.py --ignore-glob "tests/core/ivm/test_tpc*" \
+	--ignore tests/core/catalog/test_waits.py --ignore tests/core/catalog/test_sick_stores.py
 # Tests of real schedulers, servers and browsers depend on time. What failed runs once more, in one process; both results
 # are shown. A test that passes only then has a fault of its own, to be found.
 AGAIN := { echo "Failed tests run once more, in one process:"; \
