@@ -17,9 +17,9 @@ from sqlglot import exp
 from airflow_mv.core.ivm import functions, ir
 from airflow_mv.core.ivm.functions import DECIMAL, MAX_PRECISION, Operands, classes, fixed_types
 from airflow_mv.core.ivm.ir import RefusedError
-from airflow_mv.core.ivm.resolve import fold
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.spec.times import parse_date
+from airflow_mv.core.sql.query import fold
 
 Names = Mapping[tuple[str, str], str | None]
 _Decimal = tuple[int, int]

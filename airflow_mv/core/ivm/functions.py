@@ -63,15 +63,15 @@ class Merge:
     #: The Spark type of the number of copies of a row.
     weight = "BIGINT"
 
-    def needs_copies(self, kind: str) -> bool:  # noqa: ARG002 (subclasses use it)
-        """Return whether each copy of a row must be a row, because a product with their number might overflow.
-
-        Args:
-            kind: The column's Spark type.
+    def check(self, kind: str) -> None:
+        """Refuse a column's Spark type whose values are not merged.
 
         Raises:
-            RefusedError: Values of this type are not merged.
+            RefusedError: They are not.
         """
+
+    def needs_copies(self, kind: str) -> bool:  # noqa: ARG002 (subclasses use it)
+        """Return whether each copy of a row must be a row, because a product with their number might overflow."""
         return False
 
     def partial(self, call: exp.Expr, argument: exp.Expr, weight: exp.Expr, kind: str) -> exp.Expr:  # noqa: ARG002
@@ -92,15 +92,15 @@ class Merge:
 class _Sum(Merge):
     removes, is_null_without_values, weight = True, True, "INT"
 
-    def needs_copies(self, kind: str) -> bool:
-        if kind.lower() == "bigint":
-            return False
-        decimal = DECIMAL.fullmatch(kind.lower())
-        if decimal is None:
+    def check(self, kind: str) -> None:
+        if kind.lower() != "bigint" and not DECIMAL.fullmatch(kind.lower()):
             message = f"a sum of type {kind} is never added to: its last digits depend on the order of the rows"
             raise RefusedError(Code.NOT_ADDITIVE, message)
+
+    def needs_copies(self, kind: str) -> bool:
         # A sum of DECIMAL(p, s) is DECIMAL(p + 10, s), and a product with an INT has p + 11 digits: below 38 it fits.
-        return int(decimal[1]) >= MAX_PRECISION
+        decimal = DECIMAL.fullmatch(kind.lower())
+        return decimal is not None and int(decimal[1]) >= MAX_PRECISION
 
     def partial(self, call: exp.Expr, argument: exp.Expr, weight: exp.Expr, kind: str) -> exp.Expr:  # noqa: ARG002
         if kind.lower() == "bigint":  # added and removed values may be larger than their difference

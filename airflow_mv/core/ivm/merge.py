@@ -191,7 +191,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
     alias = context.fresh("change")
     weight = ir.weight(alias)
     change = ir.Relation(alias, ir.union(terms))
-    by_copy = any(item.needs_copies() for item in columns.parts.values())
+    by_copy = any(item.merge.needs_copies(item.kind) for item in columns.parts.values())
     outputs = []
     for index, (name, kind) in enumerate(columns.output):
         value: exp.Expr = exp.cast(exp.Null(), exp.DataType.build(kind, dialect="spark"))
@@ -200,7 +200,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
         elif index in columns.parts:
             item = columns.parts[index]
             factor = _factor(weight, item.merge.weight, by_copy=by_copy)
-            value = item.partial(ir.column(alias, f"__a{index}"), factor)
+            value = item.merge.partial(item.call, ir.column(alias, f"__a{index}"), factor, item.kind)
         outputs.append(ir.Output(name, value))
     grouping = ir.Grouping(tuple(ir.column(alias, f"__k{number}") for number in range(len(keys)))) if keys else None
     return ir.Block(
@@ -255,7 +255,7 @@ def _merged_column(columns: _Columns, index: int, *, appended_only: bool) -> ir.
     if index in columns.keys:
         return ir.Output(name, column)
     item = columns.parts[index]
-    value = item.combined(column)
+    value = item.merge.combined(item.call, column)
     if item.merge.is_null_without_values and not appended_only:
         count = exp.Sum(this=ir.column("__both", columns.name(_there(columns.count_of(item.argument)))))
         some = exp.NEQ(this=count, expression=exp.Literal.number(0))
@@ -331,23 +331,6 @@ class AggregatePart:
         """Whether it counts the rows of the group."""
         return isinstance(self.call, exp.Count) and self.argument is None
 
-    def needs_copies(self) -> bool:
-        """Whether each copy must be a separate row, because a product with the weight might overflow."""
-        return self.merge.needs_copies(self.kind)
-
-    def partial(self, argument: exp.Expr, weight: exp.Expr) -> exp.Expr:
-        """Return the aggregate over the change.
-
-        Args:
-            argument: The column that holds the values.
-            weight: The column with the signed number of copies.
-        """
-        return self.merge.partial(self.call, argument, weight, self.kind)
-
-    def combined(self, column: exp.Expr) -> exp.Expr:
-        """Return the aggregate over the stored and the partial values."""
-        return self.merge.combined(self.call, column)
-
 
 def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
     """Split an aggregate into its parts.
@@ -368,9 +351,8 @@ def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
         raise RefusedError(Code.NOT_ADDITIVE, f"{written(call)} cannot remove rows")
     if isinstance(call, exp.Count) and argument is None and condition is not None:
         return part(exp.CountIf(this=condition), kind, appended_only=appended_only)
-    found = AggregatePart(call, _filtered(argument, condition), kind, merge)
-    found.needs_copies()  # it refuses types that are not merged
-    return found
+    merge.check(kind)
+    return AggregatePart(call, _filtered(argument, condition), kind, merge)
 
 
 def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr:

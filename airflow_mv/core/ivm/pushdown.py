@@ -20,8 +20,8 @@ from airflow_mv.core.ivm.determinism import is_floating
 from airflow_mv.core.ivm.dialect import write
 from airflow_mv.core.ivm.ir import Comparison, LiteralKind
 from airflow_mv.core.ivm.monotone import Monotone, as_timestamp, constant, monotone, text_of
-from airflow_mv.core.ivm.resolve import fold
 from airflow_mv.core.ivm.subqueries import aggregated, has_windows
+from airflow_mv.core.sql.query import fold
 
 _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
 _TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}

@@ -20,12 +20,12 @@ from airflow_mv.core.ivm.monotone import Monotone
 from airflow_mv.core.ivm.pushdown import conditions, filters, origins, pruned, within
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.ivm.replace_keys import replaced
-from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures, fold
+from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures
 from airflow_mv.core.ivm.subqueries import aggregated
 from airflow_mv.core.script import WEIGHT
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.sql.query import NestedView, ParsedQuery
+from airflow_mv.core.sql.query import NestedView, ParsedQuery, fold
 
 _Plan = TypeVar("_Plan")
 #: sqlglot raises these for some calls that Spark accepts, when it reads or writes them.

@@ -16,7 +16,7 @@ from airflow_mv.core.ivm.ir import BaseRelation, Grouping, RefusedError
 from airflow_mv.core.script import METADATA_COLUMNS
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code
-from airflow_mv.core.sql.query import NestedView, table_identifier
+from airflow_mv.core.sql.query import NestedView, fold, table_identifier
 from airflow_mv.errors import InvalidIdentifierError
 
 MAX_BLOCKS = 400
@@ -863,11 +863,6 @@ class NameScope:
         if len(found) != 1 or self.merged:
             raise RefusedError(Code.UNRESOLVED_NAME, f"which columns {'.'.join(parts)}.* means is ambiguous")
         return found[0].fields
-
-
-def fold(name: str) -> str:
-    """Return a name in a form that is equal for names that Spark treats as equal."""
-    return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)
 
 
 def chain(node: exp.Expr) -> list[str] | None:

@@ -451,7 +451,7 @@ def parse_query(
             be pinned. The message quotes the place.
     """
     text, tokens, tree = _parsed(sql, view)
-    found = _references(text, tokens, tree, view, default_catalog, default_namespace, frozenset(map(_fold, given)))
+    found = _references(text, tokens, tree, view, default_catalog, default_namespace, frozenset(map(fold, given)))
     return ParsedQuery(text, view, default_catalog, default_namespace, found, tree, tuple(tokens))
 
 
@@ -489,7 +489,7 @@ def _references(
     """Return each place that names a table or a view. Refuse unreadable names and files without snapshots."""
     found = []
     for table in _tables(tree):
-        if len(table.parts) == 1 and _fold(table.name) in given:
+        if len(table.parts) == 1 and fold(table.name) in given:
             continue
         start, end = _span(text, table.parts, view)
         parts = tuple(part.name for part in table.parts)
@@ -595,12 +595,12 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpa
     """
     node = next(item for item in _tables(query.tree) if _span(query.text, item.parts, query.view)[0] == reference.start)
     scope = node.find_ancestor(exp.Select)
-    names = [_fold(part) for part in reference.relation.parts]
+    names = [fold(part) for part in reference.relation.parts]
     edits: dict[TextSpan, str] = {}
     for column in scope.find_all(exp.Column) if scope else ():
         chain = chain_of(column)
         for length in range(len(names), 1, -1):
-            if len(chain) > length and [_fold(part.name) for part in chain[:length]] == names[-length:]:
+            if len(chain) > length and [fold(part.name) for part in chain[:length]] == names[-length:]:
                 edits[_span(query.text, chain[:length], query.view)] = quote(reference.relation.name)
                 break
     if edits and not _is_unique(query.tree, node, names):
@@ -799,7 +799,7 @@ def cte_of(table: exp.Table) -> exp.CTE | None:
     """Return the CTE that a name means: the one of the innermost WITH that defines it before this place."""
     if len(table.parts) > 1:
         return None
-    name = _fold(table.name)
+    name = fold(table.name)
     child: exp.Expr = table
     definition: exp.Expr | None = None
     while (parent := child.parent) is not None:
@@ -807,7 +807,7 @@ def cte_of(table: exp.Table) -> exp.CTE | None:
             definition = child
         with_ = parent.args.get("with_")
         for cte in [] if with_ is None else _visible(with_, definition if child is with_ else None):
-            if _fold(cte.alias) == name:
+            if fold(cte.alias) == name:
                 return cte
         child = parent
     return None
@@ -845,16 +845,16 @@ def chain_of(column: exp.Column) -> list[exp.Expr]:
 def _is_unique(tree: exp.Expr, node: exp.Table, names: list[str]) -> bool:
     """Whether a relation's short name means only that relation, or others of the same full name."""
     for alias in tree.find_all(exp.TableAlias):
-        if _fold(alias.name) == names[-1]:
+        if fold(alias.name) == names[-1]:
             return False
-    own = [_fold(part.name) for part in node.parts]
+    own = [fold(part.name) for part in node.parts]
     others = (table for table in tree.find_all(exp.Table) if not isinstance(table.parent, exp.JoinHint))
     return all(
-        _fold(table.name) != names[-1] or bool(table.alias) or [_fold(part.name) for part in table.parts] == own
+        fold(table.name) != names[-1] or bool(table.alias) or [fold(part.name) for part in table.parts] == own
         for table in others
     )
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
     """Return a form that is equal for names that Java's ``equalsIgnoreCase`` treats as equal."""
     return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)
