@@ -22,7 +22,7 @@ from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import parse_time
-from airflow_mv.core.sql.intervals import kind_of
+from airflow_mv.core.sql.interval_columns import kind_of
 from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.fleet.coverage import coverage

@@ -59,7 +59,7 @@ from airflow_mv.core.spec.view import (
     with_storage_table,
     with_view_properties,
 )
-from airflow_mv.core.sql.intervals import COLUMN_PROPERTY, interval_column
+from airflow_mv.core.sql.interval_columns import COLUMN_PROPERTY, interval_column
 from airflow_mv.core.sql.translation import known_dialects, texts
 from airflow_mv.errors import ConfigurationError, UnsupportedError
 

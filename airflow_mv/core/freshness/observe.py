@@ -35,7 +35,7 @@ from airflow_mv.core.spec.properties import OnSchemaChange, on_schema_change
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_branch, snapshot_as_of
 from airflow_mv.core.spec.times import to_ms
-from airflow_mv.core.sql.intervals import COLUMN_PROPERTY, resolve
+from airflow_mv.core.sql.interval_columns import COLUMN_PROPERTY, resolve
 from airflow_mv.core.sql.query import (
     Dependencies,
     NestedView,

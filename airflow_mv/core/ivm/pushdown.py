@@ -17,9 +17,9 @@ from sqlglot import exp
 from airflow_mv.core.ivm import functions, ir
 from airflow_mv.core.ivm.delta_terms import used_of
 from airflow_mv.core.ivm.determinism import is_floating
-from airflow_mv.core.ivm.dialect import write
 from airflow_mv.core.ivm.ir import Comparison, LiteralKind
 from airflow_mv.core.ivm.monotone import Monotone, as_timestamp, constant, monotone, text_of
+from airflow_mv.core.ivm.regeneration import write
 from airflow_mv.core.ivm.subqueries import aggregated, has_windows
 from airflow_mv.core.sql.query import fold
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from airflow_mv.core.ivm import ir
-from airflow_mv.core.ivm.dialect import write
 from airflow_mv.core.ivm.ir import Near, RefusedError
+from airflow_mv.core.ivm.regeneration import write
 from airflow_mv.core.spec.reasons import Code
 
 MAX_BLOCKS = 3000

@@ -10,9 +10,9 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from airflow_mv.core.ivm import functions, ir
-from airflow_mv.core.ivm.dialect import read
 from airflow_mv.core.ivm.functions import VOLATILE
 from airflow_mv.core.ivm.ir import BaseRelation, Grouping, RefusedError
+from airflow_mv.core.ivm.regeneration import read
 from airflow_mv.core.script import METADATA_COLUMNS
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code
@@ -267,7 +267,7 @@ class Resolver:
         if isinstance(part, exp.Any | exp.All) and not isinstance(part.parent, exp.Like | exp.ILike):
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, "ANY and ALL are not supported: write bool_or() or IN")
         if isinstance(part, exp.Placeholder | exp.Parameter | exp.SessionParameter):
-            raise RefusedError(Code.UNREADABLE, f"{part.sql(dialect='spark')} has no value")
+            raise RefusedError(Code.UNREADABLE, f"the parameter {part.sql(dialect='spark')} has no value")
 
     def _subquery(self, part: exp.Expr, scope: NameScope, environment: Environment) -> exp.Expr | None:
         if isinstance(part, exp.Exists):
@@ -364,10 +364,10 @@ def _starred(item: exp.Expr, scope: NameScope) -> list[Field]:
         value = scope.own(names)
         kept = [entry for entry in fields if entry.value != value]
         if len(kept) != len(fields) - 1:
-            raise RefusedError(Code.UNRESOLVED_NAME, f"which column EXCEPT ({'.'.join(names)}) means is ambiguous")
+            raise RefusedError(Code.UNRESOLVED_NAME, f"EXCEPT ({'.'.join(names)}) does not match exactly one column")
         fields = kept
     if not fields:
-        raise RefusedError(Code.UNRESOLVED_NAME, "* stands for no column")
+        raise RefusedError(Code.UNRESOLVED_NAME, "* expands to no column")
     return fields
 
 
@@ -634,7 +634,7 @@ class FromClause:
     def _values(self, node: exp.Values) -> tuple[ir.Relation, Visible]:
         allow(node, "expressions", "alias")
         if node.find(exp.Column, exp.Query):
-            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "VALUES of other things than constants is not supported")
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "VALUES is supported with constants only")
         self.resolver.check_functions(node)
         first = node.expressions[0]
         width = len(first.expressions) if isinstance(first, exp.Tuple) else 1
@@ -829,7 +829,7 @@ class NameScope:
         if found is None:
             return None
         if found.find(exp.Window) or found.find(exp.UDTF):
-            message = f"column {parts[0]} of the SELECT list is named by another: put the first in a subquery"
+            message = f"another column of the SELECT list refers to {parts[0]}: compute {parts[0]} in a subquery"
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
         return _with_fields(exp.Paren(this=found), parts[1:])
 
@@ -861,7 +861,7 @@ class NameScope:
         path = tuple(map(fold, parts))
         found = [relation for relation in self.relations if relation.path[-len(path) :] == path]
         if len(found) != 1 or self.merged:
-            raise RefusedError(Code.UNRESOLVED_NAME, f"which columns {'.'.join(parts)}.* means is ambiguous")
+            raise RefusedError(Code.UNRESOLVED_NAME, f"{'.'.join(parts)}.* is ambiguous")
         return found[0].fields
 
 
@@ -885,7 +885,7 @@ def check_variables(node: exp.Lambda) -> None:
     for column in node.this.find_all(exp.Column):
         name = column.parts[0].name
         if fold(name) in own:
-            message = f"{name} is a variable of a lambda function, where it is written with other letters"
+            message = f"the lambda variable {name} is written in upper and lower case: use one spelling"
             raise RefusedError(Code.UNRESOLVED_NAME, message)
 
 
@@ -923,7 +923,7 @@ def _with_fields(value: exp.Expr, fields: Sequence[str]) -> exp.Expr:
 def _unresolved(parts: Sequence[str]) -> RefusedError:
     if len(parts) == 1 and parts[0].lower() in VOLATILE:
         return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may give another value at each refresh")
-    return RefusedError(Code.UNRESOLVED_NAME, f"which column {'.'.join(parts)} means is not clear from the text")
+    return RefusedError(Code.UNRESOLVED_NAME, f"cannot resolve the column {'.'.join(parts)}")
 
 
 # ----------------------------------------------------------------- Split a GROUP BY clause into keys and grouping sets

@@ -114,7 +114,8 @@ def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
     current = current or not special.apply(plan).fastEquals(plan)
     if current or not plan.deterministic():
         raise IncrementalRefusedError(
-            "not-deterministic", "the query gives other rows each time: it uses rand(), current_timestamp() or the like"
+            "not-deterministic",
+            "the query returns other rows at each run: it uses rand(), current_timestamp() or the like",
         )
 
 

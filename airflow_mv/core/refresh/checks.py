@@ -25,7 +25,7 @@ from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.script import ROWS, STORAGE, CheckResult, Outcome, Script, StagedCheck, StagedChecks, staged
 from airflow_mv.core.spec.identifiers import Identifier, quote, string_literal
-from airflow_mv.core.sql.intervals import condition
+from airflow_mv.core.sql.interval_columns import condition
 from airflow_mv.core.sql.query import NestedView, PinnedTable, parse_query, parse_tree, pin_query
 from airflow_mv.core.sql.types import refuse_metadata_columns
 from airflow_mv.errors import CheckFailedError, ConfigurationError, InvalidQueryError, JobError

@@ -56,7 +56,7 @@ from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, refresh_state,
 from airflow_mv.core.spec.table import is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.spec.units import human
-from airflow_mv.core.sql.intervals import MAX_INTERVALS
+from airflow_mv.core.sql.interval_columns import MAX_INTERVALS
 from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 

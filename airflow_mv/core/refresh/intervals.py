@@ -23,7 +23,7 @@ from airflow_mv.core.script import Outcome, TableRead
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.sql.intervals import condition, kind_of, literal_text
+from airflow_mv.core.sql.interval_columns import condition, kind_of, literal_text
 from airflow_mv.core.sql.types import columns_of
 
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)

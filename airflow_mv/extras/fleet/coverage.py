@@ -30,7 +30,7 @@ from airflow_mv.core.refresh.intervals import Filters, analysed, appended_to, in
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import IntervalPart
-from airflow_mv.core.sql.intervals import interval_column, resolve, unit_of
+from airflow_mv.core.sql.interval_columns import interval_column, resolve, unit_of
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 

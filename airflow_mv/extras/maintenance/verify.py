@@ -22,7 +22,7 @@ from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
 from airflow_mv.core.spec.table import TableMetadata
-from airflow_mv.core.sql.intervals import condition
+from airflow_mv.core.sql.interval_columns import condition
 from airflow_mv.core.sql.query import pin_query
 from airflow_mv.core.sql.types import grouping_columns
 from airflow_mv.documents import id_text

@@ -7,8 +7,8 @@ import pytest
 import sqlglot
 
 from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, functions
-from airflow_mv.core.ivm.dialect import write
 from airflow_mv.core.ivm.ir import RefusedError
+from airflow_mv.core.ivm.regeneration import write
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Reason
 from tests.core.ivm.lab import parsed

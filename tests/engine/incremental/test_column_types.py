@@ -9,7 +9,7 @@ from itertools import product
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.ivm import BaseRelation
-from airflow_mv.core.ivm.query import output_of
+from airflow_mv.core.ivm.incremental_query import output_of
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Reason
 from tests.core.ivm.lab import parsed

@@ -15,8 +15,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from airflow_mv.core.ivm.incremental_query import IncrementalQuery
 from airflow_mv.core.ivm.ir import BaseRelation
-from airflow_mv.core.ivm.query import IncrementalQuery
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.job.context import matching
 from airflow_mv.core.spec.identifiers import Identifier

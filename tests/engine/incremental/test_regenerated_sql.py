@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
 from airflow_mv.core.ivm import regenerated_sql
-from airflow_mv.core.ivm.dialect import write
+from airflow_mv.core.ivm.regeneration import write
 from airflow_mv.core.job.analysis import whole_text
 from airflow_mv.core.job.context import JobContext
 from airflow_mv.core.job.equivalence import check_equivalent

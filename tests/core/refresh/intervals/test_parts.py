@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, after, parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord
-from airflow_mv.core.sql.intervals import condition
+from airflow_mv.core.sql.interval_columns import condition
 from airflow_mv.errors import InvalidMetadataError
 
 DAY = datetime(2024, 6, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ import pytest
 from croniter import croniter
 
 from airflow_mv.core.spec.table import TableMetadata
-from airflow_mv.core.sql.intervals import resolve
+from airflow_mv.core.sql.interval_columns import resolve
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
 

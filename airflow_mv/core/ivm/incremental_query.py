@@ -10,14 +10,14 @@ from typing import TypeVar
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from airflow_mv.core.ivm import dialect, ir
+from airflow_mv.core.ivm import ir, regeneration
 from airflow_mv.core.ivm.append import appended, signed
 from airflow_mv.core.ivm.column_types import CertainColumn, certain_columns, check_left_out, column_types
-from airflow_mv.core.ivm.dialect import read
 from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced, Signed
 from airflow_mv.core.ivm.merge import merged, merged_rows
 from airflow_mv.core.ivm.monotone import Monotone
 from airflow_mv.core.ivm.pushdown import conditions, filters, origins, pruned, within
+from airflow_mv.core.ivm.regeneration import read
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.ivm.replace_keys import replaced
 from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures
@@ -274,7 +274,7 @@ def regenerated_sql(sql: str) -> str | Reason:
     Args:
         sql: The query's text; it may have snapshots.
     """
-    return _unless_refused(lambda: dialect.regenerate(sql))
+    return _unless_refused(lambda: regeneration.regenerate(sql))
 
 
 def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
