@@ -26,6 +26,7 @@ from airflow_mv.core.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
 from airflow_mv.core.catalog.avro import flush_snapshots
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY, spark_settings_of
 from airflow_mv.core.catalog.files import MetadataFiles, discard, flush, flush_table_commits, local_path
+from airflow_mv.core.catalog.first_commit import is_unfinished
 from airflow_mv.core.catalog.layouts import (
     Layout,
     LoadedStorage,
@@ -454,6 +455,11 @@ class MaterializedViewCatalog:
         if found is None and table is not None and any(map(is_definition_tag, table.refs)):
             self._require_definition(identifier, location, table)
         other = table.properties.get(STORAGE_OF_PROPERTY) if table is not None else None
+        if found is None and table is not None and is_unfinished(identifier, table.properties, table.refs):
+            raise ViewNotFoundError(
+                f"{identifier} is an empty table, not a view in catalog {self.name!r}: a creation of the view has not "
+                "been finished. Create the view again, or drop the table"
+            )
         if found is None and table is not None and DEFINITION_PROPERTY in table.properties:
             raise ViewNotFoundError(
                 f"{identifier} is a table, not a view in catalog {self.name!r}: its metadata file {location} was "

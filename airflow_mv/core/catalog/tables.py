@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
+from pydantic import ValidationError as UnreadableAnswerError
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
@@ -58,6 +59,7 @@ from pyiceberg.types import BooleanType, NestedField
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.core.catalog.empty_table import EmptyTable
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES, MetadataFiles, first_folder, flush, static_table
+from airflow_mv.core.catalog.first_commit import first_content, is_unfinished
 from airflow_mv.core.catalog.limits import require_no_writer
 from airflow_mv.core.catalog.loaded import Holder, LoadedView
 from airflow_mv.core.catalog.metastores import Metastore
@@ -144,12 +146,14 @@ class NewTable:
         like: The table with its columns and partitioning.
         location: Its folder. A REST server chooses its own.
         token: Its uuid where the client chooses it; part of its folder's name otherwise.
+        properties: Properties that it has beside those of ``like``.
     """
 
     like: Identifier
     owner: Identifier
     location: str
     token: UUID
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -276,7 +280,7 @@ class StorageTables:
             *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in _refs_required(table, change)),
             *(_required(key, value) for key, value in (change.columns.required if change.columns else {}).items()),
         )
-        with answered(self._catalog.name, f"a commit to table {name}"):
+        with answered(self._catalog.name, f"a commit to table {name}"), self._changing(name, "a commit"):
             try:
                 return self._catalog.commit_table(table, requirements, _updates(change)).metadata_location
             except CommitFailedException:
@@ -285,24 +289,19 @@ class StorageTables:
                 # pyiceberg raises these for a change that no longer fits the table, or for an unreadable answer.
                 log.warning("A commit to table %s was refused: %s", name, brief(error))
                 return None
-            except NO_ANSWER as error:
-                refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
-                raise CommitStateUnknownError(
-                    f"table {name}: no response to a commit: {brief(error)}", refusal
-                ) from None
-            except refusals() as error:
-                refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
-                raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
 
     def create(self, name: Identifier, new: NewTable) -> None:
-        """Create an empty table in one commit.
+        """Create an empty table in one request.
 
         Raises:
             AlreadyExistsError: The name is taken.
             CommitStateUnknownError: No answer. The table may be created, even later.
         """
         with taken(f"a table or view {name} exists already"):
-            self.send(name, self.staged(name, new))
+            if isinstance(self._catalog, RestCatalog):
+                self._create_on_server(name, new)
+            else:
+                self.send(name, self.staged(name, new))
 
     def register(self, name: Identifier, location: str) -> None:
         """Add the entry of a table of which there is a metadata file. If the name is taken, nothing is done.
@@ -313,39 +312,32 @@ class StorageTables:
         with answered(self._catalog.name, f"registering table {name}"), suppress(TableAlreadyExistsError):
             self._catalog.register_table((*name.namespace, name.name), location)
 
+    def _create_on_server(self, name: Identifier, new: NewTable) -> None:
+        """Send the request that creates a table: a plain one, since not each server has staged creations."""
+        like = self.open(new.like)
+        with self._changing(name, "its creation"):
+            self._catalog.create_table(
+                (*name.namespace, name.name),
+                like.schema(),
+                location=_location_beside(like, new.token),
+                partition_spec=like.spec(),
+                sort_order=like.sort_order(),
+                properties=_properties(like, new),
+            )
+
     def staged(self, name: Identifier, new: NewTable) -> CreateTableTransaction:
-        """Return the commit that creates a table.
+        """Return the commit that creates a table where the client writes its metadata.
 
-        All copies of it have one folder, and one uuid if the client chooses it: the files of a copy that is not
-        applied are the table's own.
-
-        Raises:
-            TableAlreadyExistsError: The name is taken.
+        All copies of it have one folder and one uuid: the files of a copy that is not applied are the table's own.
         """
         like = self.open(new.like)
-        properties = {
-            **like.properties,
-            STORAGE_OF_PROPERTY: new.owner.within_catalog,
-            _FORMAT_VERSION: str(like.metadata.format_version),
-        }
-        full_name = (*name.namespace, name.name)
         with answered(self._catalog.name, f"creating table {name}"):
-            if isinstance(self._catalog, RestCatalog):
-                created: CreateTableTransaction = self._catalog.create_table_transaction(
-                    full_name,
-                    like.schema(),
-                    location=_location_beside(like, new.token),
-                    partition_spec=like.spec(),
-                    sort_order=like.sort_order(),
-                    properties=properties,
-                )
-                return created
             self.require_clock_at(new.location, f"table {name}")
             shape = (like.schema(), like.spec(), like.sort_order())
-            metadata = new_table_metadata(*shape, new.location, properties, new.token)
+            metadata = new_table_metadata(*shape, new.location, _properties(like, new), new.token)
             io = self._files.io(new.location, what=f"table {name}")
             return CreateTableTransaction(
-                StagedTable(full_name, metadata, f"{new.location}/metadata", io, self._catalog)
+                StagedTable((*name.namespace, name.name), metadata, f"{new.location}/metadata", io, self._catalog)
             )
 
     @contextmanager
@@ -404,15 +396,26 @@ class StorageTables:
             TableAlreadyExistsError, CommitFailedException: The name is taken.
             CommitStateUnknownError: No answer. The table may be created, even later.
         """
-        try:
+        with self._changing(name, "its creation"):
             creation.commit_transaction()
+
+    @contextmanager
+    def _changing(self, name: Identifier, what: str) -> Iterator[None]:
+        """Translate the errors of a change of a table: only its state shows whether it has landed.
+
+        Raises:
+            CommitStateUnknownError: No answer, or an inconclusive one.
+        """
+        try:
+            yield
         except NO_ANSWER as error:
-            refusal = refusal_of(self._catalog.name, f"creating table {name}", error)
-            text = f"table {name}: no response to its creation: {brief(error)}"
-            raise CommitStateUnknownError(text, refusal) from None
+            refusal = refusal_of(self._catalog.name, f"{what} (table {name})", error)
+            raise CommitStateUnknownError(f"table {name}: no response to {what}: {brief(error)}", refusal) from None
         except refusals() as error:
-            refusal = refusal_of(self._catalog.name, f"creating table {name}", error)
-            raise CommitStateUnknownError(f"table {name}: its creation was refused: {brief(error)}", refusal) from None
+            refusal = refusal_of(self._catalog.name, f"{what} (table {name})", error)
+            raise CommitStateUnknownError(f"table {name}: {what} was refused: {brief(error)}", refusal) from None
+        except UnreadableAnswerError:
+            raise CommitStateUnknownError(f"table {name}: the response to {what} cannot be parsed") from None
 
     def _require_clock(self, table: Table, name: Identifier) -> None:
         """Check this host's clock if pyiceberg will write its time into the table's metadata.
@@ -536,6 +539,11 @@ class StorageTables:
             return False
         except MaterializedViewError:
             return True
+
+
+def _properties(like: Table, new: NewTable) -> dict[str, str]:
+    own = {STORAGE_OF_PROPERTY: new.owner.within_catalog, _FORMAT_VERSION: str(like.metadata.format_version)}
+    return {**like.properties, **own, **new.properties}
 
 
 def _set_refs(catalog: Catalog, table: Table, branch: str, tag: str) -> tuple[int, str]:
@@ -665,6 +673,8 @@ _EARLIER = 10
 _MANY_FAILED = 3
 #: Errors that leave unknown whether a table is a view.
 _OF_ONE_TABLE = (CatalogUnavailableError, ConfigurationError, InvalidMetadataError, NotFoundError, UnsupportedError)
+#: How often a creation looks for what has taken the name.
+_CREATIONS = 3
 #: How long a listing does not read a table again that was not a view, where the catalog does not show that it changed.
 ORDINARY_SECONDS = 60.0
 
@@ -867,6 +877,7 @@ class TableViews:
         is_view = _names(name, found.properties) or (found.has_definition and self._was_view(name, found.properties))
         if item.location is not None:
             return _Seen(item.location, is_view, until=math.inf)  # a metadata file never changes
+        soon = 0.0 if DEFINITION_ID_PROPERTY in found.properties else soon  # it may be one that is being created
         return _Seen(None, is_view, until=0.0 if is_view else soon)
 
     def _was_view(self, name: Identifier, properties: Mapping[str, Any]) -> bool:
@@ -930,9 +941,10 @@ class TableViews:
     # -- creation ----------------------------------------------------------------------------------
 
     def create(self, view: Identifier, metadata: ViewMetadata, template: Identifier) -> None:
-        """Create a view's table with its definition and without rows, in one commit.
+        """Create a view's table with its definition and without rows.
 
-        The commit adds an empty snapshot, because the definition's tag needs one.
+        One commit adds the definition and an empty snapshot, because the definition's tag needs one. It also creates
+        the table, but not behind a REST server: see :mod:`airflow_mv.core.catalog.first_commit`.
 
         Args:
             metadata: Its first metadata. Its location is used where the client chooses locations.
@@ -943,11 +955,41 @@ class TableViews:
             CommitStateUnknownError: No answer. The view may be created, even later.
         """
         self._seen.pop(view, None)
-        new = NewTable(template, view, metadata.location, _token(metadata))
+        token = uuid.UUID(metadata.view_uuid)  # all copies of a creation have the same
+        if self._rest is not None:
+            own = {DEFINITION_ID_PROPERTY: token.hex}
+            self._create_on_server(view, metadata, NewTable(template, view, metadata.location, token, own))
+            return
+        new = NewTable(template, view, metadata.location, token)
         with taken(f"a table or view {view} exists already"):
             creation = self._tables.staged(view, new)
             self._define(view, metadata, creation)
             self._tables.send(view, creation)
+
+    def _create_on_server(self, view: Identifier, metadata: ViewMetadata, new: NewTable) -> None:
+        like = self._tables.open(new.like)
+        # A definition that is too long is refused before anything is made.
+        definition_text(definition_of(view, metadata, location=like.location(), table_uuid=_uuid(like)), view=str(view))
+        for _ in range(_CREATIONS):
+            taken_by: AlreadyExistsError | None = None
+            try:
+                self._tables.create(view, new)
+            except AlreadyExistsError as error:
+                taken_by = error
+            table = self._unfinished(view)
+            if table is None and taken_by is not None:
+                raise taken_by
+            if table is not None and self._tables.commit(view, _uuid(table), _first(view, table, metadata, new, like)):
+                return
+        raise AlreadyExistsError(f"a table or view {view} exists already; choose another name or use replace")
+
+    def _unfinished(self, view: Identifier) -> Table | None:
+        """Return the table that a creation of the view has made, this one or another, if it has no definition yet."""
+        try:
+            table = self._tables.open(view)
+        except NotFoundError:
+            return None
+        return table if is_unfinished(view, table.properties, table.refs()) else None
 
     def _define(self, view: Identifier, metadata: ViewMetadata, creation: CreateTableTransaction) -> None:
         table, definition_id = creation.table_metadata, uuid.uuid4().hex
@@ -996,6 +1038,18 @@ def _names(view: Identifier, properties: Mapping[str, object]) -> bool:
     return DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == view.within_catalog
 
 
-def _token(metadata: ViewMetadata) -> uuid.UUID:
-    """Return the uuid of a new view's table: all copies of a creation have the same."""
-    return uuid.UUID(metadata.view_uuid)
+def _first(view: Identifier, table: Table, metadata: ViewMetadata, new: NewTable, like: Table) -> TableChange:
+    """Return the commit that adds a new view's definition to its table."""
+    snapshot_id, content = first_content(table, like)
+    definition = definition_of(view, metadata, location=table.location(), table_uuid=_uuid(table))
+    return TableChange(
+        requires={_MAIN: None},
+        branches={_MAIN: snapshot_id},
+        tags={definition_tag(new.token.hex): snapshot_id},
+        properties={**new.properties, DEFINITION_PROPERTY: definition_text(definition, view=str(view))},
+        columns=content,
+    )
+
+
+def _uuid(table: Table) -> str:
+    return str(table.metadata.table_uuid)
