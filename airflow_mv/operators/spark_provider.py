@@ -15,7 +15,14 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection, Context
 
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.spark_driver import attach
+
+#: Arguments that the Spark provider 6.0 lacks. It has no ids of drivers either, nor what follows from them here.
+LATER_ARGUMENTS = frozenset(
+    {"durable", "reconnect_on_retry", "track_driver_via_k8s_api", "yarn_rm_auth", "yarn_track_via_rm_api"}
+)
+HAS_DRIVER_IDS = hasattr(SparkSubmitOperator, "submit_job")
 
 
 class SparkSubmission(SparkSubmitOperator):
@@ -27,6 +34,9 @@ class SparkSubmission(SparkSubmitOperator):
         on_submit: If given, :meth:`submit` does not wait for a driver in a cluster that can be found by an id. Called
             before such a driver is submitted, and not if one of an earlier try is found.
         **arguments: The task's id, and what a ``SparkSubmitOperator`` takes.
+
+    Raises:
+        ConfigurationError: The provider has no such argument.
     """
 
     def __init__(
@@ -37,6 +47,11 @@ class SparkSubmission(SparkSubmitOperator):
         on_submit: Callable[[], object] | None = None,
         **arguments: Any,
     ) -> None:
+        if not HAS_DRIVER_IDS and (unknown := LATER_ARGUMENTS & arguments.keys()):
+            raise ConfigurationError(
+                f"the installed Spark provider has no argument {min(unknown)!r}: leave it out, or install a newer "
+                "apache-airflow-providers-apache-spark"
+            )
         super().__init__(**arguments)
         self.external_id_key = f"spark_job_id:{identity}"
         self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{identity}"

@@ -6,14 +6,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import airflow.sdk
 import pytest
-from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.sdk.log import mask_secret
-from airflow.timetables.interval import CronDataIntervalTimetable as ServerTimetable
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_mv.hooks.airflow_compat import redacted, timetable_field
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
 
+_NAMES = ("CronDataIntervalTimetable", "CronTriggerTimetable")
+#: Airflow 3.1 has no timetables in its task SDK.
+KINDS = [
+    CronDataIntervalTimetable,
+    *(
+        getattr(airflow.sdk, name)
+        for name in dir(airflow.sdk)
+        if re.fullmatch("Cron(DataInterval|Trigger)Timetable", name)
+    ),
+]
 PACKAGE = Path(__file__).parents[2] / "airflow_mv"
 
 
@@ -22,7 +32,7 @@ def test_a_secret_that_airflow_knows_is_masked() -> None:
     assert redacted("password hidden-7731-compat") == "password ***"
 
 
-@pytest.mark.parametrize("kind", [CronDataIntervalTimetable, CronTriggerTimetable, ServerTimetable])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_expression_and_the_zone_of_a_schedule_are_found(kind: type) -> None:
     """The expression is needed for the previous and next tick of a schedule, the zone for its days."""
     timetable = kind("0 4 * * *", timezone="Europe/Berlin")

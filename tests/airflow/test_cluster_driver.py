@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_mv.core.freshness.status import status
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
@@ -23,6 +22,7 @@ from tests.airflow.cluster import FakeYarn, KeptState, fake_yarn
 from tests.airflow.conftest import VIEW, Airflow
 from tests.airflow.test_sharing import Instance, context
 from tests.builders import Lake
+from tests.older import TaskDeferred
 
 FIRST = "application_17_1"
 #: Notes what it gets, and fails.

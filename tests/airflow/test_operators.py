@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.sql.query import spark_sql
@@ -32,6 +31,7 @@ from airflow_mv.operators.options import RefreshArguments
 from airflow_mv.operators.refresh import INTERVALS_AT_ONCE
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
+from tests.older import AirflowFailException
 
 REFRESH = f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}"'
 

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh.plan import RefreshPlan
@@ -22,6 +21,7 @@ from airflow_mv.triggers import outcome as module
 from tests.airflow.conftest import VIEW
 from tests.airflow.test_sharing import Instance, context
 from tests.builders import Lake
+from tests.older import AirflowFailException, TaskDeferred
 
 
 def planned(sales: Lake) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
@@ -24,6 +23,7 @@ from airflow_mv.errors import CheckFailedError
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from tests.builders import Lake
 from tests.cli.support import call
+from tests.older import AirflowFailException
 from tests.protocol.test_refused_rows import ACTIONS, QUERY, History
 
 VIEW = "lake.sales.daily"

@@ -21,12 +21,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-    TaskDeferred,
-)
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, ViewNotFoundError
 from airflow_mv.hooks import MaterializedViewHook
@@ -35,6 +29,7 @@ from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTr
 from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake
 from tests.core.refresh.intervals.support import days_lake
+from tests.older import AirflowFailException, AirflowRescheduleException, AirflowSkipException, TaskDeferred
 from tests.services import http_server
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.core.script import Outcome, Script, location_of
@@ -39,6 +38,7 @@ from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.triggers import SharedApplicationTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
+from tests.older import TaskDeferred
 
 APPLICATION = "spark_application"
 ALONE = "No shared Spark application"

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 from sqlalchemy import Engine
 
@@ -33,6 +32,7 @@ from airflow_mv.triggers.base_tables import find_pending
 from airflow_mv.triggers.connected import connected, forget
 from tests.airflow.conftest import VIEW, Airflow, seen_by
 from tests.builders import Lake
+from tests.older import AirflowFailException, TaskDeferred
 
 Story = Callable[[Callable[[], Awaitable[dict[str, Any]]], Callable[[], Awaitable[None]]], Awaitable[None]]
 

@@ -15,12 +15,15 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from airflow_mv.older_airflow import BEFORE_3_2
 from tests.builders import Lake, lake
+from tests.older import TIMETABLES
 
 ROLES = ("viewer", "user", "op", "admin")
 DAGS = """
 from datetime import datetime
 from airflow.sdk import DAG, task
+from airflow_mv.older_airflow import BEFORE_3_2
 from airflow_mv.operators import RefreshMaterializedViewOperator
 
 with DAG("refresh_sales", schedule=None, is_paused_upon_creation=False):
@@ -38,7 +41,8 @@ with DAG("report", schedule=None, is_paused_upon_creation=False):
 #: DAGs whose tasks refresh the interval of a run, or what its conf says.
 BY_DAY = """
 from datetime import datetime, timedelta
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
+from airflow.sdk import DAG
+from TIMETABLES import CronDataIntervalTimetable
 from airflow_mv.dags import materialized_views_dag
 from airflow_mv.operators import (
     CommitRefreshOperator, PlanRefreshOperator, RefreshMaterializedViewOperator as Refresh
@@ -54,9 +58,6 @@ with DAG("by_day", schedule=BERLIN, start_date=START, is_paused_upon_creation=Fa
 materialized_views_dag(
     "by_day_chain", [VIEW], scope="interval", schedule="@daily", start_date=START, is_paused_upon_creation=False
 )
-
-with DAG("by_partition", schedule=CronPartitionTimetable("@daily", timezone="Europe/Berlin"), start_date=START):
-    Refresh(task_id="refresh", view=VIEW, scope="interval")
 
 with DAG("three_days", schedule="@daily", start_date=START):
     Refresh(task_id="refresh", view=VIEW, scope="interval", interval_length="3 d")
@@ -86,6 +87,13 @@ with DAG("some_by_day", schedule=None):
 
 with DAG("by_template", schedule=None):
     Refresh(task_id="refresh", view=VIEW, scope="{{ dag_run.conf.scope }}")
+""".replace("TIMETABLES", TIMETABLES)
+if not BEFORE_3_2:
+    BY_DAY += """
+from airflow.sdk import CronPartitionTimetable
+
+with DAG("by_partition", schedule=CronPartitionTimetable("@daily", timezone="Europe/Berlin"), start_date=START):
+    Refresh(task_id="refresh", view=VIEW, scope="interval")
 """
 #: It emits its event through the alias, as a mapped task does, and without Spark.
 PUBLISHING = """

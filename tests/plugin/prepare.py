@@ -19,7 +19,7 @@ FAILURE = "the Spark job failed: Job aborted due to stage failure: ExecutorLostF
 #: DAGs with the names of the real ones, whose tasks publish what the run's conf contains, without Spark.
 PUBLISHING = """
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowSkipException
+from tests.older import AirflowSkipException
 from airflow_mv.assets import materialized_view_asset
 
 for dag_id, views in {dags!r}.items():

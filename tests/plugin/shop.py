@@ -21,6 +21,7 @@ from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from tests.builders import Lake, lake
 from tests.core.refresh.intervals.support import add_days
+from tests.older import TIMETABLES
 
 #: Markup that a browser must show as text and never run.
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -63,7 +64,8 @@ COMMITS = {
 
 DAGS = """
 from datetime import datetime
-from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk import DAG, task
+from TIMETABLES import CronDataIntervalTimetable
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from airflow_mv.operators import refresh_params
 
@@ -87,7 +89,7 @@ with DAG("without_views", schedule=None, is_paused_upon_creation=False):
     @task
     def nothing(): ...
     nothing()
-"""
+""".replace("TIMETABLES", TIMETABLES)
 
 
 @contextmanager
