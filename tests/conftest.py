@@ -79,6 +79,8 @@ _OURS = {
 for _name in [name for name in os.environ if name.startswith(_FOREIGN) and not name.startswith(_KEPT)]:
     del os.environ[_name]
 os.environ.update(_OURS)
+if _spark := os.environ.get("AIRFLOW_MV_TEST_SPARK_HOME"):  # this environment has no Spark of its own
+    os.environ["PATH"] = f"{_spark}/bin{os.pathsep}{os.environ['PATH']}"
 (_HOME / "airflow" / "dags").mkdir(parents=True)
 # Hides the user's own file. If there is none, none is written: pyiceberg parses it for each catalog and each commit.
 if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cwd())):

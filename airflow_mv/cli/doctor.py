@@ -20,13 +20,13 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
 from airflow_mv.core.freshness.each import left_out
 from airflow_mv.core.freshness.status import Chains
-from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA
+from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, spark_version
 from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.repair import diagnose
-from airflow_mv.version import ICEBERG_FOR_SPARK, minor
+from airflow_mv.version import ICEBERG_FOR_SPARK, SPARK_OVER_CONNECT, minor, supported
 
 #: Opens Spark for a catalog.
 SparkFor = Callable[[MaterializedViewCatalog], InProcessStager]
@@ -34,10 +34,13 @@ SparkFor = Callable[[MaterializedViewCatalog], InProcessStager]
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """One check: what was checked, whether it passed, what was found, and how to repair it."""
+    """One check: what was checked, whether it passed, what was found, and how to repair it.
+
+    ``ok`` is ``None`` for what is missing, and needed only by those who use it.
+    """
 
     check: str
-    ok: bool
+    ok: bool | None
     found: str
     fix: str = ""
 
@@ -49,16 +52,16 @@ class Inspection:
 def examine(
     catalogs: tuple[str, ...], conn_id: str | None = None, *, spark: SparkFor | None = None
 ) -> Iterator[Inspection]:
-    """Check Java, PySpark, its Connect client, and the catalogs.
+    """Check Java, the ways of refreshing that there are here, and the catalogs.
 
     Args:
         catalogs: Names of catalogs to check; by default all that are configured, or the one of the connection.
         conn_id: An Airflow connection that the catalogs are opened by. It is read as workers read it.
         spark: Opens Spark for a catalog, to run a statement in it; ``None`` starts no Spark.
     """
-    yield _java()
-    yield _pyspark()
-    yield _client()
+    ways = list(_ways())
+    yield _java(needed=any(way.ok is not None for way in ways[:2]))
+    yield from ways
     yield _temporary_files()
     names = catalogs
     if conn_id is not None:
@@ -152,17 +155,19 @@ def _guarded(check: str, look: Callable[[], Inspection]) -> Inspection:
         return Inspection(check, ok=False, found=f"{type(error).__name__}: {error}")
 
 
-def _java() -> Inspection:
+def _java(*, needed: bool) -> Inspection:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     fix = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    missing = False if needed else None
     if java is None:
-        return Inspection("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", fix=fix)
+        return Inspection("java", ok=missing, found="none" if home is None else f"none in JAVA_HOME={home}", fix=fix)
     text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
     if match is None:
-        return Inspection("java", ok=False, found=f"{java}, of an unknown version", fix=fix)
-    return Inspection("java", int(match[1]) >= OLDEST_JAVA, f"{match[0].split(chr(34))[1]} ({java})", fix)
+        return Inspection("java", ok=missing, found=f"{java}, of an unknown version", fix=fix)
+    fits = int(match[1]) >= OLDEST_JAVA or missing
+    return Inspection("java", fits, f"{match[0].split(chr(34))[1]} ({java})", fix)
 
 
 def _version(distribution: str) -> str | None:
@@ -172,17 +177,49 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _pyspark() -> Inspection:
-    version = _version("pyspark")
-    fix = "pip install 'airflow-mv[spark]', or name another environment's spark-submit with spark_binary"
-    return Inspection("pyspark", bool(version and minor(version) in ICEBERG_FOR_SPARK), version or "not installed", fix)
+def _ways() -> Iterator[Inspection]:
+    """Look which ways of refreshing there are here. One that is not there is no fault: another one may be used."""
+    yield _in_process()
+    yield _spark_submit()
+    yield _connect()
+    managed = "the task plans and commits, an operator of the platform runs the job: nothing is needed here"
+    yield Inspection("refresh by a managed Spark", ok=True, found=managed)
 
 
-def _client() -> Inspection:
+def _in_process() -> Inspection:
+    check = "refresh in this process"
     spark, client = _version("pyspark"), _version("pyspark-client")
-    same = spark is None or client is None or spark == client
-    fix = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
-    return Inspection("pyspark-client", same, client or "not installed", fix)
+    if spark is None:
+        fix = "pip install 'airflow-mv[spark]', if this environment accepts these versions"
+        return Inspection(check, ok=None, found="PySpark is not installed", fix=fix)
+    if client is not None and spark != client:
+        fix = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
+        return Inspection(check, ok=False, found=f"PySpark {spark}, and pyspark-client {client}", fix=fix)
+    return _of_version(check, spark, f"PySpark {spark}")
+
+
+def _spark_submit() -> Inspection:
+    check = "refresh by spark-submit"
+    program = shutil.which("spark-submit")
+    if program is None:
+        fix = "put Spark's bin folder on the PATH, or name another environment's spark-submit with spark_binary"
+        return Inspection(check, ok=None, found="there is no spark-submit on the PATH", fix=fix)
+    home = os.environ.get("SPARK_HOME") or Path(program).resolve().parent.parent
+    version = spark_version(Path(home))
+    if version is None:
+        return Inspection(check, ok=True, found=f"{program}, of an unknown version")
+    return _of_version(check, version, f"{program}, Spark {version}")
+
+
+def _of_version(check: str, version: str, found: str) -> Inspection:
+    return Inspection(check, minor(version) in ICEBERG_FOR_SPARK, found, f"supported are {supported()}")
+
+
+def _connect() -> Inspection:
+    check, client = "refresh over Spark Connect", _version("pyspark-client") or _version("pyspark")
+    if client is None or importlib.util.find_spec("grpc") is None:
+        return Inspection(check, ok=None, found="there is no client", fix="pip install pyspark-client")
+    return Inspection(check, ok=True, found=f"client {client}, for a server of Spark {SPARK_OVER_CONNECT}")
 
 
 def _temporary_files() -> Inspection:

@@ -609,7 +609,8 @@ def doctor(
 ) -> None:
     """Check the environment and the catalogs, or a view's files.
 
-    The environment: Java, PySpark and jars. A view: its metadata, manifests and base tables.
+    The environment: Java, jars, and the ways of refreshing that there are here. A view: its metadata, manifests and
+    base tables.
 
     With --conn-id the connection is read as Airflow's workers read it, and its catalog is checked. Prints how to fix
     what fails.
@@ -628,7 +629,7 @@ def doctor(
         print_json(findings)
     else:
         render.findings(findings)
-    if not all(finding["ok"] for finding in findings):
+    if any(finding["ok"] is False for finding in findings):
         sys.exit(1)
 
 

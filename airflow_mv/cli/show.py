@@ -286,7 +286,7 @@ def verified_files(document: Mapping[str, Any]) -> None:
 def findings(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the doctor's findings."""
     for item in documents:
-        mark = "[green]✓[/green]" if item["ok"] else "[red]✗[/red]"
+        mark = {True: "[green]✓[/green]", False: "[red]✗[/red]", None: "[dim]-[/dim]"}[item["ok"]]
         out.print(f"{mark} {_escape(item['check'])}: {_escape(item['found'])}")
         if not item["ok"] and item["fix"]:
             out.print(f"    {_escape(item['fix'])}")

@@ -159,8 +159,8 @@ def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
         return on_path
     raise ConfigurationError(
         f"connection {target.conn_id!r} has the master {target.master}, but this worker has no "
-        f"{target.binary or 'spark-submit'}. Install pyspark==4.1.3, put Spark's bin folder on the PATH, or "
-        "set spark_binary; a connection of type spark_connect needs none"
+        f"{target.binary or 'spark-submit'}. Install the extra airflow-mv[spark], put Spark's bin folder on the PATH, "
+        "or set spark_binary; a connection of type spark_connect needs none"
     )
 
 

@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.cli import doctor
+from airflow_mv.cli.doctor import Inspection
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh, stagers
+from airflow_mv.core.refresh.stagers import InProcessStager
 from airflow_mv.core.script import SqlStep, staged
 from airflow_mv.core.spec.materialized_view import PROPERTY, property_text
 from airflow_mv.core.spec.view import with_view_properties
-from airflow_mv.errors import VerificationError
+from airflow_mv.errors import ConfigurationError, VerificationError
 from airflow_mv.extras.maintenance.verify import verify
+from airflow_mv.version import supported
 from tests.cli.support import call
 from tests.engine.support import Lake
 
+WAYS = ("in this process", "by spark-submit", "over Spark Connect", "by a managed Spark")
 DAILY = "SELECT day, sum(amount) AS amount, avg(amount) AS mean FROM {ns}.orders GROUP BY day"
 
 
@@ -98,8 +103,10 @@ def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
     assert ended.code == 0, ended.json
     assert {item["check"] for item in ended.json} == {
         "java",
-        "pyspark",
-        "pyspark-client",
+        "refresh in this process",
+        "refresh by spark-submit",
+        "refresh over Spark Connect",
+        "refresh by a managed Spark",
         "temporary files",
         f"catalog {lake.catalog.name}",
         f"registry of {lake.catalog.name}",
@@ -107,6 +114,57 @@ def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
         f"Spark with {lake.catalog.name}",
     }
     assert all(item["ok"] for item in ended.json)
+
+
+def _ways(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> dict[str, Inspection]:
+    """The doctor's findings where these distributions are installed, and no Java is."""
+    monkeypatch.setattr(doctor, "_version", lambda name: versions[name.replace("-", "_")])
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    return {item.check.removeprefix("refresh "): item for item in doctor.examine(("nowhere",))}
+
+
+def test_a_worker_without_spark_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plans and publishes, and Spark runs elsewhere; so it needs no Java either."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = _ways(monkeypatch, pyspark=None, pyspark_client="4.2.0")
+    assert [found[way].ok for way in WAYS] == [None, None, True, True]
+    assert found["java"].ok is None
+    assert "pip install 'airflow-mv[spark]'" in found["in this process"].fix
+    assert found["over Spark Connect"].found == "client 4.2.0, for a server of Spark 4.1"
+
+
+def test_another_environment_s_spark_submit_is_found_with_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("bin/spark-submit", "jars/spark-core_2.13-4.0.2.jar"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    found = _ways(monkeypatch, pyspark=None, pyspark_client="4.2.0")
+    assert found["by spark-submit"].ok
+    assert found["by spark-submit"].found == f"{tmp_path}/bin/spark-submit, Spark 4.0.2"
+    assert found["java"].ok is False  # it is needed now
+    (tmp_path / "jars/spark-core_2.13-4.0.2.jar").rename(tmp_path / "jars/spark-core_2.13-4.2.0.jar")
+    old = _ways(monkeypatch, pyspark=None, pyspark_client="4.2.0")["by spark-submit"]
+    assert (old.ok, old.fix) == (False, f"supported are {supported()}")
+
+
+def test_two_versions_of_pyspark_in_one_folder_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _ways(monkeypatch, pyspark="4.1.3", pyspark_client="4.2.0")["in this process"]
+    assert not found.ok
+    assert "pyspark-client==4.1.3" in found.fix
+    assert not _ways(monkeypatch, pyspark="4.2.0", pyspark_client="4.2.0")["in this process"].ok
+
+
+def test_a_session_where_only_the_client_is_installed_says_what_works(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own message would be about a module that is missing."""
+    monkeypatch.setattr(stagers, "find_spec", lambda name: None)
+    monkeypatch.setattr("airflow_mv.core.job.session.active_session", lambda: None)
+    with pytest.raises(ConfigurationError, match=r"only the client of Spark Connect.*airflow-mv doctor"):
+        _ = InProcessStager(lake.catalog).session
 
 
 def test_doctor_says_how_to_fix_each_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,5 +175,5 @@ def test_doctor_says_how_to_fix_each_problem(monkeypatch: pytest.MonkeyPatch, tm
     assert ended.code == 1
     assert not findings["java"]["ok"]
     assert "Java 17" in findings["java"]["fix"]
-    assert findings["pyspark"]["ok"]
+    assert findings["refresh in this process"]["ok"]
     assert "no catalog 'nowhere' is configured" in findings["catalog nowhere"]["found"]

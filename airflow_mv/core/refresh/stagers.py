@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog
@@ -15,7 +16,7 @@ from airflow_mv.core.catalog.layouts import frame_of
 from airflow_mv.core.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.core.script import Outcome, Script, Stager
 from airflow_mv.core.spec.identifiers import DELTA_BY_PATH
-from airflow_mv.errors import JobError, MaterializedViewError
+from airflow_mv.errors import ConfigurationError, JobError, MaterializedViewError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,6 +142,12 @@ class InProcessStager:
             from airflow_mv.core.job.session import active_session, open_session
 
             self._ours = active_session() is None
+            if self._ours and not self._remote and find_spec("pyspark.core") is None:
+                raise ConfigurationError(
+                    f"this environment has no Spark, only the client of Spark Connect, {pyspark.__version__}. Install "
+                    "the extra airflow-mv[spark], use a Spark Connect server, or refresh from Airflow with another "
+                    "environment's spark-submit (spark_binary). `airflow-mv doctor` shows what works here"
+                )
             settings = settings_of(self._catalog).on(None if self._remote else pyspark.__version__)
             self._session = open_session(
                 settings.session_confs(), master=self._master, remote=self._remote, report=self._report

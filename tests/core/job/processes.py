@@ -22,7 +22,8 @@ from tests.cli.support import Ended
 from tests.core.job.changing import QUICK
 from tests.services import free_port
 
-SPARK_HOME = Path(pyspark.__file__).parent
+#: This environment's Spark, or where it has none another one's.
+SPARK_HOME = Path(os.environ.get("AIRFLOW_MV_TEST_SPARK_HOME") or Path(pyspark.__file__).parent)
 ROOT = Path(__file__).parents[3]
 _CALLS = """
 import json, sys
