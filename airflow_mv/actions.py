@@ -105,15 +105,17 @@ def define_view(
     on_change: OnChange = "apply",
     adopt: bool = False,
 ) -> Defined:
-    """Define a view as :func:`airflow_mv.extras.define.define` does, and say why its refreshes would be full.
+    """Define a view as :func:`airflow_mv.extras.define.define` does, for its readers; say why refreshes would be full.
 
     See there for the arguments and errors.
     """
     from airflow_mv.extras.adopt import adopt as adopted
     from airflow_mv.extras.define import define
     from airflow_mv.extras.explain.explain import why_recomputed
+    from airflow_mv.extras.readers import for_readers
 
     adopting = adopted if adopt else None
+    definition = for_readers(definition, catalog, view)
     done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting)
     is_new = done.action in ("created", "adopted", "replaced")
     return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done

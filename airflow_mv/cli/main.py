@@ -226,12 +226,14 @@ def _defined(
     from airflow_mv.core.define import create as creation
     from airflow_mv.extras import adopt as adoption
     from airflow_mv.extras.explain.explain import why_recomputed
+    from airflow_mv.extras.readers import for_readers
 
     if replace and (adopt or on_change):
         raise click.UsageError(f"--replace and {'--adopt' if adopt else '--on-change'} exclude each other")
     if on_change:
         done = define_view(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
         return done.view, done.lines
+    definition = for_readers(definition, catalog, view)
     if adopt:
         made, action = adoption.adopt(catalog, view, definition, stager=stager), "adopted"
     else:

@@ -278,6 +278,8 @@ KEEP_PROPERTY = "airflow-mv.keep-base-snapshots"
 #: The version of the draft specification in which the storage table has the refresh state, or ``none``.
 REFRESH_STATE_PROPERTY = "airflow-mv.refresh-state"
 REFRESH_STATES = ("2026-06", "none")
+#: The engines that read the stored rows, separated by commas.
+READERS_PROPERTY = "airflow-mv.readers"
 
 _FALLBACKS: tuple[FallbackPolicy, ...] = ("full", "fail", "skip")
 _ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = ("ignore-unused", "rebuild", "fail")
