@@ -103,7 +103,7 @@ def test_recent_files_are_kept_by_default(home: Lake) -> None:
     (document,) = call("maintain", VIEW, "--json").json
     assert document["deleted_files"] == 0
     assert document["kept_files"]["young"] == len(orphans(home)) > 0
-    assert {file for file in files(folder_of(home)) if not file.endswith("/ledger.json")} == before
+    assert {file for file in files(folder_of(home)) if not file.endswith("/deletion-log.json")} == before
 
 
 @pytest.mark.parametrize("scope", [(VIEW, "lake.sales.other"), ("--namespace", "lake.sales")])
