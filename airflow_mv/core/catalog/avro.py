@@ -157,16 +157,16 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
         folders: The folders that may contain the view's files. Nothing outside of them is opened.
     """
     try:
-        found = set(_added(io, manifest_lists, folders))
-        for location in found:
-            _fsync(local_path(location))
+        found = {path for location in _added(io, manifest_lists, folders) if (path := local_path(location)) is not None}
+        for path in found:
+            _fsync(path)
     except Exception as error:  # noqa: BLE001 (a manifest that only Spark reads must not stop the publication)
         log.warning(
             "The files of snapshots %s cannot be flushed one by one (%s): flushing all", list(manifest_lists), error
         )
         os.sync()
         return
-    for folder in _above((local_path(location) for location in found), folders):
+    for folder in _above(found, folders):
         _fsync(folder)
 
 

@@ -219,7 +219,7 @@ class CatalogFolders:
         if self._by_server:
             return
         warehouse = self._properties.get("warehouse", "")
-        flush(location, local_path(warehouse) if is_local(warehouse) else None)
+        flush(location, local_path(warehouse) if warehouse else None)
 
     def flush(self, view: LoadedView, snapshots: Sequence[Snapshot]) -> None:
         """Flush the local files that new snapshots of a view's storage table have added, before they are published."""

@@ -28,11 +28,9 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
 from airflow_mv.core.catalog.locations import (
-    check_location,
-    is_local,
+    checked_on_disk,
     is_location,
     join,
-    on_disk,
 )
 from airflow_mv.core.catalog.pyiceberg_compat import (
     WriteMetadata,
@@ -119,9 +117,9 @@ class MetadataFiles:
             with file.open() as stream:
                 return stream.read()
 
-        check_location(location, what=what)
+        on_disk = self._on_disk(location, what)
         with named(location, what):
-            local = self._within(location, self._seconds, lambda: self._local_content(location, what))
+            local = self._within(location, self._seconds, lambda: self._local_content(location, what), on_disk=on_disk)
             data = self._with_io(location, what, content) if local is None else local
         if (data[:2] == b"\x1f\x8b") != location.endswith(_PACKED):
             # Iceberg and pyiceberg decide by the name, so they could not read this file.
@@ -218,7 +216,7 @@ class MetadataFiles:
 
     def _require_answer(self, base: str) -> None:
         """Ask a store for one folder before a listing, which has more time. A silent store is not asked again."""
-        if not on_disk(self._whole(base)):
+        if not self._on_disk(base, "folder"):
             with suppress(Exception):  # the listing tells why
                 self.exists(base, what="folder")
 
@@ -250,8 +248,8 @@ class MetadataFiles:
         Args:
             base: The folder. Nothing is done in an object store.
         """
-        if is_local(base):
-            remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
+        if (folder := local_path(base)) is not None:
+            remove_empty(folder, [urlsplit(location).path for location in deleted])
 
     def io(self, location: str, *, what: str) -> FileIO:
         """Return the ``FileIO`` for a location.
@@ -260,9 +258,8 @@ class MetadataFiles:
             InvalidMetadataError: The location is not valid.
             NoCredentialsError: The catalog's server vends credentials, and none are known for this location.
         """
-        check_location(location, what=what)
-        vended = self._vended_at(location)
-        if vended is None and on_disk(self._whole(location)):
+        on_disk, vended = self._on_disk(location, what), self._vended_at(location)
+        if vended is None and on_disk:
             return self._opened_with(None, location)
         properties = vended.properties(location) if vended is not None else {}
         return GuardedIO(self._with_io, self._seconds, {**self._properties, **properties})
@@ -289,10 +286,17 @@ class MetadataFiles:
         """Whether the catalog's server has vended credentials for a location."""
         return self._vended is not None and self._vended.knows(location)
 
-    def _within(self, location: str, seconds: float, act: Callable[[], Result]) -> Result:
+    def _within(self, location: str, seconds: float, act: Callable[[], Result], *, on_disk: bool) -> Result:
         """Call a location's store until a deadline. A disk of this host has none."""
-        place = self._whole(location)
-        return act() if on_disk(place) else within(place, seconds, act)
+        return act() if on_disk else within(self._whole(location), seconds, act)
+
+    def _on_disk(self, location: str, what: str) -> bool:
+        """Whether a location is on a disk of this host.
+
+        Raises:
+            InvalidMetadataError: The location is not valid.
+        """
+        return checked_on_disk(location, self._whole(location), what=what)
 
     def _whole(self, location: str) -> str:
         """Return a location with the scheme that pyiceberg gives to a path without one."""
@@ -328,18 +332,19 @@ class MetadataFiles:
             act: What is done.
             seconds: The deadline; by default that of the catalog.
         """
-        check_location(location, what=what)
+        on_disk = self._on_disk(location, what)
         limit = self._seconds if seconds is None else seconds
         vended = self._vended_at(location)
         try:
-            return self._within(location, limit, lambda: act(self._opened_with(vended, location)))
+            return self._within(location, limit, lambda: act(self._opened_with(vended, location)), on_disk=on_disk)
         except OSError as error:
             if vended is None or self._vended is None or not is_refusal(error):
                 raise
             if not self._vended.renewed(location, vended):
                 raise _refused(vended, error) from None
+        again = self._vended_at(location)
         try:
-            return self._within(location, limit, lambda: act(self._opened_with(self._vended_at(location), location)))
+            return self._within(location, limit, lambda: act(self._opened_with(again, location)), on_disk=on_disk)
         except OSError as error:
             raise (_refused(vended, error) if is_refusal(error) else error) from None
 
@@ -554,9 +559,8 @@ def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTab
 
 def first_folder(location: str) -> Path | None:
     """Return the nearest existing folder of a new local file; ``None`` for other stores."""
-    if not is_local(location):
-        return None
-    return next((folder for folder in local_path(location).parents if folder.is_dir()), None)
+    path = local_path(location)
+    return None if path is None else next((folder for folder in path.parents if folder.is_dir()), None)
 
 
 def flush(location: str, up_to: Path | None = None) -> None:
@@ -565,9 +569,9 @@ def flush(location: str, up_to: Path | None = None) -> None:
     Args:
         up_to: A folder above it. The folders up to this one are new, and are flushed too.
     """
-    if not is_local(location):
-        return
     path = local_path(location)
+    if path is None:
+        return
     _fsync(path)
     for folder in path.parents:
         with suppress(PermissionError):  # a folder that can be entered but not read
@@ -576,9 +580,10 @@ def flush(location: str, up_to: Path | None = None) -> None:
             return
 
 
-def local_path(location: str) -> Path:
-    """Return the path of a local file."""
-    return Path(urlsplit(location).path)
+def local_path(location: str) -> Path | None:
+    """Return the path of a local file or folder; ``None`` for other stores."""
+    parts = urlsplit(location)
+    return Path(parts.path) if parts.scheme in ("", "file") else None
 
 
 def _fsync(path: Path) -> None:
@@ -592,7 +597,7 @@ def _fsync(path: Path) -> None:
 
 def _above(paths: Iterable[Path], folders: tuple[str, ...]) -> set[Path]:
     """Return the folders that lead to files, up to the folders that may contain them: each may be a new one."""
-    tops = {local_path(folder) for folder in folders if is_local(folder)}
+    tops = {path for folder in folders if (path := local_path(folder)) is not None}
     return {above for path in paths for above in path.parents if not tops.isdisjoint((above, *above.parents))}
 
 
@@ -643,8 +648,8 @@ def below(io: FileIO, base: str) -> Iterator[StoredFile]:
     """
     if _NOT_IN_A_PATH.intersection(base):
         raise UnsupportedError(f"{base} cannot be listed: it holds one of the characters # ? ;")
-    if is_local(base):
-        found = _below_local(urlsplit(base).path)
+    if (folder := local_path(base)) is not None:
+        found = _below_local(folder)
     elif hasattr(io, "fs_by_scheme"):
         found = _below_arrow(io, base)
     elif hasattr(io, "get_fs"):
@@ -664,8 +669,8 @@ def modified_ms(io: FileIO, location: str) -> int:
         FileNotFoundError: It does not exist.
         UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
     """
-    if is_local(location):
-        return Path(urlsplit(location).path).stat().st_mtime_ns // 1_000_000
+    if (path := local_path(location)) is not None:
+        return path.stat().st_mtime_ns // 1_000_000
     if hasattr(io, "fs_by_scheme"):
         return _arrow_time(io, location)
     if hasattr(io, "get_fs"):
@@ -676,7 +681,7 @@ def modified_ms(io: FileIO, location: str) -> int:
 
 def leads_out(location: str, base: str) -> bool:
     """Whether symbolic links currently lead from below a local folder to a place outside of it."""
-    if not is_local(location):
+    if local_path(location) is None:
         return False
     folder, root = (os.path.realpath(urlsplit(item).path) for item in (location.rpartition("/")[0], base))
     return not f"{folder}/".startswith(f"{root.rstrip('/')}/")
@@ -685,20 +690,20 @@ def leads_out(location: str, base: str) -> bool:
 def checksum_of(location: str) -> Iterator[str]:
     """Yield the location of the checksum that Hadoop keeps beside a local file."""
     folder, _, name = location.rpartition("/")
-    if is_local(location) and Path(urlsplit(folder).path, f".{name}.crc").is_file():
+    above = local_path(folder)
+    if above is not None and Path(above, f".{name}.crc").is_file():
         yield f"{folder}/.{name}.crc"
 
 
-def remove_empty(folder: str, deleted: Iterable[str]) -> None:
+def remove_empty(root: Path, deleted: Iterable[str]) -> None:
     """Remove a local folder and the folders of deleted files below it, if they are empty."""
-    root = Path(folder)
     above = {parent for path in deleted for parent in Path(path).parents if root in (parent, *parent.parents)}
     for parent in sorted(above, key=lambda path: len(path.parts), reverse=True):
         with suppress(OSError):
             parent.rmdir()
 
 
-def _below_local(folder: str) -> Iterator[tuple[str, int, int]]:
+def _below_local(folder: Path) -> Iterator[tuple[str, int, int]]:
     for parent, _, names in os.walk(folder, onerror=_unless_gone):
         for name in names:
             path = Path(parent, name)

@@ -299,6 +299,16 @@ def is_local(location: str) -> bool:
     return urlsplit(location).scheme in ("", "file")
 
 
+def checked_on_disk(location: str, whole: str, *, what: str) -> bool:
+    """Whether a location is on a disk of this host, after :func:`check_location`.
+
+    Args:
+        whole: The location, with the scheme that its catalog gives to a path without one.
+    """
+    check_location(location, what=what)
+    return on_disk(whole)
+
+
 def on_disk(location: str) -> bool:
     """Whether a location is on a disk of this host. All other stores have deadlines."""
     return is_local(location) and remote_mount(urlsplit(location).path) is None

@@ -43,7 +43,6 @@ from airflow_mv.core.catalog.limits import require_no_writer
 from airflow_mv.core.catalog.locations import (
     check_confined,
     check_places,
-    is_local,
     join,
     lies_in,
     metadata_folders,
@@ -164,7 +163,7 @@ class FolderHome(Home):
 
     @property
     def _folder(self) -> Path:
-        return local_path(self.settings.place)
+        return local_path(self.settings.place) or Path()
 
     @property
     def exists(self) -> bool:
@@ -202,7 +201,7 @@ def home_of(catalog: MaterializedViewCatalog, settings: RegistrySettings) -> Hom
     """
     if not settings.is_folder:
         return Home(catalog, settings)
-    if not is_local(settings.place):
+    if local_path(settings.place) is None:
         raise ConfigurationError(
             f"catalog property {PLACE}: {settings.place!r} is a folder of an object store. A registry in a folder "
             "has a SQLite database and needs a file system; name a namespace of the catalog instead"

@@ -296,8 +296,8 @@ def test_all_that_pyiceberg_reads_and_writes_by_itself_has_deadlines(
         return "s3://store"
 
     monkeypatch.setattr(store_deadlines, "store_name", noted)
-    for module in (file_stores, limits):
-        monkeypatch.setattr(module, "on_disk", lambda _: False)
+    monkeypatch.setattr(file_stores, "checked_on_disk", lambda *_, what: False)
+    monkeypatch.setattr(limits, "on_disk", lambda _: False)
     with lake(sqlite_uri, warehouse, layout="table") as home:
         assert isinstance(home.table().io, GuardedIO)
         home.view()

@@ -176,7 +176,7 @@ def _check_garbage(world: World) -> None:
     kept = {*world.ledger.live(), *(entry.metadata_file for entry in state.storage.table.metadata_log)}
     kept.add(world.rows[VIEW].previous or "")
     own = (f"{state.view.metadata.location}/", f"{state.storage.table.location}/")
-    left = {name for name in world.files if name.startswith(own) and not name.endswith("/ledger.json")} - kept
+    left = {name for name in world.files if name.startswith(own) and not name.endswith("/deletion-log.json")} - kept
     if collect.failed or left - world.unproven:
         raise Violation(f"I12: a collection left {sorted(left - world.unproven)[:3]} ({collect.failed})")
     # A driver that died before it wrote its metadata file has left rows and their manifest list. A creation that was
