@@ -71,11 +71,9 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
-_COUNTED = (DateType, TimestampType, TimestamptzType, IntegerType, LongType)
-_DAY_US = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: With more manifests than this they are not read: a Spark job is cheaper.
-_MAX_MANIFESTS = 50
+MAX_MANIFESTS = 50
 #: With more data files than this the statistics of a whole table are not read.
 _MAX_FILES = 1_000
 #: The reserved field id of ``_last_updated_sequence_number``. A commit writes null for rows that it adds or changes;
@@ -158,61 +156,27 @@ class FileStatistics:
             return frozenset()
 
     def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
-        """Return how many rows some commits copied unchanged into new data files; see the function.
+        """Return how many rows some commits copied unchanged into new data files, by the files' statistics.
 
-        Only an estimate needs it, so it is not known if a manifest cannot be read.
+        Files without a statistic of the rows' versions count as files without copies. Only an estimate needs it, so it
+        is not known if there are too many manifests to read, or one cannot be read.
 
         Args:
             table: The table, whose rows have ids.
             metadata_location: A metadata file of the table that knows the snapshots.
         """
+        what = "table metadata file"
         try:
-            return rows_copied(self.catalog.home_of(table).files, metadata_location, snapshots)
+            with parsed(metadata_location, what):
+                read = static_table(self.catalog.home_of(table).files, metadata_location, what=what)
+                added = added_data_files(read, snapshots)
+                if added is None:
+                    return None
+                counts = ((file.record_count, (file.null_value_counts or {}).get(_ROW_VERSION)) for file in added)
+                return sum(max(rows - changed, 0) for rows, changed in counts if changed is not None)
         except MaterializedViewError as error:
             log.warning("Could not count the changed rows of %s: %s", table, error)
             return None
-
-    def added_files(
-        self, table: Identifier, metadata_location: str, snapshots: Collection[int]
-    ) -> dict[int, AddedFiles | None]:
-        """Read the data files that each of several commits added; ``None`` for a commit of too many manifests.
-
-        Args:
-            metadata_location: A metadata file of the table that knows the snapshots.
-            snapshots: The appending snapshots.
-
-        Raises:
-            InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
-            MetadataFileNotFoundError: One of them does not exist.
-        """
-        if not table.kind.is_iceberg:
-            return dict.fromkeys(snapshots)
-        what = "table metadata file"
-        with parsed(metadata_location, what):
-            read = static_table(self.catalog.home_of(table).files, metadata_location, what=what)
-            found = {snapshot: _added(read, {snapshot}) for snapshot in snapshots}
-            return {
-                snapshot: None if files is None else AddedFiles(read.schema(), tuple(files))
-                for snapshot, files in found.items()
-            }
-
-    def ranges_of(
-        self,
-        table: Identifier,
-        metadata_location: str,
-        snapshot: int,
-        column: str,
-        filters: Sequence[Sequence[ColumnBound]],
-    ) -> list[tuple[int, int]] | None:
-        """Return the bounds of a column in the data files of a snapshot; see the function.
-
-        Args:
-            metadata_location: A metadata file of the table that knows the snapshot.
-            filters: Filters; files without a row that passes one of them are left out.
-        """
-        if not table.kind.is_iceberg:
-            return None
-        return ranges_of(self.catalog.home_of(table).files, metadata_location, snapshot, column, filters)
 
 
 def added_rows_may_match(
@@ -237,9 +201,9 @@ def added_rows_may_match(
     what = "table metadata file"
     with parsed(location, what):
         table = static_table(files, location, what=what)
-        tests = _tests(table.schema(), filters)
-        added = None if tests is None else _added(table, snapshots)
-        return added is None or any(_may_pass(file, tests) for file in added)
+        tests = file_tests(table.schema(), filters)
+        added = None if tests is None else added_data_files(table, snapshots)
+        return added is None or any(may_pass(file, tests) for file in added)
 
 
 def fields_without_nulls(
@@ -270,138 +234,22 @@ def fields_without_nulls(
             if manifest.content == ManifestContent.DATA
         }
         counts = [count for item in manifests.values() for count in (item.added_files_count, item.existing_files_count)]
-        if len(manifests) > _MAX_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MAX_FILES:
+        if len(manifests) > MAX_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MAX_FILES:
             return frozenset()
         found, columns = frozenset(fields), [item for item in table.schema().fields if item.field_id in fields]
         for manifest in manifests.values():
             for entry in read_entries(manifest, table.io):
-                nulls = _sound(entry.data_file, columns).null_value_counts
+                nulls = sound_statistics(entry.data_file, columns).null_value_counts
                 found = frozenset(field for field in found if nulls.get(field) == 0)
         return found
 
 
-def ranges_of(
-    files: MetadataFiles, location: str, snapshot: int, column: str, filters: Sequence[Sequence[ColumnBound]]
-) -> list[tuple[int, int]] | None:
-    """Return the bounds of a whole number, date or time in each data file of a snapshot: days or µs since the epoch.
-
-    Args:
-        location: A metadata file of the table that knows the snapshot.
-        filters: Filters; files without a row that passes one of them are left out, and files without a value.
-
-    Returns:
-        ``None`` if a file has no bounds. If there are too many manifests to read, the bounds are those of the
-        partitions in each manifest, and ``None`` if the table has no partitions by the column.
-
-    Raises:
-        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
-        MetadataFileNotFoundError: One of them does not exist.
-    """
-    what = "table metadata file"
-    with parsed(location, what):
-        table = static_table(files, location, what=what)
-        field, found = table.schema().find_field(column), table.snapshot_by_id(snapshot)
-        if found is None or not isinstance(field.field_type, _COUNTED):
-            return None
-        listed = read_manifests(table.io.new_input(found.manifest_list))[1]
-        manifests = [item for item in listed if item.content == ManifestContent.DATA]
-        if len(manifests) > _MAX_MANIFESTS:
-            return _ranges_of_partitions(table, manifests, field)
-        tests = _tests(table.schema(), filters) if all(filters) else None
-        ranges = []
-        for entry in (entry for manifest in manifests for entry in read_entries(manifest, table.io)):
-            file = _sound(entry.data_file, [field])
-            nulls = file.null_value_counts.get(field.field_id)
-            if file.record_count == 0 or nulls == file.record_count or not _may_pass(entry.data_file, tests):
-                continue
-            ends = [bounds.get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
-            if ends[0] is None or ends[1] is None:
-                return None
-            low, high = (int(from_bytes(field.field_type, end)) for end in ends if end is not None)
-            ranges.append((low, high))
-        return ranges
-
-
-def _ranges_of_partitions(
-    table: StaticTable, manifests: Sequence[ManifestFile], field: NestedField
-) -> list[tuple[int, int]] | None:
-    """Return the bounds of a column by the partitions in each manifest; ``None`` if they are not known."""
-    specs, ranges = table.specs(), []
-    for manifest in manifests:
-        fields = specs[manifest.partition_spec_id].fields
-        known = zip(fields, manifest.partitions or (), strict=False)
-        found = next(((part, item) for part, item in known if part.source_id == field.field_id), None)
-        if found is None or found[1].lower_bound is None or found[1].upper_bound is None:
-            return None
-        transform, bounds = found[0].transform, (found[1].lower_bound, found[1].upper_bound)
-        kind = transform.result_type(field.field_type)
-        if not isinstance(kind, PrimitiveType):
-            return None
-        low, high = (int(from_bytes(kind, bound)) for bound in bounds)
-        name, is_date = str(transform), isinstance(field.field_type, DateType)
-        unit = _DAYS_OF.get(name) if is_date or name != "identity" else None
-        if unit is None:
-            return None
-        first, after = unit(low), max(unit(high) + 1, unit(high + 1))
-        ranges.append((first, after - 1) if is_date else (first * _DAY_US, after * _DAY_US - 1))
-    return ranges
-
-
-#: The day in which a partition begins, counted from 1970, by its transform and its number.
-_DAYS_OF: Mapping[str, Callable[[int], int]] = {
-    **dict.fromkeys(("identity", "day"), lambda number: number),
-    "hour": lambda number: number // 24,
-    "month": lambda number: (date(1970 + number // 12, number % 12 + 1, 1) - date(1970, 1, 1)).days,
-    "year": lambda number: (date(1970 + number, 1, 1) - date(1970, 1, 1)).days,
-}
-
-
-def _may_pass(file: DataFile, tests: Sequence[Callable[[DataFile], bool]] | None) -> bool:
+def may_pass(file: DataFile, tests: Sequence[Callable[[DataFile], bool]] | None) -> bool:
+    """Whether a file passes one of several tests; ``True`` if there are none."""
     return tests is None or any(test(file) for test in tests)
 
 
-def rows_copied(files: MetadataFiles, location: str, snapshots: Collection[int]) -> int | None:
-    """Return how many rows some commits copied unchanged into new data files, by the files' statistics.
-
-    Files without a statistic of the rows' versions count as files without copies.
-
-    Args:
-        location: A metadata file of the table that knows the snapshots.
-
-    Returns:
-        ``None`` if there are too many manifests to read.
-
-    Raises:
-        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
-        MetadataFileNotFoundError: One of them does not exist.
-    """
-    what = "table metadata file"
-    with parsed(location, what):
-        added = _added(static_table(files, location, what=what), snapshots)
-        if added is None:
-            return None
-        counts = ((file.record_count, (file.null_value_counts or {}).get(_ROW_VERSION)) for file in added)
-        return sum(max(rows - changed, 0) for rows, changed in counts if changed is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFiles:
-    """The data files that a commit added to a table, for many questions about their statistics.
-
-    Args:
-        files: The files, as manifests list them.
-    """
-
-    schema: Schema
-    files: tuple[DataFile, ...]
-
-    def may_match(self, filters: Sequence[Sequence[ColumnBound]]) -> bool:
-        """Whether a row of them may match one of several filters; ``True`` if this is not known."""
-        tests = _tests(self.schema, filters) if all(filters) else None
-        return tests is None or any(_may_pass(file, tests) for file in self.files)
-
-
-def _added(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | None:
+def added_data_files(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | None:
     """Return the data files that commits added; ``None`` if they have too many manifests."""
     manifests = [
         manifest
@@ -410,13 +258,13 @@ def _added(table: StaticTable, snapshots: Collection[int]) -> list[DataFile] | N
         for manifest in read_manifests(table.io.new_input(snapshot.manifest_list))[1]
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
     ]
-    if len(manifests) > _MAX_MANIFESTS:
+    if len(manifests) > MAX_MANIFESTS:
         return None
     entries = (entry for manifest in manifests for entry in read_entries(manifest, table.io))
     return [entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED]
 
 
-def _tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Callable[[DataFile], bool]] | None:
+def file_tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Callable[[DataFile], bool]] | None:
     """Return one test of a file for each filter; ``None`` if a filter cannot be tested."""
     expressions = [_expression(comparisons, schema) for comparisons in filters]
     tests = [may_match(schema, item) for item in expressions if item is not None]
@@ -428,7 +276,7 @@ def _tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Cal
 
 
 def _passes(test: Callable[[ColumnStatistics], bool], fields: Sequence[NestedField], file: DataFile) -> bool:
-    return test(_sound(file, fields))
+    return test(sound_statistics(file, fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +291,7 @@ class _Sound:
     upper_bounds: dict[int, bytes]
 
 
-def _sound(file: DataFile, fields: Sequence[NestedField]) -> _Sound:
+def sound_statistics(file: DataFile, fields: Sequence[NestedField]) -> _Sound:
     """Return the statistics of some top-level columns of a file.
 
     Those of a column are left out if they contradict each other, or a bound is not one of the column's type: the writer
@@ -568,7 +416,7 @@ def _difference(files: MetadataFiles, old: Sequence[ManifestFile], new: Sequence
     before, after = sides
     gone = [item for path, item in before.items() if path not in after]
     come = [item for path, item in after.items() if path not in before]
-    if len(gone) + len(come) > _MAX_MANIFESTS:
+    if len(gone) + len(come) > MAX_MANIFESTS:
         return None
     removed, added = (Counter(map(_file_key, _live(files, side))) for side in (gone, come))
     deletes = any(item.content == ManifestContent.DELETES for item in old)

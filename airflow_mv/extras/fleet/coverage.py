@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.statistics import AddedFiles, FileStatistics
 from airflow_mv.core.freshness.observe import Observation, column_of
 from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State
 from airflow_mv.core.freshness.status import Chains
@@ -33,6 +32,7 @@ from airflow_mv.core.spec.interval_parts import IntervalPart
 from airflow_mv.core.sql.interval_columns import interval_column, resolve, unit_of
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.extras.fleet.ranges import AddedFiles, added_files, ranges_of
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +200,7 @@ def coverage(
     fields = metadata.schema_.fields
     kind, chosen = interval_column(fields, metadata.properties, column=column or column_of(observation), view=name)
     unit = unit_of(chosen, observation.storage.table) or "day"
-    statistics = FileStatistics(catalog)
-    present = None if start and end else _present(inputs, statistics, chosen, unit)
+    present = None if start and end else _present(inputs, catalog, chosen, unit)
     default = _default(observation, chosen, unit, present, now or datetime.now(UTC))
     requested = Span(start or default.start, end or max(default.end, unit_start(_after(start, unit), unit)), chosen)
     within = resolve(requested, fields, metadata.properties, observation.storage.table, view=name)
@@ -214,7 +213,7 @@ def coverage(
         whole = units.interval(chosen, units.first, units.after)
         stale = CoverRange(whole.start, whole.end, units.after - units.first, Cover.STALE)
         return Coverage(name, chosen, kind, unit, (stale,))
-    ranges = cover(_parts(observation), chosen, units, _affected(statistics, inputs, chosen, units))
+    ranges = cover(_parts(observation), chosen, units, _affected(catalog, inputs, chosen, units))
     return Coverage(name, chosen, kind, unit, ranges)
 
 
@@ -288,7 +287,7 @@ def _default(
     return Units(unit, 0, 0).interval(column, first, max(after, today) if today - after < DEFAULT_INTERVALS else after)
 
 
-def _present(inputs: RefreshInputs, statistics: FileStatistics, column: str, unit: str) -> tuple[int, int] | None:
+def _present(inputs: RefreshInputs, catalog: MaterializedViewCatalog, column: str, unit: str) -> tuple[int, int] | None:
     """Return from which unit to before which one base tables have rows; ``None`` if it is not known, or there are none.
 
     Args:
@@ -303,7 +302,7 @@ def _present(inputs: RefreshInputs, statistics: FileStatistics, column: str, uni
     found: list[datetime] = []
     try:
         for table, value in origins:
-            ranges = _ranges(inputs, statistics, table, value.column.name, query.filters.get(table, ()))
+            ranges = _ranges(inputs, catalog, table, value.column.name, query.filters.get(table, ()))
             if ranges is None:
                 return None
             clipped = (value.clipped(*ends, query.filters.get(table, ())) for ends in ranges)
@@ -319,7 +318,7 @@ def _present(inputs: RefreshInputs, statistics: FileStatistics, column: str, uni
 
 def _ranges(
     inputs: RefreshInputs,
-    statistics: FileStatistics,
+    catalog: MaterializedViewCatalog,
     table: Identifier,
     column: str,
     filters: Sequence[Sequence[Comparison]],
@@ -331,7 +330,9 @@ def _ranges(
         return []
     if location is None or metadata.schema_at(observed.head) != metadata.current_schema or unknown_type(metadata):
         return None
-    return statistics.ranges_of(table, location, observed.head, column, filters)
+    if not table.kind.is_iceberg:
+        return None
+    return ranges_of(catalog.home_of(table).files, location, observed.head, column, filters)
 
 
 def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
@@ -344,21 +345,19 @@ def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
     return (PartFreshness(IntervalPart(None, record.base_tables, record.refresh_id, None), freshness.base_tables),)
 
 
-def _affected(statistics: FileStatistics, inputs: RefreshInputs, column: str, units: Units) -> Affected:
+def _affected(catalog: MaterializedViewCatalog, inputs: RefreshInputs, column: str, units: Units) -> Affected:
     """Return what tells which units a change may affect. Statistics are read only if it is called."""
     filters = interval_filters(inputs, column) if inputs.observation.freshness.of_rows == State.STALE else None
     if filters is None:
         return lambda changes: None  # noqa: ARG005 (nothing can be proven)
-    return _Commits(
-        statistics, inputs, cache(lambda first, after: filters(units.interval(column, first, after))), units
-    )
+    return _Commits(catalog, inputs, cache(lambda first, after: filters(units.interval(column, first, after))), units)
 
 
 @dataclass
 class _Commits:
     """Which units each base commit may affect. The statistics of a commit's files are read once."""
 
-    statistics: FileStatistics
+    catalog: MaterializedViewCatalog
     inputs: RefreshInputs
     filters: Callable[[int, int], Filters]
     units: Units
@@ -383,7 +382,9 @@ class _Commits:
         if len(self._known) + len(new) > MAX_COMMITS:
             return None
         if new:
-            read = self.statistics.added_files(appended.table, appended.metadata_location, new)
+            table, location = appended.table, appended.metadata_location
+            is_iceberg, files = table.kind.is_iceberg, self.catalog.home_of(table).files
+            read = added_files(files, location, new) if is_iceberg else dict.fromkeys(new)
             self._known |= {(appended.table, item): self._of_commit(appended.table, read[item]) for item in new}
         return [pair for item in appended.snapshots for pair in self._known[appended.table, item]]
 

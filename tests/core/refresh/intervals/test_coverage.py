@@ -303,7 +303,7 @@ def test_days_of_many_files_are_those_of_the_partitions(lake: Days, monkeypatch:
         lake.load("dated").append(sold([(number, 1) for number in numbers]))
     sql = "SELECT last_day(day) AS day, amount FROM sales.dated WHERE day < DATE'2024-06-09'"
     view = lake.view("dated_days", sql, properties={"airflow-mv.interval-column": "day"})
-    monkeypatch.setattr("airflow_mv.core.catalog.statistics._MAX_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_mv.core.catalog.statistics.MAX_MANIFESTS", 1)
     assert str(coverage(lake.catalog, view)) == "0 of 1 day fresh"
     (only,) = coverage(lake.catalog, view).ranges
     assert only.start == datetime(2024, 6, 30, tzinfo=UTC)
