@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, InvalidIdentifierError, StaleViewError
 from airflow_mv.hooks import MaterializedViewHook, spark_target
+from airflow_mv.hooks.iceberg import mask
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 
@@ -98,6 +99,14 @@ def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None
 
     for text in (SECRET, quote(SECRET, safe=""), uri, "c4nary-two", "id:c4nary-two"):
         assert "4nary" not in str(redact(text)), text
+
+
+def test_a_secret_that_is_too_short_to_be_masked_leads_to_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Airflow would warn for each one, at each access to the connection."""
+    with caplog.at_level("WARNING"):
+        mask({"s3.secret-access-key": "abc", "credential": "id:c4nary-short"})
+    assert "masking" not in caplog.text
+    assert "4nary" not in str(redact("id:c4nary-short"))
 
 
 @pytest.mark.parametrize(

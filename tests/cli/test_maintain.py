@@ -13,6 +13,7 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import stage
+from airflow_mv.core.spec.view import ViewMetadata
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
@@ -188,6 +189,17 @@ def test_definitions_are_listed_and_rolled_back_to(home: Lake) -> None:
     assert call("status", VIEW, "--json").json[0]["version_id"] == 1
     assert call("rollback", VIEW, "--to-version", "1", "--to", "x").code == 2
     assert "its version log begins at 20" in call("versions", VIEW, "--at", "2001-01-01").error
+
+
+def test_a_version_without_an_operation_is_listed(home: Lake) -> None:
+    """Iceberg requires none in a version's summary, and other engines leave it out."""
+    loaded = home.plain_view("plain", "SELECT id, region, amount FROM lake.sales.orders")
+    document = loaded.metadata.document()
+    document["versions"][0]["summary"].pop("operation")
+    assert home.catalog.replace(loaded, ViewMetadata.read(document, source="of another engine"))
+    (found,) = call("versions", "lake.sales.plain", "--json").json
+    assert (found["operation"], found["engine"]) == (None, "other")
+    assert call("versions", "lake.sales.plain").stdout.splitlines()[0].endswith("Z  other  current")
 
 
 def test_a_purge_deletes_every_file_of_the_view_and_no_other(home: Lake, warehouse: Path) -> None:
