@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, auto
 
 from sqlglot import exp
@@ -302,8 +303,17 @@ def check(call: exp.Expr) -> None:
     if isinstance(call, exp.Cast) and isinstance(call.this, exp.Literal) and _is_now(call):
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is another time at each refresh")
     if isinstance(call, exp.Anonymous) and name not in NAMES | _SCALARS | KEPT | _GENERATOR_NAMES:
-        message = f"{name}() is not a known built-in function: it might be an aggregate, or not deterministic"
+        message = (
+            f"{name}() is not a known built-in function{_similar(name)}: it might be an aggregate, or not deterministic"
+        )
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
+
+
+def _similar(name: str) -> str:
+    """Return a hint at a built-in function of nearly the same name, for a message."""
+    names = sorted({known.lower() for known in exp.FUNCTION_BY_NAME} | NAMES | _SCALARS)
+    found = get_close_matches(name, names, n=1, cutoff=0.75)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def _is_now(cast: exp.Cast) -> bool:

@@ -55,6 +55,14 @@ def test_every_volatile_function_is_refused(name: str) -> None:
             functions.check(call)
 
 
+@pytest.mark.parametrize(("written", "meant"), [("cuont(*)", "count"), ("uper(k)", "upper"), ("st_area(k)", None)])
+def test_a_misspelled_function_is_refused_with_the_name_that_may_be_meant(written: str, meant: str | None) -> None:
+    call = sqlglot.parse_one(f"SELECT {written}", read="spark").expressions[0]
+    with pytest.raises(RefusedError, match=r"\(\) is not a known built-in function") as refused:
+        functions.check(call)
+    assert (f"(did you mean {meant}?)" in str(refused.value)) == (meant is not None)
+
+
 def test_a_call_that_sqlglot_cannot_write_is_refused_with_a_reason() -> None:
     """sqlglot parses the call but fails to write it; the plan failed with the library's TypeError."""
     table = BaseRelation(Identifier("lake", ("db",), "r"), "t0", (("k", "string"),), changed=True, appended_only=True)
