@@ -679,14 +679,6 @@ def modified_ms(io: FileIO, location: str) -> int:
     raise UnsupportedError(f"{type(io).__name__} cannot return when {location} was written")
 
 
-def leads_out(location: str, base: str) -> bool:
-    """Whether symbolic links currently lead from below a local folder to a place outside of it."""
-    if local_path(location) is None:
-        return False
-    folder, root = (os.path.realpath(urlsplit(item).path) for item in (location.rpartition("/")[0], base))
-    return not f"{folder}/".startswith(f"{root.rstrip('/')}/")
-
-
 def checksum_of(location: str) -> Iterator[str]:
     """Yield the location of the checksum that Hadoop keeps beside a local file."""
     folder, _, name = location.rpartition("/")

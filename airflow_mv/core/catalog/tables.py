@@ -486,18 +486,6 @@ class StorageTables:
         with suppress(OSError):  # an unneeded file does no harm
             kept.io.delete(manifest_list)
 
-    def require_writable(self, name: Identifier, table: TableMetadata) -> None:
-        """Check that a commit to a table of others loses nothing: pyiceberg may lose what a newer format has.
-
-        Raises:
-            UnsupportedError: The table's format is newer than what pyiceberg can write.
-        """
-        if table.format_version > WRITABLE_FORMAT and not isinstance(self._catalog, RestCatalog):
-            raise UnsupportedError(
-                f"table {name} has format version {table.format_version}, and in catalog {self._catalog.name!r} "
-                f"pyiceberg would write its metadata, which writes {WRITABLE_FORMAT}: keep its snapshots longer instead"
-            )
-
     def has_file(self, name: Identifier, location: str) -> bool:
         """Whether a file of the table exists, by the table's own ``FileIO``."""
         with answered(self._catalog.name, f"looking for {location}"):

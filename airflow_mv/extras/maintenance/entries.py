@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchV
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.answers import answered
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.catalog.locations import PLACES, lies_elsewhere
+from airflow_mv.core.catalog.locations import PLACES
 from airflow_mv.core.catalog.rest import RestViews, TableProperties, namespaces_of
 from airflow_mv.core.catalog.tables import read_part
 from airflow_mv.core.spec.identifiers import Identifier
@@ -26,6 +26,7 @@ from airflow_mv.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
+from airflow_mv.extras.maintenance.matcher import lies_elsewhere
 
 log = logging.getLogger(__name__)
 

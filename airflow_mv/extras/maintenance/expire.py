@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.core.catalog.tables import WRITABLE_FORMAT
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
@@ -22,7 +23,7 @@ from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, NO_SNAPSHOT, RefreshRecord, keeping_tags
 from airflow_mv.core.spec.properties import KEEP_PROPERTY, kept_for
 from airflow_mv.core.spec.table import TableMetadata
-from airflow_mv.errors import CommitConflictError, MaterializedViewError
+from airflow_mv.errors import CommitConflictError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.maintenance.snapshots import dead_branches, kept_snapshots, without_snapshots
 
 log = logging.getLogger(__name__)
@@ -249,12 +250,25 @@ def _tag(
         change = tags_to_change(table, keeping_tags(view.metadata.view_uuid), snapshots, keep, time.time_ns() // 10**6)
         if change is None:
             return
-        home.tables.require_writable(name, table)
+        _require_writable(home, name, table)
         if home.tables.commit(name, table.table_uuid or "", change) is not None:
             return
     raise CommitConflictError(
         f"table {name}: {_TRIES} commits in a row conflicted with others; the next refresh tries again"
     )
+
+
+def _require_writable(home: MaterializedViewCatalog, name: Identifier, table: TableMetadata) -> None:
+    """Check that a commit to a table of others loses nothing: pyiceberg may lose what a newer format has.
+
+    Raises:
+        UnsupportedError: The table's format is newer than what pyiceberg can write.
+    """
+    if table.format_version > WRITABLE_FORMAT and home.rest is None:
+        raise UnsupportedError(
+            f"table {name} has format version {table.format_version}, and in catalog {home.name!r} "
+            f"pyiceberg would write its metadata, which writes {WRITABLE_FORMAT}: keep its snapshots longer instead"
+        )
 
 
 def tags_to_change(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import PointedStorage
-from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import NoCredentialsError, UnsupportedError
 from airflow_mv.extras.maintenance.entries import CatalogEntry, other_entries
+from airflow_mv.extras.maintenance.matcher import LocationMatcher
 from airflow_mv.extras.maintenance.reachable_files import FilesOf
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,6 @@ import msgspec
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredFile
-from airflow_mv.core.catalog.locations import LocationMatcher
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.core.spec.stored import unpacked
@@ -30,6 +29,7 @@ from airflow_mv.errors import ConfigurationError, InvalidMetadataError, Metadata
 from airflow_mv.extras.maintenance.deletion_log import log_location
 from airflow_mv.extras.maintenance.entries import CatalogEntry, MetadataPlaces
 from airflow_mv.extras.maintenance.evidence import Evidence
+from airflow_mv.extras.maintenance.matcher import LocationMatcher
 from airflow_mv.extras.maintenance.reachable_files import PastFilesOf
 
 _CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')

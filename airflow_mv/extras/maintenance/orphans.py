@@ -18,8 +18,7 @@ from functools import partial
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.files import StoredFile, leads_out, named
-from airflow_mv.core.catalog.locations import LocationMatcher
+from airflow_mv.core.catalog.files import StoredFile, named
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier
@@ -30,6 +29,7 @@ from airflow_mv.extras.maintenance.expire import Expired as Expired
 from airflow_mv.extras.maintenance.expire import expire as expire
 from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
+from airflow_mv.extras.maintenance.matcher import LocationMatcher, leads_out
 from airflow_mv.extras.maintenance.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 from airflow_mv.extras.maintenance.removal import require_same
 from airflow_mv.extras.maintenance.snapshots import REASONS

@@ -12,8 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_mv.core.catalog.locations import (
-    LocationMatcher,
-    canonical,
     check_regular,
     exact,
     exact_form,
@@ -21,6 +19,7 @@ from airflow_mv.core.catalog.locations import (
     lies_in,
 )
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.extras.maintenance.matcher import LocationMatcher, canonical
 
 SPELLINGS = [
     ("s3://b/a/x", "s3a://b/a/x", "s3n://b//a/x", "S3://b/a/./x", "s3://b/a/y/../x", "s3://b/a/x/", "s3://b/a/%78", "s3://B/A/X"),

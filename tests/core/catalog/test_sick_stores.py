@@ -18,7 +18,7 @@ from sqlalchemy import insert
 from airflow_mv.core.catalog import files as file_stores
 from airflow_mv.core.catalog import limits, locations, store_deadlines
 from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles
-from airflow_mv.core.catalog.locations import lies_elsewhere, on_disk
+from airflow_mv.core.catalog.locations import on_disk
 from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
 from airflow_mv.core.freshness.each import materialized_views
@@ -26,6 +26,7 @@ from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
 from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.entries import other_entries
+from airflow_mv.extras.maintenance.matcher import lies_elsewhere
 from airflow_mv.extras.maintenance.orphans import collect_orphans
 from airflow_mv.extras.maintenance.verify import verify_files
 from airflow_mv.extras.pins import pin_base_tables

@@ -16,8 +16,9 @@ from pyarrow import fs
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from airflow_mv.core.catalog.files import MetadataFiles, leads_out
+from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
+from airflow_mv.extras.maintenance.matcher import leads_out
 
 WRITTEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BASE = "s3://bucket/warehouse/v"
