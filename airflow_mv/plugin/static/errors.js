@@ -4,7 +4,7 @@
 import { logOf } from "./api.js";
 import { h } from "./dom.js";
 
-const LONGEST = 600;
+const MAX_LENGTH = 600;
 const known = new Map();
 
 export function failure(item) {
@@ -21,5 +21,5 @@ function errorIn({ content }) {
   const failed = lines.findLast((line) => line.error_detail?.length);
   const detail = failed?.error_detail.at(-1) ?? failed?.error_detail[0];
   const text = detail ? `${detail.exc_type}: ${detail.exc_value}` : lines.findLast((line) => line.level === "error")?.event;
-  return typeof text === "string" ? text.slice(0, LONGEST) : null;
+  return typeof text === "string" ? text.slice(0, MAX_LENGTH) : null;
 }

@@ -8,7 +8,7 @@ import { count } from "./format.js";
 const [WIDTH, HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN] = [210, 48, 80, 14, 14];
 const ROWS = 16; // a larger layer has several columns
 const SWEEPS = 6;
-const LONGEST = 26;
+const MAX_LENGTH = 26;
 const [SMALLEST, LARGEST, STEP, TALLEST] = [0.2, 2, 1.25, 640];
 
 // `linkTo` returns the address of a view, `toGroup` the attributes of a link that opens a group or closes it; `kept` remembers
@@ -45,7 +45,7 @@ function box(node, { places, before, after }, { isCurrent, linkTo, toGroup }) {
   const { x, y } = places.get(node.id);
   const state = { view: node.state, table: "table", group: `group ${worstOf(node) ?? ""}` }[node.kind];
   const name = node.rest ? `more of ${node.name}` : node.name;
-  const text = name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name;
+  const text = name.length > MAX_LENGTH ? `${name.slice(0, MAX_LENGTH - 1)}…` : name;
   const links = [before.get(node.id).length && `reads ${before.get(node.id).length}`, after.get(node.id).length && `read by ${after.get(node.id).length}`].filter(Boolean);
   const whole = [node.kind === "group" ? `${node.rest ? "the rest of group" : "group"} ${node.name}` : node.id, ...states(node), ...links].join(", ");
   const drawn = svg(

@@ -7,7 +7,7 @@ import { h, pill, show } from "./dom.js";
 import { count, stretch } from "./format.js";
 import { moment, openDialog, startRun, tasksOf } from "./run.js";
 
-const MOST = 400; // cells; the earlier ones are a button away
+const MAX_SHOWN = 400; // cells; the earlier ones are a button away
 const AT_ONCE = 4; // runs of a backfill
 // What a cell says without its colour.
 const SIGNS = { fresh: "", unaffected: "", stale: "!", "never-computed": "", running: "▸", failed: "×" };
@@ -42,7 +42,7 @@ export class Strip {
     this.found = found;
     this.done = done;
     this.cells = cellsOf(found, facts.history);
-    this.from = Math.max(0, this.cells.length - MOST);
+    this.from = Math.max(0, this.cells.length - MAX_SHOWN);
     this.at = this.cells.length - 1;
     this.chosen = null;
     this.told = h("div", { class: "chosen" });

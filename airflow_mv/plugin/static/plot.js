@@ -7,7 +7,7 @@ import { bytes, count, duration, stretch } from "./format.js";
 
 const [SLOT, HEIGHT, TOP, LEFT, RIGHT, BOTTOM, LOW] = [30, 130, 16, 74, 12, 24, 3];
 const [NARROWEST, WIDEST, LABEL, TICKS] = [280, 900, 72, 4];
-const MOST = 60;
+const MAX_SHOWN = 60;
 const DAY = 86400;
 const OF_TIME = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, ...[1, 2, 5, 10, 20, 50, 100, 200].map((days) => days * DAY)];
 const OF_NUMBERS = Array.from({ length: 48 }, (_, place) => [1, 2, 5][place % 3] * 10 ** Math.floor(place / 3));
@@ -28,7 +28,7 @@ const KINDS = [
 
 // `kept` remembers what the reader has chosen while the page reads again; `facts` has the lag now, and the allowed one.
 export function drawPlot(facts, kept) {
-  const shown = facts.history.slice(0, MOST).reverse();
+  const shown = facts.history.slice(0, MAX_SHOWN).reverse();
   const there = Object.keys(MEASURES).filter((name) => shown.some((item) => isKnown(MEASURES[name].of(item))));
   const place = h("div", { class: "timeline" });
   const told = h("p", { class: "quiet told-bar", role: "status" });

@@ -14,7 +14,7 @@ import { actions } from "./run.js";
 const AGAIN_MS = 15000;
 const RUNNING_MS = 3000;
 const FIRST = 20;
-const MOST_ERRORS = 5; // the logs of older failures are in their runs
+const MAX_ERRORS = 5; // the logs of older failures are in their runs
 
 export function showView(page, asked) {
   document.title = `${asked.view} · Materialized views`;
@@ -226,7 +226,7 @@ function refreshLine(item, checked, number) {
     checked && h("td", null, checks),
     h("td", null, item.by ?? h("span", { class: "quiet" }, item.dag_id ? "" : "not by this Airflow")),
     h("td", { class: "run" }, item.dag_id && airflowLink(runPath(item), breakable(item.dag_id))),
-    h("td", { class: "long" }, item.kind === "failed" && number < MOST_ERRORS ? failure(item) : null, clamped(`why ${key}`, why.text, why.whole)),
+    h("td", { class: "long" }, item.kind === "failed" && number < MAX_ERRORS ? failure(item) : null, clamped(`why ${key}`, why.text, why.whole)),
   );
 }
 
