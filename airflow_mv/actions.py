@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_mv.core.define.definition import Definition
-    from airflow_mv.extras.define import Defined, OnChange
+    from airflow_mv.extras.define import DefinitionResult, OnChange
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def define_view(
     stager: Stager,
     on_change: OnChange = "apply",
     adopt: bool = False,
-) -> Defined:
+) -> DefinitionResult:
     """Define a view as :func:`airflow_mv.extras.define.define` does, for its readers; say why refreshes would be full.
 
     See there for the arguments and errors.

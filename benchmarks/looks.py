@@ -36,9 +36,11 @@ def alerts(views: int) -> None:
 def sensors(views: int) -> None:
     """The first period of a triggerer that has just started, with a sensor for each view."""
     from airflow_mv.hooks import MaterializedViewHook
-    from airflow_mv.triggers.views import ViewFreshness, Wanted, read_views
+    from airflow_mv.triggers.views import FreshnessRequest, ViewFreshness, read_views
 
-    found = read_views(MaterializedViewHook(), {Wanted(f"lake.bench.v{number}"): None for number in range(views)})
+    found = read_views(
+        MaterializedViewHook(), {FreshnessRequest(f"lake.bench.v{number}"): None for number in range(views)}
+    )
     assert all(isinstance(result, ViewFreshness) for result in found.values())
 
 

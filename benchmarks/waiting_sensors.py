@@ -21,7 +21,7 @@ from sqlalchemy import Engine, event
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.triggers.freshness import MaterializedViewFreshTrigger, judge
-from airflow_mv.triggers.views import Wanted, read_view
+from airflow_mv.triggers.views import FreshnessRequest, read_view
 from benchmarks import report
 from benchmarks.many_views import Many
 
@@ -138,7 +138,7 @@ async def _measure(many: Many, options: argparse.Namespace) -> dict[str, Cost]:
 def _one_by_one(views: list[str]) -> None:
     hook = MaterializedViewHook()
     for view in views:
-        judge(read_view(hook, Wanted(view)), states=("fresh",), max_staleness_seconds=None)
+        judge(read_view(hook, FreshnessRequest(view)), states=("fresh",), max_staleness_seconds=None)
     hook.close()
 
 

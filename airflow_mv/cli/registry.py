@@ -15,7 +15,7 @@ from airflow_mv.extras.registry.questions import QUESTIONS
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.extras.registry.query import Answer
-    from airflow_mv.extras.registry.sync import Synced
+    from airflow_mv.extras.registry.sync import SyncResult
 
 
 @click.group()
@@ -95,7 +95,7 @@ for _name in QUESTIONS:
     registry.add_command(_question(_name))
 
 
-def _show(done: Synced, *, as_json: bool) -> None:
+def _show(done: SyncResult, *, as_json: bool) -> None:
     if as_json:
         print_json(done.to_dict())
         _require_complete(done)
@@ -107,7 +107,7 @@ def _show(done: Synced, *, as_json: bool) -> None:
     _require_complete(done)
 
 
-def _require_complete(done: Synced) -> None:
+def _require_complete(done: SyncResult) -> None:
     """Raise if a store did not respond.
 
     Raises:

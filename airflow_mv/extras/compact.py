@@ -49,7 +49,7 @@ _OPTIONS = (("min-input-files", "2"), ("delete-file-threshold", "1"), ("remove-d
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """The result of a compaction.
 
     Args:
@@ -86,7 +86,7 @@ def compact(
     stager: Stager,
     dry_run: bool = False,
     effects: Effects | None = None,
-) -> Compacted:
+) -> CompactionResult:
     """Compact the files of a view's rows, if there are many small ones, or many with deleted rows.
 
     Whether there are is decided from metadata, without Spark. The rows, the refresh history, and what the next refresh
@@ -110,14 +110,16 @@ def compact(
             return result
         rewritten = _rewritten(catalog, planned, stager, effects or Effects())
         if rewritten is None:
-            return Compacted(identifier, "not-needed", "Spark found no files to rewrite", result.before)
+            return CompactionResult(identifier, "not-needed", "Spark found no files to rewrite", result.before)
         if _Compaction(catalog, planned, rewritten, effects).applied():
             after = _files(catalog, rewritten.table, rewritten.head)
             log.info("Compacted %s: %s; before: %s", identifier, after.describe(), result.why)
-            return Compacted(identifier, "compacted", result.why, result.before, after, rewritten.head.snapshot_id)
+            return CompactionResult(
+                identifier, "compacted", result.why, result.before, after, rewritten.head.snapshot_id
+            )
         log.info("%s changed while it was compacted", identifier)
     why = f"the view changed while each of {ROUNDS} jobs ran; nothing was published"
-    return Compacted(identifier, "superseded", why, result.before if result else None)
+    return CompactionResult(identifier, "superseded", why, result.before if result else None)
 
 
 _NEEDED = "needed"
@@ -127,17 +129,19 @@ def _lost(target: str, branch: str) -> JobError:
     return JobError(f"{target}: the branch {branch} with the compacted files was dropped meanwhile: compact it again")
 
 
-def _decided(catalog: MaterializedViewCatalog, current: Current, *, dry_run: bool) -> Compacted:
+def _decided(catalog: MaterializedViewCatalog, current: Current, *, dry_run: bool) -> CompactionResult:
     """Return the result if there is nothing to do, or nothing is to be done."""
     view, storage = current.view.identifier, current.storage
     head = None if storage.rows_snapshot is None else storage.table.find(storage.rows_snapshot)
     if storage.state is None or head is None:
-        return Compacted(view, "not-needed", "the view has no rows yet")
+        return CompactionResult(view, "not-needed", "the view has no rows yet")
     if not storage.intact or storage.altered(current.view).columns:
-        return Compacted(view, "not-needed", f"another writer has changed {storage.name}: refresh the view first")
+        return CompactionResult(
+            view, "not-needed", f"another writer has changed {storage.name}: refresh the view first"
+        )
     files = _files(catalog, storage.table, head)
     outcome = "not-needed" if not files.are_many else "would-compact" if dry_run else _NEEDED
-    return Compacted(view, outcome, files.describe(), files, None, head.snapshot_id)
+    return CompactionResult(view, outcome, files.describe(), files, None, head.snapshot_id)
 
 
 def _files(catalog: MaterializedViewCatalog, table: TableMetadata, snapshot: Snapshot) -> StoredFiles:

@@ -79,7 +79,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Defined:
+class DefinitionResult:
     """What was done to make a view what a definition says.
 
     Args:
@@ -119,7 +119,7 @@ def define(
     stager: Stager,
     on_change: OnChange = "apply",
     adopt: Callable[..., LoadedView] | None = None,
-) -> Defined:
+) -> DefinitionResult:
     """Create a view, or give an existing one this definition. Idempotent.
 
     What the definition does not name stays as it is. Spark runs only for a new view or a rebuild.
@@ -152,18 +152,18 @@ def define(
                 f"{identifier} is a plain view: leave out the query (as in `airflow-mv create {identifier}`) to turn "
                 "it into a materialized one"
             )
-        return Defined(create(catalog, identifier, definition, stager=stager), "changed")
+        return DefinitionResult(create(catalog, identifier, definition, stager=stager), "changed")
     possible(catalog, identifier, existing, definition)
     found = differences(catalog, existing, definition)
     _require_allowed(identifier, found, on_change)
     effects = {item.effect for item in found}
     if Effect.REBUILD in effects:
         replaced = create(catalog, identifier, definition, stager=stager, replace=True)
-        return Defined(replaced, "replaced", found)
+        return DefinitionResult(replaced, "replaced", found)
     definition.require_accepted(catalog, identifier)
     if Effect.METADATA in effects:
-        return Defined(_change_settings(catalog, existing, definition), "changed", found)
-    return Defined(existing, "unchanged", found)
+        return DefinitionResult(_change_settings(catalog, existing, definition), "changed", found)
+    return DefinitionResult(existing, "unchanged", found)
 
 
 def _made(
@@ -173,7 +173,7 @@ def _made(
     stager: Stager,
     *,
     adopt: Callable[..., LoadedView] | None,
-) -> Defined | None:
+) -> DefinitionResult | None:
     """Create the view, or adopt its table; ``None`` if another run has done it meanwhile.
 
     The first runs of a DAG define a view at the same time, for example in a backfill.
@@ -184,7 +184,7 @@ def _made(
         if catalog.exists(view):
             return None
         raise
-    return Defined(made, "adopted" if adopt else "created")
+    return DefinitionResult(made, "adopted" if adopt else "created")
 
 
 def _require_allowed(view: Identifier, found: Sequence[Difference], on_change: OnChange) -> None:

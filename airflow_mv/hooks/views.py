@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from airflow_mv.core.script import Outcome
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.convert import Conversion
-    from airflow_mv.extras.define import Defined, OnChange
+    from airflow_mv.extras.define import DefinitionResult, OnChange
     from airflow_mv.extras.explain.explain import Explanation
     from airflow_mv.extras.fleet.coverage import Coverage
-    from airflow_mv.extras.history.rollback import RolledBack, VersionRolledBack
+    from airflow_mv.extras.history.rollback import RollbackResult, VersionRollbackResult
     from airflow_mv.extras.registry.query import Answer
 
 
@@ -185,7 +185,9 @@ class MaterializedViewHook(BaseHook):
 
         return explain(self.catalog_for(view), self.connection.identify(view), sql)
 
-    def define(self, view: str, sql: str | None, *, on_change: OnChange = "apply", **definition: Any) -> Defined:
+    def define(
+        self, view: str, sql: str | None, *, on_change: OnChange = "apply", **definition: Any
+    ) -> DefinitionResult:
         """Create a view, or give an existing one this definition; see :func:`airflow_mv.extras.define.define`.
 
         Args:
@@ -239,7 +241,7 @@ class MaterializedViewHook(BaseHook):
 
         return versions(self.catalog_for(view), self.connection.identify(view), at=at)
 
-    def rollback_version(self, view: str, version_id: int) -> VersionRolledBack:
+    def rollback_version(self, view: str, version_id: int) -> VersionRollbackResult:
         """Make an earlier version of a view's definition current again; the next refresh recomputes its rows.
 
         Raises:
@@ -343,7 +345,7 @@ class MaterializedViewHook(BaseHook):
         found.require_intact()
         return found.to_dict()
 
-    def rollback(self, view: str, refresh_id: str) -> RolledBack:
+    def rollback(self, view: str, refresh_id: str) -> RollbackResult:
         """Make an earlier refresh of a view current again.
 
         Raises:

@@ -22,7 +22,7 @@ from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.retries import airflow_errors
 
 if TYPE_CHECKING:
-    from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Memory, Watched
+    from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Memory, WatchedViews
 
 Listener = BaseNotifier | Callable[["FreshnessAlert"], object]
 #: Scheme of the asset whose state store keeps the sent alerts.
@@ -133,14 +133,16 @@ class FreshnessAlertOperator(BaseOperator):
         if first is not None:
             raise first
 
-    def watched(self) -> Iterator[Watched]:
+    def watched(self) -> Iterator[WatchedViews]:
         """Yield the views that are checked, by catalog."""
-        from airflow_mv.extras.fleet.alerts import Watched
+        from airflow_mv.extras.fleet.alerts import WatchedViews
         from airflow_mv.extras.fleet.fact_cache import FactCache
 
-        def of(name: str, **chosen: Any) -> Watched:
+        def of(name: str, **chosen: Any) -> WatchedViews:
             properties_of = hook.connection.properties_from(name)
-            return Watched(name, partial(hook.catalog_named, name), cache=cache, properties_of=properties_of, **chosen)
+            return WatchedViews(
+                name, partial(hook.catalog_named, name), cache=cache, properties_of=properties_of, **chosen
+            )
 
         cache = FactCache.of_user()
         with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:

@@ -143,7 +143,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
             The application's folder; ``None`` if nothing is shared.
         """
         run = (context["ti"].dag_id, context["ti"].run_id, self.task_id)
-        if (found := _Beside.running.get(run)) is not None and found.is_alive():
+        if (found := _LocalApplication.running.get(run)) is not None and found.is_alive():
             return found.folder
         copy = self.prepare_for_execution()
         copy.render_template_fields(context)
@@ -155,8 +155,10 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
         catalog, folder = copy._opened()
         if folder is None:
             return None
-        _Beside.end_all()
-        _Beside.running[run] = started = _Beside(copy, folder, lambda: copy.serve(folder, catalog, target, context))
+        _LocalApplication.end_all()
+        _LocalApplication.running[run] = started = _LocalApplication(
+            copy, folder, lambda: copy.serve(folder, catalog, target, context)
+        )
         started.start()
         return folder
 
@@ -274,10 +276,10 @@ class RunEnds:
         return [(task_id, state) for task_id, state in states if task_id != self._operator.task_id]
 
 
-class _Beside(threading.Thread):
+class _LocalApplication(threading.Thread):
     """A shared application beside the tasks of a run that one process executes."""
 
-    running: ClassVar[dict[tuple[str, str, str], _Beside]] = {}
+    running: ClassVar[dict[tuple[str, str, str], _LocalApplication]] = {}
 
     def __init__(
         self, operator: SharedSparkApplicationOperator, folder: ApplicationFolder, serve: Callable[[], int]
@@ -306,7 +308,7 @@ class _Beside(threading.Thread):
         cls.running.clear()
 
 
-atexit.register(_Beside.end_all)
+atexit.register(_LocalApplication.end_all)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ _URGENCY = {state: place for place, state in enumerate(STATES)}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GraphQuery:
     """What a graph is asked for.
 
     Args:
@@ -40,7 +40,7 @@ class Asked:
     opened: Collection[str] = ()
 
 
-def graph(rows: Sequence[ViewRow], asked: Asked) -> dict[str, Any]:
+def graph(rows: Sequence[ViewRow], asked: GraphQuery) -> dict[str, Any]:
     """Return the graph of views and tables.
 
     Args:

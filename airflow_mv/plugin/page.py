@@ -35,7 +35,7 @@ from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
-from airflow_mv.plugin.survey import Found
+from airflow_mv.plugin.survey import SurveyedRows
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
@@ -78,7 +78,7 @@ class Page:
             catalogs: Names of catalogs that DAGs speak of.
         """
         sources, wrong = self.sources.all(catalogs)
-        states = [_state(conn_id, None, Found(problem=trouble)) for conn_id, trouble in wrong]
+        states = [_state(conn_id, None, SurveyedRows(problem=trouble)) for conn_id, trouble in wrong]
         rows: list[ViewRow] = []
         for source in sources:
             found = source.survey.found(wait=_FIRST_WAIT)
@@ -163,7 +163,7 @@ class Page:
         return source.ask(lambda: costs_of(source.open(), days), "costs", str(days))
 
 
-def _state(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
+def _state(conn_id: str, catalog: str | None, found: SurveyedRows) -> dict[str, Any]:
     return {
         "conn_id": conn_id,
         "catalog": catalog,

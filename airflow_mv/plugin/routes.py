@@ -21,7 +21,7 @@ from airflow_mv.core.spec.interval import Interval
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import MAX_DAYS, shown
-from airflow_mv.plugin.graph import Asked as AskedGraph
+from airflow_mv.plugin.graph import GraphQuery as AskedGraph
 from airflow_mv.plugin.graph import graph as graph_of
 from airflow_mv.plugin.intervals import Runs
 from airflow_mv.plugin.listing import MAX_GROUPS
@@ -81,13 +81,13 @@ def _page(request: Request) -> Page:
     return page
 
 
-Asked = Annotated[ListQuery, Parameter()]
+GraphQuery = Annotated[ListQuery, Parameter()]
 PageDep = Annotated[Page, Depends(_page)]
 router = APIRouter(prefix="/api")
 
 
 @router.get("/views")
-async def views(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]:
+async def views(asked: GraphQuery, page: PageDep, user: GetUserDep) -> dict[str, Any]:
     """Return one page of the list."""
 
     def answer(session: Session) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def views(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
 
 
 @router.get("/graph")
-async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]:
+async def graph(asked: GraphQuery, page: PageDep, user: GetUserDep) -> dict[str, Any]:
     """Return the graph around one view, or of all views of the list."""
 
     def answer(session: Session) -> dict[str, Any]:

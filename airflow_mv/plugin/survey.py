@@ -16,7 +16,14 @@ from airflow_mv.core.freshness.each import ItemResult
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.fleet.fact_cache import FactCache
-from airflow_mv.extras.fleet.known import CacheLookup, Known, PropertiesOf, identifier_of, look_up, without_collections
+from airflow_mv.extras.fleet.known import (
+    CachedSummaries,
+    CacheLookup,
+    PropertiesOf,
+    identifier_of,
+    look_up,
+    without_collections,
+)
 from airflow_mv.extras.fleet.summary import SUMMARY, Summary
 from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, row_of_result
@@ -31,7 +38,7 @@ IMPATIENCE = Impatience(seconds=15.0, calls=8, wait=15.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SurveyedRows:
     """The known rows of a catalog's views.
 
     Args:
@@ -82,7 +89,7 @@ class Survey:
     _problem: dict[str, Any] | None = None
     _kept: CacheLookup[Summary] = field(default_factory=CacheLookup)
 
-    def found(self, *, wait: float = 0.0) -> Found:
+    def found(self, *, wait: float = 0.0) -> SurveyedRows:
         """Return the known rows, and start a survey if they are too old.
 
         Args:
@@ -94,7 +101,7 @@ class Survey:
         with self._lock:
             rows = tuple(row for row in self._rows.values() if row.state != PLAIN)
             looking = time.monotonic() - self._started if thread is not None and thread.is_alive() else None
-            return Found(rows, self._checked_at, looking, self._pause(), self._problem)
+            return SurveyedRows(rows, self._checked_at, looking, self._pause(), self._problem)
 
     def _start(self) -> threading.Thread | None:
         with self._lock:
@@ -163,7 +170,7 @@ class Survey:
             lookup = look_up(self.name, properties, None, self.cache, self.properties_of, SUMMARY)
             results = (ItemResult(identifier_of(self.name, key), item) for key, item in lookup.known.views.items())
             rows = {row.view: row for row in map(row_of_result, results)}
-        self._kept = CacheLookup(lookup.kind, Known(ordinary=lookup.known.ordinary), lookup.gone)
+        self._kept = CacheLookup(lookup.kind, CachedSummaries(ordinary=lookup.known.ordinary), lookup.gone)
         with self._lock:
             self._rows = rows
         return lookup.is_complete(None)

@@ -22,7 +22,7 @@ from airflow_mv.retries import airflow_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger, judge, span_of
-from airflow_mv.triggers.views import Wanted, read_view
+from airflow_mv.triggers.views import FreshnessRequest, read_view
 
 
 class MaterializedViewFreshSensor(WaitingSensor):
@@ -120,7 +120,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         """Poll the view."""
         try:
             with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:
-                found = read_view(hook, Wanted(self.view, self._span(), self.freshness == "direct"))
+                found = read_view(hook, FreshnessRequest(self.view, self._span(), self.freshness == "direct"))
             seen = judge(found, states=self.states, max_staleness_seconds=self._max_staleness_seconds())
         except MaterializedViewError as error:
             if not error.retryable:

@@ -19,7 +19,7 @@ from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, C
 from airflow_mv.extras.pending.criteria import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
-from airflow_mv.triggers.views import Wanted, unmoved
+from airflow_mv.triggers.views import FreshnessRequest, unmoved
 
 if TYPE_CHECKING:
     from airflow_mv.extras.pending.changes import PendingChanges
@@ -128,8 +128,8 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
 
 def _still_fresh(connected: Connected, views: Sequence[str], wanted: PendingCriteria) -> set[str]:
     """Return the views that were fresh at the last poll of this process, and of which no pointer has moved since."""
-    known: dict[Wanted, Mapping[Identifier, str]] = {
-        Wanted(view): pointers for view in views if (pointers := connected.fresh.get((view, wanted)))
+    known: dict[FreshnessRequest, Mapping[Identifier, str]] = {
+        FreshnessRequest(view): pointers for view in views if (pointers := connected.fresh.get((view, wanted)))
     }
     try:
         return {item.view for item in unmoved(connected.hook, known)} if known else set()

@@ -26,7 +26,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.extras.pending.criteria import PendingCriteria
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.triggers.views import Results, ViewFreshness, ViewPolls, Wanted, read_views
+from airflow_mv.triggers.views import FreshnessRequest, Results, ViewFreshness, ViewPolls, read_views
 
 #: The module of all triggers' serialized paths. It must not change: waiting tasks outlive an upgrade.
 PUBLIC_MODULE = "airflow_mv.triggers"
@@ -220,7 +220,7 @@ class Connected:
             raise answer.error.with_traceback(None)
         return cast("T", answer.result)
 
-    async def poll(self, wanted: Wanted, *, every: float, since: float = 0.0) -> ViewFreshness:
+    async def poll(self, wanted: FreshnessRequest, *, every: float, since: float = 0.0) -> ViewFreshness:
         """Return the freshness of a view. Views of many triggers are read together, see :class:`ViewPolls`.
 
         Args:
@@ -247,7 +247,7 @@ class Connected:
                 f"connection {self.conn_id!r}: its catalog did not respond within {LOOK_SECONDS:g} s"
             ) from None
 
-    def _read_views(self, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+    def _read_views(self, last: Mapping[FreshnessRequest, ViewFreshness | None]) -> Results:
         results = self._read_once(last)
         met = [result for result in results.values() if isinstance(result, MaterializedViewError)]
         self.after(*met)
@@ -256,7 +256,7 @@ class Connected:
             return self._read_once(last)
         return results
 
-    def _read_once(self, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+    def _read_once(self, last: Mapping[FreshnessRequest, ViewFreshness | None]) -> Results:
         try:
             return read_views(self.hook, last)
         except MaterializedViewError as error:

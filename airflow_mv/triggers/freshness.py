@@ -19,7 +19,7 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
-from airflow_mv.triggers.views import ViewFreshness, Wanted
+from airflow_mv.triggers.views import FreshnessRequest, ViewFreshness
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,9 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         """
         # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
         try:
-            wanted = Wanted(self.view, span_of(*self.interval) if self.interval else None, self.freshness == "direct")
+            wanted = FreshnessRequest(
+                self.view, span_of(*self.interval) if self.interval else None, self.freshness == "direct"
+            )
             seen = await connected(self.iceberg_conn_id).poll(wanted, every=self.poke_interval, since=since)
         except MaterializedViewError as error:
             return FreshnessPoll.failed(error)

@@ -35,7 +35,7 @@ _PERIODS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FreshnessRequest:
     """What a trigger wants to know.
 
     Args:
@@ -69,11 +69,11 @@ class ViewFreshness:
         return self.summary.pointed()
 
 
-Results: TypeAlias = dict[Wanted, ViewFreshness | MaterializedViewError]
+Results: TypeAlias = dict[FreshnessRequest, ViewFreshness | MaterializedViewError]
 
 
 @dataclass(slots=True)
-class _Known:
+class _LastPoll:
     """The last result for a view, and who may take it.
 
     Args:
@@ -114,17 +114,17 @@ class ViewPolls:
     def __init__(
         self,
         submit: Callable[[Callable[[], Results]], Future[Results]],
-        read: Callable[[Mapping[Wanted, ViewFreshness | None]], Results],
+        read: Callable[[Mapping[FreshnessRequest, ViewFreshness | None]], Results],
     ) -> None:
         self._submit = submit
         self._read = read
         self._lock = threading.Lock()
-        self._known: dict[Wanted, _Known] = {}
+        self._known: dict[FreshnessRequest, _LastPoll] = {}
         self._next: Future[Results] | None = None
-        self._requested: set[Wanted] = set()
-        self._reading: dict[Wanted, _Reading] = {}
+        self._requested: set[FreshnessRequest] = set()
+        self._reading: dict[FreshnessRequest, _Reading] = {}
 
-    def request(self, wanted: Wanted, *, every: float, since: float) -> Future[Results]:
+    def request(self, wanted: FreshnessRequest, *, every: float, since: float) -> Future[Results]:
         """Return the batch that has a view's freshness, at most half a period old.
 
         Args:
@@ -134,7 +134,7 @@ class ViewPolls:
         """
         now = time.monotonic()
         with self._lock:
-            known = self._known.setdefault(wanted, _Known(None, -_OLDEST_SECONDS, every, now))
+            known = self._known.setdefault(wanted, _LastPoll(None, -_OLDEST_SECONDS, every, now))
             known.every, known.asked_at = every, now
             if known.result is not None and known.read_at >= since and not known.is_due(now):
                 done: Future[Results] = Future()
@@ -173,21 +173,21 @@ class ViewPolls:
                     self._reading.pop(wanted, None)
         return results
 
-    def _chosen(self, now: float) -> dict[Wanted, ViewFreshness | None]:
+    def _chosen(self, now: float) -> dict[FreshnessRequest, ViewFreshness | None]:
         """Return the views of the next batch: those that were asked for, and those that would be soon."""
         in_use = self._requested | self._reading.keys()
         for wanted, known in [*self._known.items()]:
             if wanted not in in_use and now - known.asked_at > _PERIODS * known.every:
                 del self._known[wanted]
         due = {wanted for wanted, known in self._known.items() if known.is_due(now)} - self._reading.keys()
-        found: dict[Wanted, ViewFreshness | None] = {}
+        found: dict[FreshnessRequest, ViewFreshness | None] = {}
         for wanted in due | self._requested:
             last = self._known[wanted].result
             found[wanted] = last if isinstance(last, ViewFreshness) else None
         return found
 
 
-def read_view(hook: MaterializedViewHook, wanted: Wanted) -> ViewFreshness:
+def read_view(hook: MaterializedViewHook, wanted: FreshnessRequest) -> ViewFreshness:
     """Read the freshness of one view.
 
     Args:
@@ -203,7 +203,7 @@ def read_view(hook: MaterializedViewHook, wanted: Wanted) -> ViewFreshness:
 
 
 def read_views(
-    hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None], cache: FactCache | None = None
+    hook: MaterializedViewHook, last: Mapping[FreshnessRequest, ViewFreshness | None], cache: FactCache | None = None
 ) -> Results:
     """Read the freshness of views; a base table that they share is read once. Failures do not affect other views.
 
@@ -230,7 +230,7 @@ def read_views(
     return {**results, **new}
 
 
-def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFreshness:
+def _read(hook: MaterializedViewHook, wanted: FreshnessRequest, chains: Chains) -> ViewFreshness:
     from airflow_mv.core.freshness.observe import observe
     from airflow_mv.extras.fleet.summaries import summary_of
 
@@ -240,27 +240,31 @@ def _read(hook: MaterializedViewHook, wanted: Wanted, chains: Chains) -> ViewFre
     return ViewFreshness(summary_of(chains.observe(catalog, view, span=wanted.span)))
 
 
-def _by_catalog(hook: MaterializedViewHook, wanted: Iterable[Wanted]) -> dict[str, dict[Wanted, Identifier]]:
+def _by_catalog(
+    hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest]
+) -> dict[str, dict[FreshnessRequest, Identifier]]:
     """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
     from airflow_mv.core.freshness.each import for_each
 
-    found: dict[str, dict[Wanted, Identifier]] = {}
+    found: dict[str, dict[FreshnessRequest, Identifier]] = {}
     for result in for_each(wanted, lambda item: hook.connection.identify(item.view)):
         if result.value is not None:
             found.setdefault(result.value.catalog, {})[result.item] = result.value
     return found
 
 
-def _remembered(hook: MaterializedViewHook, wanted: Iterable[Wanted], cache: FactCache) -> dict[Wanted, ViewFreshness]:
+def _remembered(
+    hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest], cache: FactCache
+) -> dict[FreshnessRequest, ViewFreshness]:
     """Return what the cache has of views at their present pointers, all rows of each. No catalog is opened."""
     from airflow_mv.core.freshness.each import for_each
     from airflow_mv.extras.fleet.known import key_of, look_up
     from airflow_mv.extras.fleet.summary import SUMMARY
 
-    found: dict[Wanted, ViewFreshness] = {}
+    found: dict[FreshnessRequest, ViewFreshness] = {}
     by_catalog = _by_catalog(hook, [item for item in wanted if item.is_kept])
 
-    def recalled(name: str) -> dict[Wanted, ViewFreshness]:
+    def recalled(name: str) -> dict[FreshnessRequest, ViewFreshness]:
         keys = {item: key_of(view) for item, view in by_catalog[name].items()}
         properties_of = hook.connection.properties_from(name)
         lookup = look_up(
@@ -292,14 +296,16 @@ def _keep(hook: MaterializedViewHook, new: Results, cache: FactCache) -> None:
         keep(catalog, lookup, summaries, cache)
 
 
-def _unmoved(hook: MaterializedViewHook, last: Mapping[Wanted, ViewFreshness | None]) -> Results:
+def _unmoved(hook: MaterializedViewHook, last: Mapping[FreshnessRequest, ViewFreshness | None]) -> Results:
     """Return the results that are still true."""
     known = {item: found for item, found in last.items() if found is not None}
     pointers = {item: found.pointers for item, found in known.items() if found.pointers is not None}
     return {item: known[item] for item in unmoved(hook, pointers)} if pointers else {}
 
 
-def unmoved(hook: MaterializedViewHook, pointers: Mapping[Wanted, Mapping[Identifier, str]]) -> list[Wanted]:
+def unmoved(
+    hook: MaterializedViewHook, pointers: Mapping[FreshnessRequest, Mapping[Identifier, str]]
+) -> list[FreshnessRequest]:
     """Return the views of which no pointer has moved. After an error there is none: each view's own read tells why.
 
     Args:
@@ -310,9 +316,9 @@ def unmoved(hook: MaterializedViewHook, pointers: Mapping[Wanted, Mapping[Identi
     from airflow_mv.core.freshness.observe import moved
 
     by_catalog = _by_catalog(hook, pointers)
-    found: list[Wanted] = []
+    found: list[FreshnessRequest] = []
 
-    def outdated_of(name: str) -> list[Wanted]:
+    def outdated_of(name: str) -> list[FreshnessRequest]:
         return moved(hook.catalog_named(name), {item: pointers[item] for item in by_catalog[name]})
 
     for looked in for_each(by_catalog, outdated_of):

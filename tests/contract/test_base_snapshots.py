@@ -15,7 +15,7 @@ from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.properties import KEEP_PROPERTY
 from airflow_mv.errors import CommitStateUnknownError
-from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
+from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos
 from airflow_mv.extras.maintenance import expire as base_snapshots
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.expire import keep_base_snapshots
@@ -149,7 +149,7 @@ def test_the_status_and_alerts_say_when_a_base_snapshot_may_expire(
     (change,) = status(home.catalog, VIEW).to_dict()["base_tables"]
     expected = datetime.fromtimestamp(written / 1000, UTC) + timedelta(hours=5, minutes=1)
     assert datetime.fromisoformat(change["expires_at"]) == expected
-    watched = Watched("lake", lambda: home.catalog, (home.catalog.identify(VIEW),))
+    watched = WatchedViews("lake", lambda: home.catalog, (home.catalog.identify(VIEW),))
     (slo,) = freshness_slos(watched, timedelta(0))
     assert slo.reasons[-1] == (
         "the recorded snapshot of lake.sales.orders may expire in about 5 h; then the next refresh is a full one"

@@ -15,7 +15,7 @@ from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.spec.properties import SORT_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
-from airflow_mv.extras.define import Defined, Effect, OnChange, define
+from airflow_mv.extras.define import DefinitionResult, Effect, OnChange, define
 from airflow_mv.extras.history.versions import versions
 from tests.builders import ORDERS, QUERY, Lake, lake, orders
 from tests.contract.support import VIEW, defined_at_once
@@ -59,7 +59,7 @@ def home(every_home: Lake) -> Lake:
     return every_home
 
 
-def defined(home: Lake, on_change: OnChange, *, sql: str = QUERY, **definition: Any) -> Defined:
+def defined(home: Lake, on_change: OnChange, *, sql: str = QUERY, **definition: Any) -> DefinitionResult:
     return define(home.catalog, VIEW, Definition(sql, **definition), stager=home.stager, on_change=on_change)
 
 

@@ -19,9 +19,9 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.plugin import listing
-from airflow_mv.plugin.graph import Asked, graph
+from airflow_mv.plugin.graph import GraphQuery, graph
 from airflow_mv.plugin.rows import ViewRow
-from airflow_mv.plugin.survey import Found, Survey
+from airflow_mv.plugin.survey import Survey, SurveyedRows
 from tests.builders import Lake, lake
 
 MANY = 5_000
@@ -37,12 +37,12 @@ def sales(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def states(found: Found) -> dict[str, str]:
+def states(found: SurveyedRows) -> dict[str, str]:
     """State by name."""
     return {row.view.name: row.state for row in found.rows}
 
 
-def surveyed(survey: Survey) -> Found:
+def surveyed(survey: Survey) -> SurveyedRows:
     """The result of a new survey."""
     survey.found(wait=60)
     return survey.found(wait=60)
@@ -267,7 +267,7 @@ def test_a_page_of_five_thousand_rows_is_computed_at_once() -> None:
     assert len(listing.in_states(fitting, query, {})) == 1_111
     assert listing.counts(fitting, {"running": ["lake.sales.v4"]}) == {"stale": 1_111, "running": 1}
     names = [str(row.view) for row in rows]
-    found = graph(rows, Asked(names, running=["lake.sales.v7"]))
+    found = graph(rows, GraphQuery(names, running=["lake.sales.v7"]))
     assert (len(found["nodes"]), found["left_out"]) == (151, 0)
     (rest,) = [node for node in found["nodes"] if node["kind"] == "group"]
     assert (rest["views"] + rest["tables"], rest["rest"]) == (MANY + 1 - 150, True)
@@ -297,17 +297,17 @@ def test_views_are_divided_into_groups_and_a_large_graph_is_drawn_by_them() -> N
     _, groups = listing.grouped(rows[:5], query, lambda _: {"one", listing.NO_DAG}, {})
     assert [(group["name"], len(group["views"])) for group in groups] == [("one", 5), (listing.NO_DAG, 5)]
 
-    closed = graph(rows, Asked(names, running=["lake.a.v5"]))
+    closed = graph(rows, GraphQuery(names, running=["lake.a.v5"]))
     assert [(node["id"], node["views"], node["running"]) for node in closed["nodes"]] == [
         ("group lake.a", 300, True), ("group lake.b", 20, False), ("group raw.s", 0, False),
     ]  # fmt: skip
     assert closed["edges"] == [["group lake.a", "group lake.b"], ["group raw.s", "group lake.a"]]
-    opened = graph(rows, Asked(names, opened=["lake.b"]))
+    opened = graph(rows, GraphQuery(names, opened=["lake.b"]))
     assert len(opened["nodes"]) == 2 + 20
     assert ["group lake.a", "lake.b.v7"] in opened["edges"]
-    one = graph(rows, Asked(["lake.b.v7"]))
+    one = graph(rows, GraphQuery(["lake.b.v7"]))
     assert {node["id"] for node in one["nodes"]} == {"lake.b.v7", "lake.a.v1", "raw.s.orders"}
-    by_dag = graph(rows[300:], Asked(names[300:], groups_of=lambda _: ["report"]))
+    by_dag = graph(rows[300:], GraphQuery(names[300:], groups_of=lambda _: ["report"]))
     assert [node["id"] for node in by_dag["nodes"]] == ["group lake.a", "group report"]
 
 

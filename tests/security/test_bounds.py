@@ -32,7 +32,7 @@ from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.expire import expire
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.triggers import MaterializedViewFreshTrigger
-from airflow_mv.triggers.views import Wanted, read_view
+from airflow_mv.triggers.views import FreshnessRequest, read_view
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind, seen_by
 from tests.builders import LAYOUTS, Lake, lake
 from tests.services import Quiet
@@ -263,9 +263,9 @@ def test_i26_two_copies_of_one_trigger_run_at_once_and_never_block_the_loop(dail
     _, arguments = MaterializedViewFreshTrigger(view=VIEW, poke_interval=0.05).serialize()
     assert json.loads(json.dumps(arguments)) == arguments
     with closing(MaterializedViewHook()) as hook:
-        read_view(hook, Wanted(VIEW))  # triggers lazy imports
+        read_view(hook, FreshnessRequest(VIEW))  # triggers lazy imports
         before = time.thread_time()
-        read_view(hook, Wanted(VIEW))
+        read_view(hook, FreshnessRequest(VIEW))
         one_look, loop = time.thread_time() - before, LoopTime()
 
     async def both() -> list[dict[str, Any]]:

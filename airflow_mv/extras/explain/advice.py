@@ -19,7 +19,7 @@ from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, TextSpan, parse_query, splice
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.extras.explain.prospects import Forecast, Setting, output_types, prospects
+from airflow_mv.extras.explain.prospects import Forecast, QueryInputs, output_types, prospects
 
 #: The type that replaces a floating-point argument of a sum; the sum is DECIMAL(37, 8).
 _EXACT = "DECIMAL(27, 8)"
@@ -60,7 +60,7 @@ class _Draft:
     without_tail: bool = False
 
 
-def advise(setting: Setting, query: ParsedQuery, present: Sequence[Forecast]) -> Advice | None:
+def advise(setting: QueryInputs, query: ParsedQuery, present: Sequence[Forecast]) -> Advice | None:
     """Return the least changed query with the cheapest refreshes; ``None`` if no rewriting helps.
 
     Args:
@@ -94,7 +94,7 @@ def _is_better(found: Sequence[Forecast], than: Sequence[Forecast]) -> bool:
 class _Search:
     """The drafts of one query that were examined, each with its prospects."""
 
-    def __init__(self, setting: Setting, shape: _Shape) -> None:
+    def __init__(self, setting: QueryInputs, shape: _Shape) -> None:
         self._setting, self._shape = setting, shape
         self._known: dict[_Draft, tuple[Forecast, ...] | None] = {}
 
@@ -150,7 +150,7 @@ class _Shape:
     """
 
     query: ParsedQuery
-    setting: Setting
+    setting: QueryInputs
     output: tuple[tuple[str, str | None], ...]
     items: tuple[TextSpan, ...]
     list_end: int
@@ -158,7 +158,7 @@ class _Shape:
     old: IncrementalQuery = field(repr=False)
 
     @classmethod
-    def of(cls, query: ParsedQuery, setting: Setting) -> _Shape | None:
+    def of(cls, query: ParsedQuery, setting: QueryInputs) -> _Shape | None:
         """Find the places; ``None`` if the query is not one SELECT at its top."""
         select = query.tree
         if not isinstance(select, exp.Select) or select.args.get("from_") is None or select.args.get("distinct"):

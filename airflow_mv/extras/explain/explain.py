@@ -25,7 +25,7 @@ from airflow_mv.core.sql.query import ParsedQuery, spark_sql
 from airflow_mv.core.sql.types import columns_of, required_columns
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.advice import Advice, advise
-from airflow_mv.extras.explain.prospects import Change, Forecast, Setting, output_types, prospects
+from airflow_mv.extras.explain.prospects import Change, Forecast, QueryInputs, output_types, prospects
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +135,8 @@ def _of_view(catalog: MaterializedViewCatalog, loaded: LoadedView, *, advice: bo
     return _explanation(loaded.identifier, setting, resolved.query, output, notes, advice=advice)
 
 
-def _setting(resolved: ResolvedQuery, view: str) -> Setting:
-    return Setting(
+def _setting(resolved: ResolvedQuery, view: str) -> QueryInputs:
+    return QueryInputs(
         view=view,
         bases=tuple(_base(resolved, *pair) for pair in zip(resolved.dependencies.tables, resolved.tables, strict=True)),
         tables=resolved.metadata,
@@ -165,7 +165,7 @@ def _base(resolved: ResolvedQuery, identifier: Identifier, observed: ObservedTab
 
 def _explanation(
     view: Identifier,
-    setting: Setting,
+    setting: QueryInputs,
     query: ParsedQuery,
     output: Sequence[tuple[str, str | None]],
     notes: Iterable[str],

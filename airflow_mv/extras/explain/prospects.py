@@ -105,7 +105,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class QueryInputs:
     """What is known about a query before it is refreshed.
 
     Args:
@@ -134,13 +134,13 @@ class Setting:
         )
 
 
-def output_types(setting: Setting, query: ParsedQuery) -> tuple[tuple[str, str | None], ...] | Reason:
+def output_types(setting: QueryInputs, query: ParsedQuery) -> tuple[tuple[str, str | None], ...] | Reason:
     """Return name and type of each column of a query; a type that Spark alone knows is ``None``."""
     return output_of(query, setting.relations, setting.views)
 
 
 def prospects(
-    setting: Setting,
+    setting: QueryInputs,
     query: ParsedQuery,
     output: Sequence[tuple[str, str | None]],
     kinds: Collection[Change] = tuple(Change),
@@ -161,7 +161,7 @@ def _rank(item: Forecast) -> tuple[int, int]:
     return modes.index(item.possible), modes.index(item.mode)
 
 
-def _each(setting: Setting, query: ParsedQuery, output: _Output, kinds: Collection[Change]) -> list[Forecast]:
+def _each(setting: QueryInputs, query: ParsedQuery, output: _Output, kinds: Collection[Change]) -> list[Forecast]:
     stored = setting.stored or _assumed_storage(setting, query, output)
     question = Question(
         view=setting.view,
@@ -182,7 +182,7 @@ def _each(setting: Setting, query: ParsedQuery, output: _Output, kinds: Collecti
 
 
 def _prospect(
-    setting: Setting,
+    setting: QueryInputs,
     question: Question,
     table: Identifier,
     change: Change,
@@ -199,7 +199,7 @@ def _prospect(
     # The algebra knows whether rows were only added, and nothing else of a change.
     kind = Kind.APPENDED if expected.range.kind == Kind.APPENDED else Kind.REWRITTEN
     if kind not in algebra:
-        algebra[kind] = candidate(replace(question, bases=bases), _Unread())
+        algebra[kind] = candidate(replace(question, bases=bases), _NoStatistics())
     found = algebra[kind]
     if isinstance(found, Candidate):
         estimate = incremental_cost(str(found.mode), base_costs(bases), question.stored.cost)
@@ -209,7 +209,7 @@ def _prospect(
     return Forecast(table, change, choice.mode, possible, choice.reasons, choice.estimates, expected.like)
 
 
-def _choice(setting: Setting, found: Candidate | tuple[Reason, ...], change: Range) -> Choice:
+def _choice(setting: QueryInputs, found: Candidate | tuple[Reason, ...], change: Range) -> Choice:
     total = known_sum(base.total_bytes for base in setting.bases)
     rows = known_sum((change.size.rows_added, change.size.rows_deleted))
     full = full_cost(total, rows_changed=rows).corrected(setting.factors)
@@ -221,7 +221,7 @@ def _choice(setting: Setting, found: Candidate | tuple[Reason, ...], change: Ran
     return by_cost(Freshness(State.STALE, (), ()), Alternatives(found, full), policy, view=setting.view)
 
 
-def _assumed_storage(setting: Setting, query: ParsedQuery, output: _Output) -> StoredCost:
+def _assumed_storage(setting: QueryInputs, query: ParsedQuery, output: _Output) -> StoredCost:
     """Return an assumed size of the stored rows."""
     analysed = IncrementalQuery.analyse(query, setting.relations, output=output, views=setting.views)
     size = known_sum(base.total_bytes for base in setting.bases) or 0
@@ -232,7 +232,7 @@ def _assumed_storage(setting: Setting, query: ParsedQuery, output: _Output) -> S
     return StoredCost(size // part, rows // part)
 
 
-class _Unread:
+class _NoStatistics:
     """No statistics of data files: the future change has none."""
 
     def added_rows_may_match(

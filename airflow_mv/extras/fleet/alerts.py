@@ -139,7 +139,7 @@ Receivers = Callable[[str], Mapping[str, Callable[[FreshnessAlert], object]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedViews:
     """The views of one catalog whose freshness SLOs are checked.
 
     Args:
@@ -197,7 +197,7 @@ class Watched:
 
 
 def freshness_slos(
-    watched: Watched, max_staleness: timedelta | None = None, *, now: datetime | None = None
+    watched: WatchedViews, max_staleness: timedelta | None = None, *, now: datetime | None = None
 ) -> Iterator[FreshnessSlo]:
     """Check views against their freshness SLOs. A base table that they share is read once.
 
@@ -220,7 +220,7 @@ def freshness_slos(
 
 def _slos_of(
     results: Iterable[ItemResult[Identifier, Summary]],
-    watched: Watched,
+    watched: WatchedViews,
     max_staleness: timedelta | None,
     now: datetime | None,
 ) -> Iterator[FreshnessSlo]:

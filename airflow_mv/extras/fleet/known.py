@@ -56,7 +56,7 @@ STATUS = msgspec.json.Decoder(KeptStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Generic[S]):
+class CachedSummaries(Generic[S]):
     """What the cache knows of a catalog's views at its present pointers.
 
     Args:
@@ -118,7 +118,7 @@ class CacheLookup(Generic[S]):
     """
 
     kind: str = ""
-    known: Known[S] = field(default_factory=Known)
+    known: CachedSummaries[S] = field(default_factory=CachedSummaries)
     gone: tuple[str, ...] = ()
     whole: bool = False
 
@@ -162,7 +162,7 @@ def known_views(
     properties_of: PropertiesOf,
     decoder: msgspec.json.Decoder[S],
     wanted: Collection[Key] | None = None,
-) -> Known[S]:
+) -> CachedSummaries[S]:
     """Compare the pointers of a catalog with those of the summaries in the cache.
 
     Args:
@@ -183,7 +183,7 @@ def known_views(
 
     space = None if namespace is None else ".".join(namespace)
     own = {(name, *key, at) for listed in (pointers.views, pointers.tables) for key, at in listed.items()}
-    found: Known[S] = Known()
+    found: CachedSummaries[S] = CachedSummaries()
     for key in (*pointers.views, *pointers.tables) if wanted is None else wanted:
         if space is not None and key[0] != space:
             continue

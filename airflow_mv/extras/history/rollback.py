@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
+class RollbackResult:
     """The result of a rollback.
 
     Args:
@@ -59,7 +59,7 @@ class RolledBack:
 
 def rollback(
     catalog: MaterializedViewCatalog, view: str | Identifier, refresh_id: str, *, effects: Effects | None = None
-) -> RolledBack:
+) -> RollbackResult:
     """Make the rows of an earlier recorded refresh the view's current ones.
 
     Later refreshes stay in the history, so a rollback can be undone. If base tables changed since that refresh, the
@@ -78,7 +78,7 @@ def rollback(
     changed = change.publish()
     if changed:
         log.info("Rolled back %s to refresh %s (snapshot %d)", view, refresh_id, change.snapshot_id)
-    return RolledBack(catalog.identify(view), refresh_id, change.snapshot_id, changed)
+    return RollbackResult(catalog.identify(view), refresh_id, change.snapshot_id, changed)
 
 
 class _Rollback(StorageChange):
@@ -184,7 +184,7 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRolledBack:
+class VersionRollbackResult:
     """The result of a rollback of a definition.
 
     Args:
@@ -207,7 +207,7 @@ class VersionRolledBack:
 
 def rollback_version(
     catalog: MaterializedViewCatalog, view: str | Identifier, version_id: int, *, effects: Effects | None = None
-) -> VersionRolledBack:
+) -> VersionRollbackResult:
     """Make an earlier version of a view's definition current again. No version is removed, so it can be undone.
 
     The stored rows stay. If they are of another version, the view's state is ``definition-changed``: they are not
@@ -229,7 +229,7 @@ def rollback_version(
     done = _RollBackVersion(catalog, existing, version_id, effects or Effects()).publish()
     if before != version_id:
         log.info("Rolled back %s to version %d", existing.identifier, done.metadata.current_version_id)
-    return VersionRolledBack(existing.identifier, done.metadata.current_version_id, before)
+    return VersionRollbackResult(existing.identifier, done.metadata.current_version_id, before)
 
 
 class _RollBackVersion(ViewChange):

@@ -26,13 +26,13 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.maintenance.evidence import Evidence, earlier_table_view, lost_view_properties
 from airflow_mv.extras.maintenance.expire import release_base_snapshots
-from airflow_mv.extras.maintenance.orphans import Collected, delete_all
+from airflow_mv.extras.maintenance.orphans import CollectionResult, delete_all
 from airflow_mv.extras.maintenance.removal import drop_by_name, drop_view
 
 log = logging.getLogger(__name__)
 
 
-def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> Collected:
+def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView) -> CollectionResult:
     """Drop a view, and delete the files below its folders that are proven its own. All other files stay.
 
     If the process dies in between, the row is removed and files are left at the location in the log.
@@ -51,7 +51,7 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier | LoadedView)
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DropResult:
     """The result of a drop.
 
     Args:
@@ -69,7 +69,7 @@ def drop(
     force: bool = False,
     purges: bool = False,
     effects: Effects | None = None,
-) -> Dropped:
+) -> DropResult:
     """Remove a materialized view from the catalog, and its storage table if that is in the catalog.
 
     The files stay. An adopted table stays, with its rows, as an ordinary table. A view whose files are lost or
@@ -94,17 +94,17 @@ def drop(
         log.info("Dropping %s; its files remain at %s", identifier, loaded.materialized.storage_table_location)
     if loaded is None:
         drop_by_name(catalog, identifier, known=False)
-        return Dropped(identifier)
+        return DropResult(identifier)
     release_base_snapshots(catalog, loaded)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
     drop_view(catalog, loaded, effects or Effects(), purges=purges)
     try:
-        return Dropped(identifier, drop_storage(catalog, loaded, force=force))
+        return DropResult(identifier, drop_storage(catalog, loaded, force=force))
     except CatalogUnavailableError as error:
         if purges:
             raise  # its files are still needed
         log.warning("Could not drop the storage table of %s from the catalog: %s", identifier, error)
-        return Dropped(identifier, f"its storage table: {error}. It is removed when a view of this name is created")
+        return DropResult(identifier, f"its storage table: {error}. It is removed when a view of this name is created")
 
 
 def _put_back(catalog: MaterializedViewCatalog, view: Identifier, effects: Effects | None) -> bool:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiryResult:
     """Which snapshots and branches of a storage table were dropped.
 
     Args:
@@ -58,7 +58,7 @@ def expire(
     older_than: timedelta = DEFAULT_GRACE,
     dry_run: bool = False,
     effects: Effects | None = None,
-) -> Expired:
+) -> ExpiryResult:
     """Expire the snapshots of a view's storage table that have not been current for some time.
 
     The current snapshot stays, and so do snapshots that a tag or branch names (those of a recorded history, for
@@ -117,7 +117,7 @@ class _Expiry(StorageChange):
         catalog: MaterializedViewCatalog,
         view: LoadedView,
         limit: int,
-        result: Expired,
+        result: ExpiryResult,
         effects: Effects | None,
     ) -> None:
         super().__init__(catalog, view.identifier, "the expiry", effects)
@@ -125,7 +125,7 @@ class _Expiry(StorageChange):
         #: What was dropped. If an earlier copy has landed, nothing is left to drop.
         self.result = result
 
-    def _found(self, storage: LoadedStorage) -> Expired:
+    def _found(self, storage: LoadedStorage) -> ExpiryResult:
         return _expired(self._view, storage, self._limit, self._adopted_at, dry_run=False)
 
     def is_needed(self, _view: LoadedView, storage: LoadedStorage) -> bool:
@@ -152,7 +152,9 @@ def _dead_branches(storage: LoadedStorage, limit: int) -> list[str]:
     return dead_branches(storage.table, current=current, not_current_since_ms=limit)
 
 
-def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: int | None, *, dry_run: bool) -> Expired:
+def _expired(
+    view: Identifier, storage: LoadedStorage, limit: int, adopted_at: int | None, *, dry_run: bool
+) -> ExpiryResult:
     table, branches = storage.table, _dead_branches(storage, limit)
     if branches:
         # Snapshots that only these branches name may be dropped with them.
@@ -161,7 +163,7 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: i
         )
     kept = kept_snapshots(table, not_current_since_ms=limit, adopted_at=adopted_at)
     dropped = tuple(item.snapshot_id for item in table.snapshots if item.snapshot_id not in kept)
-    return Expired(view, dropped, kept, dry_run, tuple(branches))
+    return ExpiryResult(view, dropped, kept, dry_run, tuple(branches))
 
 
 # -------------------------------- Keep the snapshots of base tables that a view was computed from, by tags with an age

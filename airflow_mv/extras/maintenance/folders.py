@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherTables:
     """Files of other tables and views in a view's folders.
 
     Args:
@@ -94,7 +94,7 @@ def others_in(
     files_of: FilesOf,
     found: Iterable[CatalogEntry] = (),
     dropped: bool = False,
-) -> Others:
+) -> OtherTables:
     """Find the files of other tables and views in the view's folders.
 
     Args:
@@ -121,7 +121,7 @@ def others_in(
         if (touching or wide) and other.is_table and other.uuid is not None and other in listed:
             files = files_of(catalog, PointedStorage(other.metadata_location, storage.table, None))
             reached.update(form for file in files for form in compare.forms(file))
-    return Others(compare, tuple(inside), frozenset(reached))
+    return OtherTables(compare, tuple(inside), frozenset(reached))
 
 
 def _wide(compare: LocationMatcher, bases: tuple[str, ...], other: CatalogEntry) -> frozenset[str]:

@@ -25,9 +25,9 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.documents import id_text
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
-from airflow_mv.extras.maintenance.expire import Expired as Expired
+from airflow_mv.extras.maintenance.expire import ExpiryResult as ExpiryResult
 from airflow_mv.extras.maintenance.expire import expire as expire
-from airflow_mv.extras.maintenance.folders import Others, others_in, own_folders
+from airflow_mv.extras.maintenance.folders import OtherTables, others_in, own_folders
 from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owner
 from airflow_mv.extras.maintenance.matcher import LocationMatcher, leads_out
 from airflow_mv.extras.maintenance.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectionResult:
     """The result of a collection of orphan files.
 
     Args:
@@ -67,15 +67,15 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class MaintenanceResult:
     """The result of maintenance of a view.
 
     Args:
         expired: The snapshots, and branches of killed refreshes.
     """
 
-    expired: Expired
-    collected: Collected
+    expired: ExpiryResult
+    collected: CollectionResult
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command line prints."""
@@ -180,7 +180,7 @@ def maintain(
     dry_run: bool = False,
     report: Callable[[str], None] = log.info,
     effects: Effects | None = None,
-) -> Maintained:
+) -> MaintenanceResult:
     """Expire the old snapshots of a view's storage table, then delete its orphan files.
 
     Args:
@@ -196,7 +196,7 @@ def maintain(
     without = expired.snapshot_ids if dry_run else ()
     files_of = partial(snapshot_files, without=without, report=report)
     collected = collect_orphans(catalog, view, older_than=older_than, dry_run=dry_run, files_of=files_of)
-    return Maintained(expired, collected)
+    return MaintenanceResult(expired, collected)
 
 
 def collect_orphans(
@@ -207,7 +207,7 @@ def collect_orphans(
     dry_run: bool = False,
     files_of: FilesOf = snapshot_files,
     past_files_of: PastFilesOf = past_files,
-) -> Collected:
+) -> CollectionResult:
     """Delete the files below a view's own folders that are proven the view's and that no retained metadata reaches.
 
     A file must be known to be unreachable for the grace: the first collection that finds it records it in the view's
@@ -258,7 +258,7 @@ def delete_all(
     catalog: MaterializedViewCatalog,
     view: LoadedView,
     drop: Callable[[], object],
-) -> Collected:
+) -> CollectionResult:
     """Drop a view and delete the files below its folders that are proven its own.
 
     Args:
@@ -351,7 +351,7 @@ def _others(
     files_of: FilesOf,
     *,
     dropped: bool = False,
-) -> Others:
+) -> OtherTables:
     found, compare = history.others, folder.compare
     try:
         return others_in(
@@ -416,7 +416,7 @@ def _judge(
     history: History | None,
     deletions: DeletionLog,
     grace_ms: int,
-    others: Others | None = None,
+    others: OtherTables | None = None,
 ) -> _Decision:
     """Decide for each unreachable file whether it is deleted, waits, or stays."""
     judged, limit = _Decision(), folder.now_ms - grace_ms
@@ -457,9 +457,9 @@ def _after(deletions: DeletionLog, judged: _Decision, now_ms: int) -> DeletionLo
     return replace(deletions, marks=marks).with_run(now_ms, proofs)
 
 
-def _collected(view: Identifier, judged: _Decision, reachable: int, *, dry_run: bool) -> Collected:
+def _collected(view: Identifier, judged: _Decision, reachable: int, *, dry_run: bool) -> CollectionResult:
     texts = {location: proof.text for location, proof in judged.proofs.items()}
-    return Collected(
+    return CollectionResult(
         view,
         tuple(judged.doomed),
         len(judged.young),

@@ -131,7 +131,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairResult:
     """The result of a repair.
 
     Args:
@@ -461,7 +461,7 @@ def repair(
     act: bool = False,
     effects: Effects | None = None,
     report: Callable[[str], None] = log.info,
-) -> Repaired:
+) -> RepairResult:
     """Diagnose a view, and repair it if ``act`` is set.
 
     Args:
@@ -488,13 +488,13 @@ def repair(
                 continue
             rest = _altered(catalog, identifier) or _clock(catalog, identifier)
         if rest is None:
-            return Repaired(identifier, tuple(findings), done=number > 0)
+            return RepairResult(identifier, tuple(findings), done=number > 0)
         finding, mend = rest
         findings.append(finding)
         if not act or not finding.repairable:
             break
         mend(effects)
-    return Repaired(identifier, tuple(findings))
+    return RepairResult(identifier, tuple(findings))
 
 
 def _lost(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:

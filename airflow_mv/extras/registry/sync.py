@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult:
     """What a sync or a rebuild has written; :meth:`to_dict` is the document of the command line.
 
     Args:
@@ -59,7 +59,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _CatalogRows:
     """All views of a catalog, as they are now."""
 
     views: list[ViewRow]
@@ -68,7 +68,7 @@ class _Looked:
     away: list[MaterializedViewError]
 
 
-def sync(catalog: MaterializedViewCatalog) -> Synced:
+def sync(catalog: MaterializedViewCatalog) -> SyncResult:
     """Commit the staged refreshes to the registry, and look at all views.
 
     Args:
@@ -85,10 +85,12 @@ def sync(catalog: MaterializedViewCatalog) -> Synced:
     removed = _register(registry, looked)
     registry.views.compact()
     registry.views.expire_if_due()
-    return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away))
+    return SyncResult(
+        registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away)
+    )
 
 
-def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
+def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> SyncResult:
     """Make the registry again from the views and their refresh records.
 
     What the views do not record stays: refreshes whose records were dropped, and what only the process that ran a
@@ -113,16 +115,18 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
     removed = _register(registry, looked)
     registry.views.compact()
     registry.views.expire_if_due()
-    return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away))
+    return SyncResult(
+        registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away)
+    )
 
 
-def _look(catalog: MaterializedViewCatalog) -> _Looked:
+def _look(catalog: MaterializedViewCatalog) -> _CatalogRows:
     """Observe all materialized views of a catalog.
 
     Raises:
         CatalogUnavailableError: The catalog does not respond.
     """
-    found, now = _Looked([], [], {}, []), datetime.now(UTC)
+    found, now = _CatalogRows([], [], {}, []), datetime.now(UTC)
 
     def rows(seen: Observation) -> tuple[ViewRow, list[RefreshRow]]:
         return _view_row(seen, now), _recorded_rows(seen.view, seen.storage)
@@ -142,7 +146,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     return found
 
 
-def _register(registry: Registry, looked: _Looked) -> int:
+def _register(registry: Registry, looked: _CatalogRows) -> int:
     """Write the rows of all views, and remove those of views that no longer exist. Return how many these were.
 
     The row of a table that could not be read stays, and the table is a fault.

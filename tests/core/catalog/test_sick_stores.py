@@ -23,7 +23,7 @@ from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
 from airflow_mv.core.freshness.each import materialized_views
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
-from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
+from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.entries import other_entries
 from airflow_mv.extras.maintenance.matcher import lies_elsewhere
@@ -123,7 +123,7 @@ def test_i29_a_sick_store_hides_no_view_from_any_command(home: Lake) -> None:
 
 def test_i29_a_sick_store_hides_no_view_from_alerts_pins_and_the_registry(home: Lake) -> None:
     catalog = home.catalog
-    watched = Watched("lake", lambda: catalog, namespace=("sales",))
+    watched = WatchedViews("lake", lambda: catalog, namespace=("sales",))
     slos = freshness_slos(watched)
     assert str(next(slos).view) == "lake.sales.daily"
     with pytest.raises(StoreUnavailableError, match="left out"):

@@ -25,13 +25,13 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import InvalidQueryError, StaleViewError
-from airflow_mv.extras.fleet.alerts import Watched, freshness_slos
+from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pin_base_tables, pinned_chain, restore
-from airflow_mv.plugin.graph import Asked, graph
+from airflow_mv.plugin.graph import GraphQuery, graph
 from airflow_mv.plugin.rows import row_of
 from tests.builders import Lake, lake
 
@@ -372,10 +372,10 @@ def test_all_that_report_on_a_view_agree(home: Lake, tmp_path: Path) -> None:
     summary = summary_of(Chains().observe(home.catalog, top))
     row = row_of(summary)
     assert (row.state, row.lag(datetime.now(UTC))["since"]) == ("stale", committed(home).isoformat())
-    (node,) = (item for item in graph([row], Asked([str(top)]))["nodes"] if item["id"] == str(top))
+    (node,) = (item for item in graph([row], GraphQuery([str(top)]))["nodes"] if item["id"] == str(top))
     assert node["state"] == "stale"
     cache = FactCache(tmp_path / "cache")
-    watched = Watched(
+    watched = WatchedViews(
         "lake", lambda: home.catalog, (top,), cache=cache, properties_of=lambda _: home.catalog.properties
     )
     for _ in range(2):  # without the cache, and from there

@@ -15,7 +15,7 @@ import pytest
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Watched, freshness_slos, settle
+from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, WatchedViews, freshness_slos, settle
 from tests.builders import QUERY, Lake, lake
 
 HOUR = timedelta(hours=1)
@@ -41,9 +41,9 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def watched(home: Lake, *names: str, **options: Any) -> Watched:
+def watched(home: Lake, *names: str, **options: Any) -> WatchedViews:
     views = tuple(home.catalog.identify(f"sales.{name}") for name in names or ("daily",))
-    return Watched("lake", lambda: home.catalog, views, **options)
+    return WatchedViews("lake", lambda: home.catalog, views, **options)
 
 
 def load_slos(
@@ -53,7 +53,7 @@ def load_slos(
 
 
 def listed_slos(home: Lake, after: timedelta) -> dict[str, FreshnessSlo]:
-    whole = Watched("lake", lambda: home.catalog, namespace=("sales",))
+    whole = WatchedViews("lake", lambda: home.catalog, namespace=("sales",))
     return {slo.view.name: slo for slo in freshness_slos(whole, now=datetime.now(UTC) + after)}
 
 

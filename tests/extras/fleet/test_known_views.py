@@ -24,7 +24,7 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.extras.fleet import fact_cache
-from airflow_mv.extras.fleet.alerts import FreshnessSlo, Watched, freshness_slos
+from airflow_mv.extras.fleet.alerts import FreshnessSlo, WatchedViews, freshness_slos
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.fleet.fact_cache import FORMAT, VARIABLE, FactCache
 from tests.builders import QUERY, Lake, close, empty_commit, lake, open_catalog, rewritten
@@ -73,7 +73,7 @@ def slos(home: Lake, cache: FactCache | None, *views: Identifier) -> list[Freshn
     """The state of all views against an SLO, or of those that are named, by a process that has just started."""
     properties = dict(home.catalog.properties)
     iceberg = open_catalog(properties["uri"], Path(properties["warehouse"].removeprefix("file://")))
-    watched = Watched(
+    watched = WatchedViews(
         "lake",
         lambda: MaterializedViewCatalog(iceberg),
         views,

@@ -43,7 +43,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance import repair as repairs
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.extras.maintenance.repair import Repaired, repair
+from airflow_mv.extras.maintenance.repair import RepairResult, repair
 from airflow_mv.extras.maintenance.verify import verify_files
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
@@ -162,7 +162,7 @@ def state_of(home: Lake) -> tuple[Any, ...]:
     return files(local(home.iceberg.properties["warehouse"])), home.rows_of_catalog()
 
 
-def repaired_twice(home: Lake) -> Repaired:
+def repaired_twice(home: Lake) -> RepairResult:
     """Repair twice: the second repair finds nothing to do."""
     done = repair(home.catalog, VIEW, act=True)
     assert done.ok, done
