@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program for an environment with the services' providers: show what the examples for managed Spark would submit.
 
-``python -m tests.airflow.rendered FOLDER``: stdin has the XComs of a plan, as JSON. Stdout gets one JSON object: what
-each provider would send, after its client library has checked it.
+``python -m tests.airflow.rendered FOLDER SERVICE…``: stdin has the XComs of a plan, as JSON. Stdout gets one JSON
+object: what each provider would send, after its client library has checked it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ class Plan:
     """The task instance of a run in which the plan has succeeded, as far as templates and XComArgs ask it."""
 
     def __init__(self, xcoms: dict[str, Any]) -> None:
-        self._xcoms = xcoms
+        self._xcoms: dict[str, dict[str, Any]] = {"plan": xcoms}
+
+    def add(self, task_id: str, value: Any) -> None:
+        """Another task has returned this."""
+        self._xcoms[task_id] = {"return_value": value}
 
     def xcom_pull(self, task_ids: Any = None, key: str = "return_value", **_: Any) -> Any:
-        assert task_ids in ("plan", ["plan"]), task_ids
-        return self._xcoms[key]
+        (task_id,) = [task_ids] if isinstance(task_ids, str) else task_ids
+        return self._xcoms[task_id][key]
 
 
 def checked_by_aws(service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +52,10 @@ def emr_serverless(operator: Any) -> dict[str, Any]:
             "name": operator.name,
         },
     )
+
+
+def emr(operator: Any) -> dict[str, Any]:
+    return checked_by_aws("emr", "AddJobFlowSteps", {"JobFlowId": operator.job_flow_id, "Steps": operator.steps})
 
 
 def glue(operator: Any) -> dict[str, Any]:
@@ -83,28 +91,32 @@ def kubernetes(operator: Any) -> dict[str, Any]:
 
 
 SENT: dict[str, Callable[[Any], dict[str, Any]]] = {
-    function.__name__: function for function in (databricks, emr_serverless, dataproc, glue, livy, kubernetes)
+    function.__name__: function for function in (databricks, emr, emr_serverless, dataproc, glue, livy, kubernetes)
 }
 
 
-def main(folder: str) -> None:
+def main(folder: str, services: list[str]) -> None:
     from airflow.dag_processing.dagbag import DagBag
     from airflow.serialization.serialized_objects import DagSerialization
 
-    bag = DagBag(folder)
-    assert bag.import_errors == {}, bag.import_errors
     context: Any = {"ti": Plan(json.load(sys.stdin))}
     sent = {}
-    for name, show in SENT.items():
+    for name in services or SENT:
+        bag = DagBag(f"{folder}/{name}.py")
+        assert bag.import_errors == {}, bag.import_errors
         dag = bag.dags[f"managed_spark_{name}"]
         read = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-        assert read.get_task("spark").upstream_task_ids == {"plan"}, name
+        assert read.get_task("spark").upstream_task_ids <= {"plan", "step"}, name
         assert read.get_task("commit").upstream_task_ids == {"plan", "spark"}, name
         spark = dag.get_task("spark").prepare_for_execution()
+        if dag.has_task("step"):
+            step = dag.get_task("step").prepare_for_execution()
+            step.render_template_fields(context)
+            context["ti"].add("step", step.python_callable(**step.op_kwargs))
         spark.render_template_fields(context)
-        sent[name] = show(spark)
+        sent[name] = SENT[name](spark)
     print(json.dumps(sent))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +52,33 @@ def test_a_plan_has_its_settings_in_the_form_of_every_submitter(airflow: Airflow
     options = dict(item.split("=", 1) for item in xcoms["spark_submit_conf"].removeprefix("--conf ").split(" --conf "))
     assert options == {key: value for key, value in xcoms["properties"].items() if " " not in value}
     assert "spark.redaction.regex" in options
+    page = (ROOT / "docs" / "managed-spark.md").read_text().split("| XCom of the plan |")[1].split("\n\n")[0]
+    links = {key for key in xcoms if key.startswith("_link_")}
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", page)) == xcoms.keys() - links
+
+
+def rendered(python: Path, xcoms: dict[str, Any], home: Path, *services: str) -> dict[str, Any]:
+    """What the examples for these services, or for all, would send."""
+    own = {"AIRFLOW_HOME": str(home / "home"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    own |= {"AIRFLOW__LOGGING__LOGGING_LEVEL": "CRITICAL", "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300"}
+    shown = subprocess.run(
+        [python, "-m", "tests.airflow.rendered", EXAMPLES, *services],
+        input=json.dumps(xcoms),
+        cwd=ROOT,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0, shown.stderr[-3000:]
+    sent: dict[str, Any] = json.loads(shown.stdout.splitlines()[-1])
+    return sent
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with this environment's packages and the services' providers."""
+    """A Python with this environment's packages and the services' providers, or ``AIRFLOW_MV_TEST_PROVIDERS``."""
+    if given := os.environ.get("AIRFLOW_MV_TEST_PROVIDERS"):
+        return Path(given)
     folder = tmp_path_factory.mktemp("providers")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     found = folder / "bin" / "python"
@@ -72,18 +97,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_examples_fit_the_real_providers(airflow: Airflow, sales: Lake, python: Path, tmp_path: Path) -> None:
     """Each is imported, serialized and rendered; what it sends has the form that the provider or its library takes."""
     xcoms = planned(airflow, sales)
-    own = {"AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-    own |= {"AIRFLOW__LOGGING__LOGGING_LEVEL": "CRITICAL"}
-    shown = subprocess.run(
-        [python, "-m", "tests.airflow.rendered", EXAMPLES],
-        input=json.dumps(xcoms),
-        cwd=ROOT,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-    )
-    assert shown.returncode == 0, shown.stderr[-3000:]
-    sent = json.loads(shown.stdout.splitlines()[-1])
+    sent = rendered(python, xcoms, tmp_path)
 
     (task,) = sent["databricks"]["tasks"]
     assert task["new_cluster"]["spark_conf"]["spark.sql.catalog.lake.jdbc.password"] == PASSWORD
@@ -92,6 +106,13 @@ def test_the_examples_fit_the_real_providers(airflow: Airflow, sales: Lake, pyth
     job = sent["emr_serverless"]["jobDriver"]["sparkSubmit"]
     assert (job["entryPoint"], job["entryPointArguments"]) == (xcoms["application"], xcoms["application_args"])
     assert job["sparkSubmitParameters"] == f"{xcoms['spark_submit_conf']} --py-files {xcoms['py_files']}"
+    (step,) = sent["emr"]["Steps"]
+    *options, package, application, script, catalog = step["HadoopJarStep"]["Args"]
+    assert ([application, script, catalog], package) == (
+        [xcoms["application"], *xcoms["application_args"]],
+        xcoms["py_files"],
+    )
+    assert dict(item.split("=", 1) for item in options if "=" in item) == xcoms["properties"]
     job = sent["dataproc"]["pysparkJob"]
     assert (job["mainPythonFileUri"], job["args"]) == (xcoms["application"], xcoms["application_args"])
     assert (job["pythonFileUris"], job["properties"]) == ([xcoms["py_files"]], xcoms["properties"])
@@ -106,3 +127,70 @@ def test_the_examples_fit_the_real_providers(airflow: Airflow, sales: Lake, pyth
     spec = sent["kubernetes"]
     assert (spec["mainApplicationFile"], spec["arguments"]) == (xcoms["application"], xcoms["application_args"])
     assert (spec["deps"]["pyFiles"], spec["sparkConf"]) == ([xcoms["py_files"]], xcoms["properties"])
+
+
+def options(settings: dict[str, str]) -> list[str]:
+    """Settings as options of ``spark-submit``."""
+    return [item for key, value in settings.items() for item in ("--conf", f"{key}={value}")]
+
+
+def by_emr_serverless(sent: dict[str, Any]) -> list[str]:
+    job = sent["jobDriver"]["sparkSubmit"]
+    return [*shlex.split(job["sparkSubmitParameters"]), job["entryPoint"], *job["entryPointArguments"]]
+
+
+def by_emr(sent: dict[str, Any]) -> list[str]:
+    (step,) = sent["Steps"]
+    command = step["HadoopJarStep"]["Args"]
+    assert (step["HadoopJarStep"]["Jar"], command[:3]) == (
+        "command-runner.jar",
+        ["spark-submit", "--deploy-mode", "cluster"],
+    )
+    return command[3:]
+
+
+def by_dataproc(sent: dict[str, Any]) -> list[str]:
+    job = sent["pysparkJob"]
+    return [*options(job["properties"]), "--py-files", *job["pythonFileUris"], job["mainPythonFileUri"], *job["args"]]
+
+
+def by_glue(sent: dict[str, Any]) -> list[str]:
+    """Glue adds ``--conf`` before the text, and passes all arguments to the script, with some of its own."""
+    given = sent["Arguments"]
+    conf = shlex.split(f"--conf {given['--conf']}")
+    seen = [item for pair in {"--JOB_ID": "j_1", "--JOB_RUN_ID": "jr_1", **given}.items() for item in pair]
+    return [*conf, "--py-files", given["--extra-py-files"], sent["ScriptLocation"], *seen]
+
+
+def by_livy(sent: dict[str, Any]) -> list[str]:
+    return [*options(sent["conf"]), "--py-files", *sent["pyFiles"], sent["file"], *sent["args"]]
+
+
+def by_kubernetes(sent: dict[str, Any]) -> list[str]:
+    files = ["--py-files", *sent["deps"]["pyFiles"]]
+    return [*options(sent["sparkConf"]), *files, sent["mainApplicationFile"], *sent["arguments"]]
+
+
+SERVICES = (by_emr_serverless, by_emr, by_glue, by_dataproc, by_livy, by_kubernetes)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.__name__)
+def test_a_refresh_is_planned_run_as_the_service_runs_it_and_committed(
+    airflow: Airflow, sales: Lake, python: Path, tmp_path: Path, service: Callable[[dict[str, Any]], list[str]]
+) -> None:
+    """What the real provider would send is run with this machine's Spark: first a full refresh, then another one."""
+    sales.view()
+    name = service.__name__.removeprefix("by_")
+    submit = [Path(sys.executable).parent / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    for number in (1, 2):
+        run = airflow.run(f'PlanRefreshOperator(task_id="plan", view="{VIEW}")')
+        xcoms = {key: value for _, key, value in run.xcoms}
+        sent = rendered(python, xcoms, tmp_path, name)[name]
+        done = subprocess.run([*submit, *service(sent)], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        ended = airflow.run(f"""CommitRefreshOperator(task_id="commit", plan={xcoms["return_value"]!r})""")
+        assert ended.values["commit"]["outcome"] == "refreshed", (number, ended.log)
+        assert sum(row["orders"] for row in sales.read()) == sales.load().scan().to_arrow().num_rows
+        sales.append((100 + number, "north", number))
