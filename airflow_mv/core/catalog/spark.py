@@ -286,6 +286,13 @@ _GLUE_CREDENTIALS = (
 _UNSUPPORTED_IN_GLUE = dict.fromkeys(
     ("glue.access-key-id", "client.access-key-id", "glue.profile-name", "client.profile-name"), _GLUE_CREDENTIALS
 )
+_PROFILE = (
+    "client.credentials-provider",
+    "Spark's S3 client takes no profile by name, and would use the driver's default credentials. Remove the property "
+    "and set AWS_PROFILE for Airflow and for Spark's driver and executors, or name a provider class",
+)
+#: Settings of credentials beside which a profile is not used.
+_OTHER_CREDENTIALS = frozenset({"s3.access-key-id", "client.access-key-id", "client.factory", "s3.signer"})
 
 
 def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str]) -> None:
@@ -296,7 +303,10 @@ def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str])
                 f"can load any class. To pass it anyway, set 'spark.sql.catalog.{name}.{key}'."
             )
     is_glue = own.get("type", "").lower() == "glue" and "client.factory" not in own.keys() | overridden
-    for key, (settles, advice) in {**_UNSUPPORTED, **(_UNSUPPORTED_IN_GLUE if is_glue else {})}.items():
+    unsupported = {**_UNSUPPORTED, **(_UNSUPPORTED_IN_GLUE if is_glue else {})}
+    if not _OTHER_CREDENTIALS & (own.keys() | overridden):
+        unsupported = {**dict.fromkeys(("s3.profile-name", "client.profile-name"), _PROFILE), **unsupported}
+    for key, (settles, advice) in unsupported.items():
         if key in own and not {settles} & (overridden | (own.keys() - {key})):
             raise ConfigurationError(
                 f"catalog {name!r}: Spark cannot use the property {key!r}: {advice}. "

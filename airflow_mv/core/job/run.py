@@ -397,12 +397,22 @@ def reason(error: BaseException, sql: str = "") -> str:
     coded = re.match(r"(?s)(.*?SQLSTATE: \w{5})(?:[;(\s]+line (\d+),? pos(?:ition)? (\d+))?", head)
     message = coded[1] if coded else re.split(r"\n\s+at |\nDriver stacktrace|\nCaused by", head)[0]
     place = _place(error, sql, coded)
-    causes = re.findall(r"(?m)^Caused by: (.+)$", text + stack)
+    causes = [*re.findall(r"(?m)^Caused by: (.+)$", text + stack), *_causes(error)]
+    if causes and message.startswith("[INTERNAL_ERROR"):  # Spark's wrapper around an error that it doesn't know
+        message = causes[-1]
     cause = f" Caused by: {causes[-1]}" if causes and not coded and causes[-1] not in message else ""
     paragraph = " ".join(f"{message}{place}{cause}{_hint(_condition(error) or '', sql, place)}".split())
     if not paragraph:
         return type(error).__name__
     return shortened(paragraph, _MAX_REASON_LENGTH)
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """Yield the first lines of the causes of an error that PySpark has translated, the root cause last."""
+    found = getattr(error, "_cause", None)
+    while found is not None:
+        yield str(found).strip().partition("\n")[0] or type(found).__name__
+        found = getattr(found, "_cause", None)
 
 
 def _hint(condition: str, sql: str, place: str) -> str:

@@ -65,6 +65,9 @@ def test_a_password_is_decoded_and_is_never_in_the_url(scheme: str) -> None:
         ({"type": "rest", "uri": "http://h", "auth": SECRET}, "auth"),
         ({"type": "glue", "glue.access-key-id": SECRET}, "glue.access-key-id"),
         ({"type": "glue", "client.access-key-id": SECRET}, "client.access-key-id"),
+        ({"type": "glue", "client.profile-name": "prod"}, "Glue client"),
+        ({"type": "rest", "uri": "http://h", "s3.profile-name": "prod"}, "s3.profile-name': Spark's S3 client"),
+        ({"type": "sql", "uri": "sqlite:////x", "client.profile-name": "prod"}, "AWS_PROFILE"),
         ({"type": "glue", "adls.account-key": SECRET, "warehouse": "abfss://x"}, "adls.account-name"),
     ],
 )
@@ -76,6 +79,11 @@ def test_an_error_names_the_property_that_spark_cannot_use_and_not_its_value(
         spark_settings("lake", properties)
     assert SECRET not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("other", ["s3.access-key-id", "spark.sql.catalog.lake.client.credentials-provider"])
+def test_a_profile_beside_other_credentials_is_accepted(other: str) -> None:
+    spark_settings("lake", {"type": "rest", "uri": "http://h", "s3.profile-name": "prod", other: "x"})
 
 
 def test_an_explicit_spark_setting_has_precedence_and_replaces_what_cannot_be_derived() -> None:

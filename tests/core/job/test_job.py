@@ -19,7 +19,8 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.job.run import run, run_submitted
+from airflow_mv.core.catalog.spark import spark_settings
+from airflow_mv.core.job.run import reason, run, run_submitted
 from airflow_mv.core.job.session import _submit_arguments, check_java, open_session
 from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.script import STAGING_CATALOG, Outcome, Script, script_beside, submitted_script
@@ -212,6 +213,25 @@ def test_a_session_without_iceberg_is_refused_with_the_name_of_the_setting(lake:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1
     assert "ConfigurationError: the Spark session was started without Iceberg" in done.stderr
+
+
+def test_a_session_without_a_catalog_s_package_is_refused_with_its_name(session: SparkSession) -> None:
+    """Spark itself reports an internal error, or that no driver is suitable."""
+    settings = spark_settings(
+        "azure", {"type": "rest", "uri": "http://h", "warehouse": "abfss://c@a.dfs.core.windows.net"}
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"catalog 'azure' needs .*iceberg-azure-bundle.*spark\.jars\.packages"
+    ):
+        open_session(settings.session_confs())
+    assert session.conf.get("spark.sql.catalog.azure", None) is None
+
+
+def test_the_cause_of_an_internal_error_is_shown_and_not_its_wrapper() -> None:
+    wrapper = RuntimeError("[INTERNAL_ERROR] The Spark SQL phase analysis failed. You hit a bug. SQLSTATE: XX000")
+    wrapper._cause = RuntimeError("java.lang.ExceptionInInitializerError")  # type: ignore[attr-defined]
+    wrapper._cause._cause = RuntimeError("java.sql.SQLException: no driver\n\tat x.y")  # type: ignore[attr-defined]
+    assert reason(wrapper) == "java.sql.SQLException: no driver"
 
 
 def test_a_garbage_collector_that_the_environment_chooses_is_the_only_one(
