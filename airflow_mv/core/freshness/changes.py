@@ -192,7 +192,7 @@ def is_in_doubt(snapshot: Snapshot, parent: Snapshot | None) -> bool:
     Args:
         parent: The snapshot before it; ``None`` for the first one.
     """
-    numbers = {key: snapshot.number(key) for key in snapshot.summary if key.startswith(_CHANGES)}
+    numbers = snapshot.numbers(_CHANGES)
     before = _NONE if parent is None else parent
     # Rewritten manifests are a compaction without numbers, and with the totals of before.
     if None in numbers.values() or not (any(numbers.values()) or snapshot.operation == "replace"):

@@ -73,6 +73,10 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab", gc=False):
         text = self.summary.get(key, "")
         return min(int(text), _LARGEST) if _NUMBER.fullmatch(text) else None
 
+    def numbers(self, prefixes: tuple[str, ...]) -> dict[str, int | None]:
+        """Return the numbers of the summary whose keys begin with one of the prefixes, as :meth:`number` reads them."""
+        return {key: self.number(key) for key in self.summary if key.startswith(prefixes)}
+
     @property
     def is_compaction(self) -> bool:
         """Whether its operation is ``replace``, and no number shows more rows or deletes than were replaced."""
