@@ -210,7 +210,7 @@ def _prospect(
 
 
 def _choice(setting: QueryInputs, found: Candidate | tuple[Reason, ...], change: Range) -> Choice:
-    total = known_sum(base.total_bytes for base in setting.bases)
+    total = known_sum([base.total_bytes for base in setting.bases])
     rows = known_sum((change.size.rows_added, change.size.rows_deleted))
     full = full_cost(total, rows_changed=rows).corrected(setting.factors)
     policy = setting.policy
@@ -224,8 +224,8 @@ def _choice(setting: QueryInputs, found: Candidate | tuple[Reason, ...], change:
 def _assumed_storage(setting: QueryInputs, query: ParsedQuery, output: _Output) -> StoredCost:
     """Return an assumed size of the stored rows."""
     analysed = IncrementalQuery.analyse(query, setting.relations, output=output, views=setting.views)
-    size = known_sum(base.total_bytes for base in setting.bases) or 0
-    rows = known_sum(setting.tables[base.identifier].rows_at(base.target) for base in setting.bases) or 0
+    size = known_sum([base.total_bytes for base in setting.bases]) or 0
+    rows = known_sum([setting.tables[base.identifier].rows_at(base.target) for base in setting.bases]) or 0
     part = 1
     if isinstance(analysed, IncrementalQuery) and analysed.is_grouped:
         part = max(rows, 1) if analysed.is_one_row else _GROUPED_PART
