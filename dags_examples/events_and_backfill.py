@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from airflow.sdk import Asset, CronDataIntervalTimetable
+from airflow.sdk import Asset, CronDataIntervalTimetable  # in Airflow 3.1: from airflow.timetables.interval
 
 from airflow_mv.dags import materialized_views_dags
 

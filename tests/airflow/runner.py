@@ -44,13 +44,14 @@ def main() -> None:
 
 
 def _run(file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from pendulum import parse
 
-    bag = DagBag(str(file), bundle_name="tests")
+    from tests.older import dag_bag, store_dags
+
+    bag = dag_bag(str(file), "tests")
     if bag.import_errors:
         return {"import_error": "\n".join(bag.import_errors.values())}
-    sync_bag_to_db(bag, "tests", "1")
+    store_dags(bag, "tests")
     wanted = arguments.pop("dag_id", None)
     (dag,) = (found for found in bag.dags.values() if wanted in (None, found.dag_id))
     moment = arguments.pop("logical_date", None)

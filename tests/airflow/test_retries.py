@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_mv import errors
 from airflow_mv.core.catalog.spark import spark_settings
@@ -23,6 +22,7 @@ from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy,
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.core.job.processes import connect_server
+from tests.older import DagSerialization
 
 POLICY = MaterializedViewRetryPolicy()
 #: A catalog whose database does not respond.

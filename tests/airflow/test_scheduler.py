@@ -35,7 +35,9 @@ from examples.demo.home import NAMESPACE
 from examples.demo.home import DemoHome
 from examples.demo.views import VIEWS
 from airflow_mv.core.refresh.stagers import InProcessStager
+from tests.older import create_tables_with_kinds
 
+create_tables_with_kinds()
 iceberg = load_catalog(CATALOG, **DemoHome.default().catalog_properties)
 catalog = MaterializedViewCatalog(iceberg)
 load(iceberg, range(1, 2))

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from airflow_mv.older_airflow import BEFORE_3_2
 from tests.builders import Lake, lake
-from tests.older import TIMETABLES
+from tests.older import TIMETABLES, dag_bag, store_dags
 
 ROLES = ("viewer", "user", "op", "admin")
 DAGS = """
@@ -199,7 +199,6 @@ def sales(environment: Settings, tmp_path_factory: pytest.TempPathFactory) -> It
 def server(environment: Settings, sales: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The complete application, with the plugin as Airflow loads it."""
     from airflow.api_fastapi.app import create_app, purge_cached_app
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
@@ -213,8 +212,8 @@ def server(environment: Settings, sales: Lake, tmp_path_factory: pytest.TempPath
     file.write_text(DAGS)
     (file.parent / "by_day.py").write_text(BY_DAY)
     (file.parent / "publishing.py").write_text(PUBLISHING)
-    bag = DagBag(str(file.parent), bundle_name="pages")
-    sync_bag_to_db(bag, "pages", "1")
+    bag = dag_bag(str(file.parent), "pages")
+    store_dags(bag, "pages")
     state = sales.storage().state
     assert state
     extra = {"refresh_id": state.current_refresh_id, "mode": "full", "rows_written": 2, "seconds": 12.5}

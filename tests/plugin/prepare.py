@@ -64,11 +64,11 @@ def main(folder: Path, file: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from tests.older import dag_bag, store_dags
 
-    bag = DagBag(str(folder), bundle_name="shop")
+    bag = dag_bag(str(folder), "shop")
     assert not bag.import_errors, bag.import_errors
-    sync_bag_to_db(bag, "shop", "1")
+    store_dags(bag, "shop")
     return bag.dags
 
 

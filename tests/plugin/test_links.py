@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 
 import pytest
-from airflow.sdk.plugins_manager import is_valid_plugin
 
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.links import MaterializedViewLink, application_url, page_url, show_link
 from airflow_mv.plugin import AirflowMvPlugin
 from airflow_mv.provider_info import get_provider_info
+from tests.older import PLUGINS
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,8 @@ def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
     """It does not load plugins from the provider info."""
     (found,) = [item for item in entry_points(group="airflow.plugins") if item.name == "airflow_mv"]
     assert found.load() is AirflowMvPlugin
-    assert is_valid_plugin(AirflowMvPlugin)
+    assert issubclass(AirflowMvPlugin, import_module(PLUGINS).AirflowPlugin)
+    AirflowMvPlugin.validate()
     assert all(view["icon"].startswith("data:image/svg+xml,") for view in AirflowMvPlugin.external_views)
     routes = [view["url_route"] for view in AirflowMvPlugin.external_views]
     assert len(set(routes)) == len(routes)
@@ -71,7 +73,7 @@ def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
 def test_processes_that_serve_no_page_import_no_web_framework() -> None:
     """Workers load plugins for every task."""
     code = (
-        "import airflow.sdk.plugins_manager, sys; before = set(sys.modules); import airflow_mv.plugin; "
+        f"import {PLUGINS}, sys; before = set(sys.modules); import airflow_mv.plugin; "
         "print(sorted({'fastapi', 'pyiceberg', 'sqlalchemy', 'pyspark', 'sqlglot'} & (set(sys.modules) - before)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
