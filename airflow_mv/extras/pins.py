@@ -359,7 +359,7 @@ def pinned_chain(
             continue
         inputs = [(table, _refreshable(catalog, table, view)) for table in observe(catalog, view, reads=seen).tables]
         reads[view] = tuple(dict.fromkeys(below for _, below in inputs if below is not None))
-        others += [Identifier.parse(table.identifier) for table, below in inputs if below is None]
+        others += [table.name for table, below in inputs if below is None]
         waiting += reads[view]
     pins = SnapshotSet()
     observe_tables(catalog, dict.fromkeys(others), None, as_of=as_of, reads=pins)

@@ -203,7 +203,7 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
     found = {seen.view.identifier: seen.view.metadata_location, **seen.storage.pointers}
     found |= {view.identifier: view.metadata_location for view in seen.dependencies.views}
     for table in seen.tables:
-        name = Identifier.parse(table.identifier)
+        name = table.name
         location = table.metadata_location
         if location is None or may_be_reused(location) or name.path is not None or name.selects_from is not None:
             return None
@@ -256,7 +256,7 @@ def _settled_table(
 
     Manifests that are unreadable now may be readable later. Such a commit may have changed any row.
     """
-    table, name = observed.table, Identifier.parse(observed.identifier)
+    table, name = observed.table, observed.name
     if table is None or not name.kind.is_iceberg:
         return observed, True
     parts = parts_of(record) if record else ()
@@ -547,7 +547,7 @@ def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinn
         found = _read(catalog, identifier, place, None)
         return replace(found, view=pinned.view or found.view)
     except (MetadataFileNotFoundError, _NotSelectedError) as error:
-        return ObservedTable(str(identifier), error=str(error))
+        return ObservedTable(identifier, error=str(error))
 
 
 def _observed(
@@ -559,7 +559,7 @@ def _observed(
     as_of: datetime | None,
 ) -> ObservedTable:
     if isinstance(place, str):
-        return ObservedTable(str(identifier), error=place)
+        return ObservedTable(identifier, error=place)
     view = identifier if place.kind == "view" else None
     try:
         place = _through_materialized_view(catalog, identifier, place, storages)
@@ -569,12 +569,12 @@ def _observed(
             schema_id = recorded.properties.get(SCHEMA_ID)
             view = view or _recorded_view(recorded)
             return ObservedTable(
-                str(identifier), place.metadata_location, head, None, uuid, schema_id, storage=place.place, view=view
+                identifier, place.metadata_location, head, None, uuid, schema_id, storage=place.place, view=view
             )
         found = _read(catalog, identifier, place, as_of)
         return replace(found, view=view) if view else found
     except (MetadataFileNotFoundError, _NotSelectedError) as error:
-        return ObservedTable(str(identifier), error=str(error))
+        return ObservedTable(identifier, error=str(error))
 
 
 def _recorded_view(recorded: BaseTable) -> Identifier | None:
@@ -715,7 +715,7 @@ def drift(
     queries = ((query, columns), *((view.query, view.columns) for view in dependencies.views))
     found: list[Reason] = []
     for item in observed:
-        name, table = Identifier.parse(item.identifier), item.table
+        name, table = item.name, item.table
         selector = name.selector if item.storage is not None else None
         if table is None or (selector is not None and not is_branch(table, selector)):
             continue  # a tag or a fixed snapshot keeps its columns

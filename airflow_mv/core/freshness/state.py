@@ -67,7 +67,7 @@ class ObservedTable:
     """The current state of a base table.
 
     Args:
-        identifier: Its full name.
+        name: Its full name.
         metadata_location: The metadata file in the catalog; ``None`` if ``head`` is not current in it.
         head: The snapshot to compare with, or ``None`` for a table that was never written.
         table: Its metadata; ``None`` if the pointer shows that nothing has changed, and no file was opened.
@@ -82,7 +82,7 @@ class ObservedTable:
             themselves or lacked numbers, and are replaced by what the manifests show.
     """
 
-    identifier: str
+    name: Identifier
     metadata_location: str | None = None
     head: int | None = None
     table: TableMetadata | None = None
@@ -93,6 +93,12 @@ class ObservedTable:
     same_rows: frozenset[int] = frozenset()
     corrected: frozenset[int] = frozenset()
     view: Identifier | None = None
+    identifier: str = field(init=False)
+    """The name as text, as records have it."""
+
+    def __post_init__(self) -> None:
+        """Write the name once."""
+        object.__setattr__(self, "identifier", str(self.name))
 
     @classmethod
     def at(
@@ -109,11 +115,11 @@ class ObservedTable:
         text = None if schema_id is None else str(schema_id)
         own = storage is None or storage != name.selects_from
         view = _view_of(name, table) if own and name.path is None else None
-        return cls(str(name), location, head, table, table.table_uuid, text, storage=storage, view=view)
+        return cls(name, location, head, table, table.table_uuid, text, storage=storage, view=view)
 
     def record(self) -> BaseTable:
         """Return the base table record of a refresh that reads this snapshot."""
-        name = Identifier.parse(self.identifier)
+        name = self.name
         properties = {
             METADATA_LOCATION: self.metadata_location,
             TABLE_UUID: self.table_uuid,

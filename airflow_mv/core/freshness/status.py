@@ -75,7 +75,7 @@ class _Verdict:
 
     def moved_from(self, table: ObservedTable) -> bool:
         """Whether a table was read when the view had other rows."""
-        is_known = self.behind.state != State.UNKNOWN and Identifier.parse(table.identifier) in self.names
+        is_known = self.behind.state != State.UNKNOWN and table.name in self.names
         return is_known and table.head != self.head
 
 
@@ -196,7 +196,7 @@ class Chains:
         judged = [(table, self._verdicts.get(_read_view(table))) for table in step.inputs]
         moved = [table for table, verdict in judged if verdict is not None and verdict.moved_from(table)]
         for table in moved:
-            self.reads.tables.pop(Identifier.parse(table.identifier), None)
+            self.reads.tables.pop(table.name, None)
         return bool(moved) and not step.again
 
     def _combined(self, step: _Step) -> Observation:
@@ -217,7 +217,7 @@ class Chains:
 
     def _verdict_on(self, table: ObservedTable) -> _Verdict:
         """Return the verdict on the view whose rows a table has; one that is begun already reads its own reader."""
-        view, name = _read_view(table), Identifier.parse(table.identifier)
+        view, name = _read_view(table), table.name
         verdict = self._verdicts.get(view)
         if verdict is None:
             return _Verdict(frozenset({name}), (StaleInput(view, State.UNKNOWN, _CYCLE),))
@@ -355,7 +355,7 @@ def observe_each(
 
 
 def _read_view(table: ObservedTable) -> Identifier:
-    return table.view or Identifier.parse(table.identifier)
+    return table.view or table.name
 
 
 def _why(freshness: Freshness) -> str:

@@ -12,7 +12,6 @@ from operator import itemgetter
 from airflow_mv.core.freshness.changes import bytes_changed, ends_of_commits
 from airflow_mv.core.freshness.observe import Observation, freshness_of
 from airflow_mv.core.freshness.state import BaseTableChange, ObservedTable, State
-from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, snapshots_between
 from airflow_mv.core.spec.units import human
@@ -115,5 +114,5 @@ def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) ->
     if head == table.head or table.table is None:
         return table
     # A location stands for the snapshot that is current in it, not for an older one.
-    cut = ObservedTable.at(Identifier.parse(table.identifier), table.table, head, None, table.storage)
+    cut = ObservedTable.at(table.name, table.table, head, None, table.storage)
     return replace(cut, same_rows=table.same_rows, corrected=table.corrected)

@@ -398,7 +398,7 @@ def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
 def _is_later(inputs: RefreshInputs, observed: ObservedTable, recorded: int) -> bool:
     table = observed.table
     if table is not None and table.find(recorded) is None:
-        table = inputs.current.get(Identifier.parse(observed.identifier))
+        table = inputs.current.get(observed.name)
     # A table that was rolled back has left the recorded snapshot, which is then not a later state.
     if table is None or not is_ancestor(table, recorded, table.head):
         return False

@@ -112,7 +112,7 @@ def _stored(storage: LoadedStorage) -> StorageInput:
 
 def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord | None) -> BaseTableInput:
     observation, table = inputs.observation, inputs.metadata(observed)
-    identifier = Identifier.parse(observed.identifier)
+    identifier = observed.name
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
     recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
     # The job binds names to the columns that the table has when it runs. A pinned table may have other ones since.
@@ -151,7 +151,7 @@ def _rows_copied(inputs: RefreshInputs, observed: ObservedTable, change: BaseTab
     if not table.has_row_ids or change.range.kind != Kind.REWRITTEN or location is None or unknown_type(table):
         return None
     commits = copying(table, change.recorded, observed.head)
-    return inputs.statistics.rows_copied(Identifier.parse(observed.identifier), location, commits) if commits else 0
+    return inputs.statistics.rows_copied(observed.name, location, commits) if commits else 0
 
 
 def _merge_on_read_files(
@@ -178,7 +178,7 @@ def _files(
     snapshots = frozenset(item for item in (recorded, observed.head) if item is not None)
     ids = {str(field["name"]): field["id"] for field in _fields(table.schema_at(observed.head))}
     same = {name: ids[name] for name in kept}
-    return SnapshotFiles(Identifier.parse(observed.identifier), observed.metadata_location, snapshots, same)
+    return SnapshotFiles(observed.name, observed.metadata_location, snapshots, same)
 
 
 def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTableChange) -> AppendedFiles | None:
@@ -193,7 +193,7 @@ def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTa
     if location is None or between is None or unknown_type(table) is not None:
         return None
     appended = frozenset(snapshot.snapshot_id for snapshot in between if snapshot.operation == "append")
-    return AppendedFiles(Identifier.parse(observed.identifier), location, appended)
+    return AppendedFiles(observed.name, location, appended)
 
 
 def _range(change: BaseTableChange, table: TableMetadata) -> Range:

@@ -113,7 +113,7 @@ class RefreshInputs:
 
     def metadata(self, observed: ObservedTable) -> TableMetadata:
         """Return the metadata of a base table."""
-        return self.tables[Identifier.parse(observed.identifier)]
+        return self.tables[observed.name]
 
     def pinned_tables(self, *, filtered: bool = False) -> dict[Identifier, PinnedTable]:
         """Return the snapshot that is read from each base table.
@@ -200,7 +200,7 @@ def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable
     """
     found = {}
     for observed in tables:
-        identifier = Identifier.parse(observed.identifier)
+        identifier = observed.name
         place = Located("table", observed.metadata_location or "", place=observed.storage)
         found[identifier] = observed.table or catalog.table_metadata(identifier, place)
     return found
@@ -210,7 +210,7 @@ def _current_tables(catalog: MaterializedViewCatalog, observation: Observation) 
     """Load the present metadata of base tables whose given metadata, perhaps pinned, predates a recorded snapshot."""
     found = {}
     for observed in observation.tables:
-        identifier, table = Identifier.parse(observed.identifier), observed.table
+        identifier, table = observed.name, observed.table
         held = recorded_snapshots(observation, observed)
         if table is not None and any(table.find(snapshot) is None for snapshot in held):
             located = catalog.locate([identifier]).get(identifier)
@@ -242,7 +242,7 @@ def tables_at_snapshots(
     """
     pinned = pinned_tables(
         observation.dependencies.tables,
-        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
+        heads={table.name: table.head for table in observation.tables},
         places=observation.places,
         unfiltered=[Identifier.parse(name) for name in unfiltered],
     )
@@ -274,7 +274,7 @@ def renamed_columns(
     """
     found = {}
     for item in observed:
-        identifier = Identifier.parse(item.identifier)
+        identifier = item.name
         table = tables.get(identifier)
         if table is not None and item.head is not None:
             found[item.identifier] = _renamed(table, newest.get(identifier, table), item.head)
@@ -307,7 +307,7 @@ def renamed_by_now(
 def _newer_tables(
     catalog: MaterializedViewCatalog, observed: Sequence[ObservedTable]
 ) -> dict[Identifier, TableMetadata]:
-    files = {Identifier.parse(item.identifier): item.metadata_location for item in observed}
+    files = {item.name: item.metadata_location for item in observed}
     return {name: table for name, table in _tables_now(catalog, files).items() if table is not None}
 
 
@@ -360,7 +360,7 @@ def schemas_of(observed: Sequence[ObservedTable], tables: Mapping[Identifier, Ta
     Args:
         tables: Their metadata.
     """
-    names = {Identifier.parse(item.identifier): item.head for item in observed}
+    names = {item.name: item.head for item in observed}
     return {identifier: _columns_had(tables[identifier], head) for identifier, head in names.items()}
 
 

@@ -131,7 +131,7 @@ def analysed(inputs: RefreshInputs) -> IncrementalQuery | None:
     relations = []
     for number, observed in enumerate(observation.tables):
         columns = columns_of(inputs.metadata(observed).schema_at(observed.head))
-        relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
+        relations.append(BaseRelation(observed.name, f"t{number}", columns, changed=True))
     query = IncrementalQuery.analyse(
         observation.query,
         relations,

@@ -149,7 +149,7 @@ def test_a_rollback_followed_by_a_write_is_stale() -> None:
     metadata = TableMetadata(
         format_version=2, location="s3://t", current_snapshot_id=9, snapshots=[*branched.table.snapshots, other]
     )
-    found = verdict(record(table(2)), ObservedTable("lake.sales.o", "x", 9, metadata, "t-1"))
+    found = verdict(record(table(2)), ObservedTable(Identifier.parse("lake.sales.o"), "x", 9, metadata, "t-1"))
     assert codes(found) == [Code.ROLLED_BACK]
     assert found.base_tables[0].changed
 
@@ -190,13 +190,13 @@ def test_a_table_of_unknown_uuid_is_not_taken_for_another_table() -> None:
 
 def test_a_table_whose_pointer_did_not_move_is_fresh_without_its_metadata() -> None:
     """In the most frequent case no metadata file is opened."""
-    pointer = ObservedTable("lake.sales.o", "s3://t/2.json", 2, None, "t-1")
+    pointer = ObservedTable(Identifier.parse("lake.sales.o"), "s3://t/2.json", 2, None, "t-1")
     assert verdict(record(table(2)), pointer).state == State.FRESH
 
 
 def test_a_base_table_that_cannot_be_read_makes_the_state_unknown() -> None:
     """Unknown has precedence over fresh and stale."""
-    gone = ObservedTable("lake.sales.o", error="base table lake.sales.o does not exist")
+    gone = ObservedTable(Identifier.parse("lake.sales.o"), error="base table lake.sales.o does not exist")
     for recorded in (record(table(2), table(1, name="p")), None, record(version_id=9)):
         found = verdict(recorded, gone, table(2, name="p"))
         assert (found.state, codes(found)) == (State.UNKNOWN, [Code.BASE_UNREADABLE])

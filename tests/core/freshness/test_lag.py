@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, State, assess, lag
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.properties import max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
@@ -49,7 +50,7 @@ def table(
     metadata = TableMetadata(
         2, "s3://t", START, uuid, current_snapshot_id=head, snapshots=snapshots, snapshot_log=entries
     )
-    return ObservedTable(f"lake.sales.{name}", f"s3://t/{name}-{head}.json", head, metadata, uuid)
+    return ObservedTable(Identifier.parse(f"lake.sales.{name}"), f"s3://t/{name}-{head}.json", head, metadata, uuid)
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,11 @@ def test_times_that_are_not_dates_raise_no_error() -> None:
         ((table(ONE),), table(ONE, (30, "append")), Readiness.WITHIN_GRACE),
         ((table(ONE),), table(ONE, (29, "append")), Readiness.STALE),
         (None, table(ONE), Readiness.NEVER),
-        ((table(ONE),), ObservedTable("lake.sales.orders", error="it was dropped"), Readiness.UNKNOWN),
+        (
+            (table(ONE),),
+            ObservedTable(Identifier.parse("lake.sales.orders"), error="it was dropped"),
+            Readiness.UNKNOWN,
+        ),
     ],
 )
 def test_each_readiness_state(

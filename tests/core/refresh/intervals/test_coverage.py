@@ -22,6 +22,7 @@ from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import ObservedTable, PartFreshness, State, assess
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import IntervalPart, after, bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
@@ -61,7 +62,7 @@ def test_each_interval_has_the_state_that_it_has_alone(
 ) -> None:
     """The states are those of one call for each interval. Ranges have no gaps, and neighbours differ."""
     found = recorded(refreshed, only=only)
-    head = [ObservedTable("lake.s.t", head=3)]
+    head = [ObservedTable(Identifier.parse("lake.s.t"), head=3)]
     first = unit_number(DAY, unit)
     units = Units(unit, first - 2, first + {"hour": 50, "day": 5, "month": 2}[unit])
     affected = [(first + number, first + number + 1) for number in touched]
@@ -97,7 +98,7 @@ def test_a_century_of_hours_is_a_few_ranges() -> None:
     """The time depends on what is recorded, here 1,000 intervals, and not on the number of hours."""
     parts = [{**bounds(interval(48 * n, 48 * n + 1)), "refresh-id": "r", "base-tables": []} for n in range(1000)]
     found = record(1, parts)
-    whole = assess(found, version_id=1, nested_views=(), observed=[ObservedTable("lake.s.t", head=3)])
+    whole = assess(found, version_id=1, nested_views=(), observed=[ObservedTable(Identifier.parse("lake.s.t"), head=3)])
     first = unit_number(DAY, "hour")
     started = time.process_time()
     ranges = cover(whole.parts, "ts", Units("hour", first - MAX_COVERED // 2, first + MAX_COVERED // 2), lambda _: None)
