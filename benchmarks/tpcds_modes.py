@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from airflow_mv.core.freshness.changes import UNCHANGED, Kind, Range, Size
-from airflow_mv.core.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
+from airflow_mv.core.refresh.candidates import BaseTableInput, Candidate, IncrementalInput, StorageInput, candidate
 from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.sql.query import parse_query
@@ -110,7 +110,7 @@ def _planned(
         return Planned(number, change, "", ())
     happened = _APPENDED if only_appends else _UPDATED
     bases = tuple(_base(table, columns[table], happened if table in changed else UNCHANGED) for table in read)
-    question = Question(
+    question = IncrementalInput(
         view=f"q{number}",
         query=parse_query(sql, view=f"q{number}", default_catalog="lake", default_namespace=("tpcds",)),
         views={},

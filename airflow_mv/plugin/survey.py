@@ -142,7 +142,7 @@ class Survey:
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> list[StoreUnavailableError]:
         """Read what has changed. Return why tables that may be views were left out."""
         from airflow_mv.core.freshness.each import left_out, while_answered
-        from airflow_mv.core.freshness.observe import moved
+        from airflow_mv.core.freshness.observe import outdated_views
         from airflow_mv.extras.fleet.summaries import note_ordinary, summaries
 
         known = dict(self._rows)
@@ -154,7 +154,7 @@ class Survey:
             outdated = [view for view in views if view not in known]
         else:
             pointers = {view: row.pointers for view, row in self._rows.items() if row.pointers}
-            outdated = [view for view in views if view not in pointers] + moved(catalog, pointers)
+            outdated = [view for view in views if view not in pointers] + outdated_views(catalog, pointers)
         for result in while_answered(catalog, summaries(catalog, outdated, self._kept, self.cache)):
             row = row_of_result(result)
             with self._lock:

@@ -313,13 +313,13 @@ def unmoved(
         pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
     """
     from airflow_mv.core.freshness.each import for_each
-    from airflow_mv.core.freshness.observe import moved
+    from airflow_mv.core.freshness.observe import outdated_views
 
     by_catalog = _by_catalog(hook, pointers)
     found: list[FreshnessRequest] = []
 
     def outdated_of(name: str) -> list[FreshnessRequest]:
-        return moved(hook.catalog_named(name), {item: pointers[item] for item in by_catalog[name]})
+        return outdated_views(hook.catalog_named(name), {item: pointers[item] for item in by_catalog[name]})
 
     for looked in for_each(by_catalog, outdated_of):
         outdated = set(by_catalog[looked.item] if looked.value is None else looked.value)

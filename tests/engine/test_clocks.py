@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_mv.core.catalog import stored_layout, stored_table
-from airflow_mv.core.job.run import run
+from airflow_mv.core.job.driver import run
 from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.core.spec.materialized_view import latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError

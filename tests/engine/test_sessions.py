@@ -132,18 +132,18 @@ def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_sessi
 
 def test_many_runs_in_many_sessions_leave_a_bounded_number_of_catalogs_and_views(lake: Lake) -> None:
     """Resources of a run in the JVM are reused by the next one, in whatever session."""
-    from airflow_mv.core.job import run
+    from airflow_mv.core.job import driver
 
     lake.table("t", "k INT, v INT", "(1, 1)")
     lake.create("one", SQL, refresh_strategy="incremental")
     lake.refresh("one")
-    before = sum(map(len, run._idle.values()))
+    before = sum(map(len, driver._idle.values()))
     for number in range(4):
         session = lake.spark.newSession()
         lake.insert("t", f"({number}, 1)")
         refresh(lake.catalog, [lake("one")], stager=session_stager(lake.catalog, session, report=lambda _: None))
         assert not session.catalog.listTables()
-    assert sum(map(len, run._idle.values())) == before
+    assert sum(map(len, driver._idle.values())) == before
 
 
 def _heap(spark: SparkSession) -> tuple[int, Counter[str]]:

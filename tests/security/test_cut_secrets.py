@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.job.run import reason
+from airflow_mv.core.job.driver import reason
 from airflow_mv.core.job.session import hide_secrets
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.redaction import hide, shortened, without_secrets

@@ -218,13 +218,13 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
     return found
 
 
-def moved(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
-    """Return the views that have to be observed again, because one of their pointers has moved.
+def outdated_views(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
+    """Return the views that have to be observed again, because one of their pointers has changed.
 
-    Views of which another catalog does not tell a pointer are also returned: their own observation tells why.
+    This includes views with a pointer that another catalog does not return: their own observation has the reason.
 
     Args:
-        catalog: Where they are. If it does not tell locations, all are returned.
+        catalog: Where they are. If it returns no pointers, all views are outdated.
         pointers: For each view those of its last observation, see :class:`Observation`.
 
     Raises:

@@ -39,7 +39,7 @@ def main(submitted: str, catalog: str | None = None, table: str | None = None) -
     """
 
     def run(spark: SparkSession) -> str | None:
-        from airflow_mv.core.job.run import run_submitted
+        from airflow_mv.core.job.driver import run_submitted
 
         return run_submitted(spark, submitted, catalog, table, report=_say)
 

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from airflow_mv.core.job.files import HADOOP, file_access
-from airflow_mv.core.job.run import open_staging, staging_catalog
+from airflow_mv.core.job.driver import open_staging, staging_catalog
+from airflow_mv.core.job.driver_files import HADOOP, file_access
 from airflow_mv.core.job.session import temporary_settings
 from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE
 from airflow_mv.core.spec.identifiers import quote, string_literal

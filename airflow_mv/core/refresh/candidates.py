@@ -186,7 +186,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class IncrementalInput:
     """The input of an incremental refresh of a view.
 
     Args:
@@ -203,42 +203,39 @@ class Question:
     stored: StorageInput
 
 
-def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[Reason, ...]:
+def candidate(given: IncrementalInput, statistics: Statistics) -> Candidate | tuple[Reason, ...]:
     """Return the cheapest incremental refresh of a view, or the reasons why there is none.
 
     Args:
         statistics: Of its base tables.
     """
-    broken = tuple(reason for base in question.bases if (reason := _broken(base)) is not None)
+    broken = tuple(reason for base in given.bases if (reason := _broken(base)) is not None)
     if broken:
         return broken
-    gathering = _gathering(question.bases)
+    gathering = _gathering(given.bases)
     relations = {
-        base.identifier: _relation(number, base, gathers=base is gathering)
-        for number, base in enumerate(question.bases)
+        base.identifier: _relation(number, base, gathers=base is gathering) for number, base in enumerate(given.bases)
     }
-    query = IncrementalQuery.analyse(
-        question.query, tuple(relations.values()), output=question.output, views=question.views
-    )
+    query = IncrementalQuery.analyse(given.query, tuple(relations.values()), output=given.output, views=given.views)
     if isinstance(query, Reason):
         return (query,)
-    changed_columns = _changed_columns(question.bases, query) or _changed_names(question, query, relations)
+    changed_columns = _changed_columns(given.bases, query) or _changed_names(given, query, relations)
     if changed_columns:
         return changed_columns
-    unseen = _unseen(question.bases, query, statistics)
+    unseen = _unseen(given.bases, query, statistics)
     if unseen is not None:
         return unseen
-    again = regenerated_sql(question.pinned)
+    again = regenerated_sql(given.pinned)
     if isinstance(again, Reason):
         return (again,)
-    return _Candidates(question, query, relations, again, statistics).cheapest()
+    return _Candidates(given, query, relations, again, statistics).cheapest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
     """The incremental refreshes that one view allows."""
 
-    question: Question
+    given: IncrementalInput
     query: IncrementalQuery
     relations: Mapping[Identifier, BaseRelation]
     #: The pinned query, regenerated.
@@ -257,12 +254,12 @@ class _Candidates:
         return _reasons(refused)
 
     def _append(self) -> Candidate | Reason:
-        one_by_one = all(_row_by_row(base) for base in self.question.bases if base.changed)
+        one_by_one = all(_row_by_row(base) for base in self.given.bases if base.changed)
         found = self.query.append(consolidated=not one_by_one, broadcast=self._small)
         if not isinstance(found, Appended):
             return found
         statement = "\nUNION ALL\n".join(found.terms)
-        insert = SqlStep(f"INSERT INTO {self.question.stored.table}\n{statement}")
+        insert = SqlStep(f"INSERT INTO {self.given.stored.table}\n{statement}")
         text = "append-only changes: each added row contributes only its own rows to the view"
         return self._candidate(Mode.APPEND, (*self._relations(found, only_added=True), insert), text)
 
@@ -280,7 +277,7 @@ class _Candidates:
         """Return the columns of each base table that are not NULL in any row before and after the change."""
         return {
             base.identifier: base.files.without_nulls(self.statistics, self.query.used_columns.get(base.identifier, ()))
-            for base in self.question.bases
+            for base in self.given.bases
             if base.files is not None
         }
 
@@ -292,8 +289,8 @@ class _Candidates:
         if not isinstance(found, Merged):
             return found
         step = MergeAdditiveStep(
-            table=self.question.stored.table,
-            columns=self.question.stored.columns,
+            table=self.given.stored.table,
+            columns=self.given.stored.columns,
             keys=found.keys,
             changes=found.signed,
             combine=found.template,
@@ -311,9 +308,9 @@ class _Candidates:
             return found
         unless = found.affected_unless_constants or ""
         step = ReplaceKeysStep(
-            table=self.question.stored.table,
-            query=self.question.pinned,
-            columns=self.question.stored.columns,
+            table=self.given.stored.table,
+            query=self.given.pinned,
+            columns=self.given.stored.columns,
             affected=found.affected,
             keys=found.keys,
             not_null=_never_null(found),
@@ -331,7 +328,7 @@ class _Candidates:
 
     @property
     def _how(self) -> str:
-        return "overwrite" if self.question.stored.cost.bytes <= SMALL_STORAGE else "positions"
+        return "overwrite" if self.given.stored.cost.bytes <= SMALL_STORAGE else "positions"
 
     @property
     def _rewritten(self) -> str:
@@ -342,22 +339,22 @@ class _Candidates:
     @property
     def _small(self) -> bool:
         """Whether the whole change can be broadcast to every task."""
-        changed = [cost for cost in base_costs(self.question.bases) if cost.range is not None]
+        changed = [cost for cost in base_costs(self.given.bases) if cost.range is not None]
         rows = known_sum([cost.changed_rows for cost in changed])
         size = known_sum([cost.changed_bytes for cost in changed])
         return rows is not None and rows <= _SMALL_ROWS and size is not None and size <= _SMALL_BYTES
 
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
-        costs = base_costs(self.question.bases)
-        estimate = incremental_cost(str(mode), costs, self.question.stored.cost)
-        probe = DeterminismStep(self.question.pinned, self.again)
+        costs = base_costs(self.given.bases)
+        estimate = incremental_cost(str(mode), costs, self.given.stored.cost)
+        probe = DeterminismStep(self.given.pinned, self.again)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
     def _relations(self, found: Appended | Merged | Replaced, *, only_added: bool = False) -> tuple[Step, ...]:
         """Return the steps that create the relations that the statements read, and no others."""
         steps: list[Step] = []
         # Rows are gathered that match the other changes, so these come first.
-        for base in sorted(self.question.bases, key=lambda item: self.relations[item.identifier].gathers):
+        for base in sorted(self.given.bases, key=lambda item: self.relations[item.identifier].gathers):
             relation = self.relations[base.identifier]
             columns = self.query.used_columns.get(base.identifier, ())
             for version, snapshot in (("new", base.target), ("old", base.recorded)):
@@ -378,7 +375,7 @@ class _Candidates:
 
         Of a table that gathers, only the rows that match changes are read.
         """
-        others = (item for item in self.question.bases if item is not base)
+        others = (item for item in self.given.bases if item is not base)
         read = [item.total_bytes for item in others if not self.relations[item.identifier].gathers]
         return (known_sum(read) or 0) >= _LARGE_BYTES
 
@@ -490,17 +487,17 @@ def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -
 
 
 def _changed_names(
-    question: Question, query: IncrementalQuery, relations: Mapping[Identifier, BaseRelation]
+    given: IncrementalInput, query: IncrementalQuery, relations: Mapping[Identifier, BaseRelation]
 ) -> tuple[Reason, ...]:
     """Return whether a name in the query meant another column when the recorded rows were computed.
 
     If a column is dropped or renamed, its name may be found in another table, and a NATURAL JOIN has a key less.
     """
-    gone = {base.identifier: base.before for base in question.bases if {name for name, _ in base.before} - base.kept}
+    gone = {base.identifier: base.before for base in given.bases if {name for name, _ in base.before} - base.kept}
     if not gone:
         return ()
     before = [replace(item, columns=gone.get(name, item.columns)) for name, item in relations.items()]
-    then = IncrementalQuery.analyse(question.query, before, output=question.output, views=question.views)
+    then = IncrementalQuery.analyse(given.query, before, output=given.output, views=given.views)
     if not isinstance(then, Reason) and _as_sets(then.used_columns) == _as_sets(query.used_columns):
         return ()
     tables = ", ".join(map(str, gone))

@@ -15,7 +15,7 @@ from airflow_mv.core.refresh.candidates import (
     AppendedFiles,
     BaseTableInput,
     Candidate,
-    Question,
+    IncrementalInput,
     SnapshotFiles,
     StorageInput,
     base_costs,
@@ -83,7 +83,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
         text = "its intervals were refreshed from different base snapshots; only a full refresh aligns them"
         return Alternatives((Reason(Code.INTERVALS, text),), full)
     loaded = observation.view
-    question = Question(
+    given = IncrementalInput(
         view=str(loaded.identifier),
         query=observation.query,
         views=observation.dependencies.nested,
@@ -93,7 +93,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
         bases=bases,
         stored=_stored(observation.storage),
     )
-    found = candidate(question, inputs.statistics)
+    found = candidate(given, inputs.statistics)
     if isinstance(found, Candidate) and found.mode in _MODES:
         found = replace(found, estimate=found.estimate.corrected(record.factors))
     return Alternatives(found, full)

@@ -43,7 +43,7 @@ def session_stager(
     """Return a stager that runs scripts in an existing session."""
 
     def stage(script: Script) -> Outcome:
-        from airflow_mv.core.job.run import run
+        from airflow_mv.core.job.driver import run
         from airflow_mv.core.job.session import with_catalogs
 
         settings = settings_of(catalog)
@@ -85,7 +85,7 @@ def spark_errors(what: str) -> Iterator[None]:
     except MaterializedViewError:
         raise
     except Exception as error:  # noqa: BLE001
-        from airflow_mv.core.job.run import reason
+        from airflow_mv.core.job.driver import reason
 
         raise JobError(f"{what}: {reason(error)}") from None
 

@@ -20,7 +20,7 @@ from airflow_mv.core.ivm import BaseRelation, Comparison, IncrementalQuery, outp
 from airflow_mv.core.refresh.candidates import (
     BaseTableInput,
     Candidate,
-    Question,
+    IncrementalInput,
     StorageInput,
     base_costs,
     candidate,
@@ -163,7 +163,7 @@ def _rank(item: Forecast) -> tuple[int, int]:
 
 def _each(setting: QueryInputs, query: ParsedQuery, output: _Output, kinds: Collection[Change]) -> list[Forecast]:
     stored = setting.stored or _assumed_storage(setting, query, output)
-    question = Question(
+    given = IncrementalInput(
         view=setting.view,
         query=query,
         views=setting.views,
@@ -177,13 +177,13 @@ def _each(setting: QueryInputs, query: ParsedQuery, output: _Output, kinds: Coll
         algebra: dict[Kind, Candidate | tuple[Reason, ...]] = {}
         for change in kinds:
             expected = expect(setting.tables[base.identifier], base.target, change)
-            result.append(_prospect(setting, question, base.identifier, change, expected, algebra))
+            result.append(_prospect(setting, given, base.identifier, change, expected, algebra))
     return result
 
 
 def _prospect(
     setting: QueryInputs,
-    question: Question,
+    given: IncrementalInput,
     table: Identifier,
     change: Change,
     expected: Expected,
@@ -194,15 +194,15 @@ def _prospect(
         why = Reason(Code.ONLY_REPLACED, f"{table}: a compaction changes no row")
         return Forecast(table, change, Mode.FAST_FORWARD, Mode.FAST_FORWARD, (why,), (), expected.like)
     bases = tuple(
-        replace(base, range=expected.range if base.identifier == table else UNCHANGED) for base in question.bases
+        replace(base, range=expected.range if base.identifier == table else UNCHANGED) for base in given.bases
     )
     # The algebra knows whether rows were only added, and nothing else of a change.
     kind = Kind.APPENDED if expected.range.kind == Kind.APPENDED else Kind.REWRITTEN
     if kind not in algebra:
-        algebra[kind] = candidate(replace(question, bases=bases), _NoStatistics())
+        algebra[kind] = candidate(replace(given, bases=bases), _NoStatistics())
     found = algebra[kind]
     if isinstance(found, Candidate):
-        estimate = incremental_cost(str(found.mode), base_costs(bases), question.stored.cost)
+        estimate = incremental_cost(str(found.mode), base_costs(bases), given.stored.cost)
         found = replace(found, estimate=estimate)
     choice = _choice(setting, found, expected.range)
     possible = found.mode if isinstance(found, Candidate) else Mode.FULL

@@ -217,8 +217,8 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
     """
     from airflow_mv.core.job.context import JobContext
     from airflow_mv.core.job.delta import net_change
+    from airflow_mv.core.job.driver import registered
     from airflow_mv.core.job.foreign import format_of
-    from airflow_mv.core.job.run import registered
     from airflow_mv.core.job.session import made_active, temporary_settings, with_catalogs
 
     if wanted.left_out:

@@ -279,7 +279,7 @@ def _compared(
     spark: SparkSession, observation: Observation, record: RefreshRecord, query: str, part: Part
 ) -> Verification:
     """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
-    from airflow_mv.core.job.run import registered
+    from airflow_mv.core.job.driver import registered
     from airflow_mv.core.job.session import temporary_settings
 
     view, storage = observation.view.identifier, observation.storage

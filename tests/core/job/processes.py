@@ -34,7 +34,7 @@ for line in sys.stdin:
 """
 _SCRIPTS = """
 import json, sys
-from airflow_mv.core.job.run import run
+from airflow_mv.core.job.driver import run
 from airflow_mv.core.job.session import open_session
 from airflow_mv.core.script import Script
 for line in sys.stdin:

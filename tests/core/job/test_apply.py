@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
+from airflow_mv.core.job.driver import run
 from airflow_mv.core.job.pruning import skips
-from airflow_mv.core.job.run import run
 from airflow_mv.core.script import (
     STAGING,
     DeltaStep,

@@ -19,7 +19,7 @@ from airflow_mv.core.job import context
 from airflow_mv.core.job.changed_files import _Files
 from airflow_mv.core.job.context import JobContext
 from airflow_mv.core.job.delta import check_deterministic
-from airflow_mv.core.job.run import run
+from airflow_mv.core.job.driver import run
 from airflow_mv.core.script import (
     STAGING,
     WEIGHT,

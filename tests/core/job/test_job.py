@@ -20,7 +20,7 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.catalog.spark import spark_settings
-from airflow_mv.core.job.run import reason, run, run_submitted
+from airflow_mv.core.job.driver import reason, run, run_submitted
 from airflow_mv.core.job.session import _submit_arguments, check_java, open_session
 from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.script import STAGING_CATALOG, Outcome, Script, script_beside, submitted_script

@@ -14,7 +14,7 @@ from airflow_mv.core.refresh.candidates import (
     AppendedFiles,
     BaseTableInput,
     Candidate,
-    Question,
+    IncrementalInput,
     SnapshotFiles,
     StorageInput,
     candidate,
@@ -71,7 +71,7 @@ def planned(
     base = BaseTableInput(
         TABLE, TABLE.sql(), columns, 1, 2, change, 1_000, frozenset("ab"), appended=appended, files=files
     )
-    question = Question(
+    given = IncrementalInput(
         view="lake.db.v",
         query=parse_query(sql, view="lake.db.v", default_catalog="lake", default_namespace=("db",)),
         views={},
@@ -80,7 +80,7 @@ def planned(
         bases=(base,),
         stored=StorageInput("`stored`", output, StoredCost(1_000, 10)),
     )
-    found = candidate(question, FixedStatistics(matches, full=frozenset(full)))
+    found = candidate(given, FixedStatistics(matches, full=frozenset(full)))
     assert isinstance(found, Candidate), found
     return found
 

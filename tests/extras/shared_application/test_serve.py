@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.job.files import HadoopFiles
+from airflow_mv.core.job.driver_files import HadoopFiles
 from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.script import Outcome, Script, SqlStep, script_beside, submitted_script
 from airflow_mv.extras.shared_application.job.requests import (

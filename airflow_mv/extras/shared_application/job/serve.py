@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.job.files import open_files
-from airflow_mv.core.job.run import quiet, reason, run_submitted
+from airflow_mv.core.job.driver import quiet, reason, run_submitted
+from airflow_mv.core.job.driver_files import open_files
 from airflow_mv.core.job.session import CATALOG, hide_secrets
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.extras.shared_application.job.requests import (

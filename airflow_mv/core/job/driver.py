@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.check_results import run_checks
 from airflow_mv.core.job.context import JobContext, measured
-from airflow_mv.core.job.files import file_access, only_access, open_files
+from airflow_mv.core.job.driver_files import file_access, only_access, open_files
 from airflow_mv.core.job.foreign import formats_of
 from airflow_mv.core.job.session import CATALOG, hide_secrets, interruptible, made_active, temporary_settings
 from airflow_mv.core.job.steps import COMPLETE, brief, run_steps, written
