@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -12,8 +13,10 @@ def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], An
     """Return the ``__getattr__`` of a package. Source: PEP 562."""
 
     def imported(name: str) -> Any:
-        if name in modules:
-            return getattr(import_module(modules[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(modules[name]), name)
+        setattr(sys.modules[package], name, found)  # from now on Python finds it there
+        return found
 
     return imported

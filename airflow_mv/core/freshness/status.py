@@ -75,7 +75,7 @@ class _Verdict:
 
     def moved_from(self, table: ObservedTable) -> bool:
         """Whether a table was read when the view had other rows."""
-        is_known = self.behind.state != State.UNKNOWN and table.name in self.names
+        is_known = self.behind.state != State.UNKNOWN and not self.names.isdisjoint({table.name})
         return is_known and table.head != self.head
 
 
@@ -355,7 +355,7 @@ def observe_each(
 
 
 def _read_view(table: ObservedTable) -> Identifier:
-    return table.view or table.name
+    return table.name if table.view is None else table.view
 
 
 def _why(freshness: Freshness) -> str:
