@@ -400,7 +400,7 @@ def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits
     travels = properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
     given = _read(properties, MAX_COUNT_PROPERTY, _whole, _AT_LEAST_ONE, view)
     count = given or (DEFAULT_MAX_COUNT if travels else DEFAULT_LOGGED)
-    age = duration(properties.get(MAX_AGE_PROPERTY), what=f"view {view}, property {MAX_AGE_PROPERTY}")
+    age = _length(properties, MAX_AGE_PROPERTY, view)
     return HistoryLimits(count, age, count if travels else 1)
 
 
@@ -430,7 +430,7 @@ def kept_for(properties: Mapping[str, str], *, view: str) -> timedelta | None:
     Raises:
         ConfigurationError: It is not a length of time.
     """
-    return duration(properties.get(KEEP_PROPERTY), what=f"view {view}, property {KEEP_PROPERTY}")
+    return _length(properties, KEEP_PROPERTY, view)
 
 
 def check_values(properties: Mapping[str, str], *, view: str) -> None:
@@ -440,7 +440,7 @@ def check_values(properties: Mapping[str, str], *, view: str) -> None:
         ConfigurationError: Names the property, its value and what it may be.
     """
     history_limits(properties, view=view)
-    max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
+    _length(properties, MAX_STALENESS_PROPERTY, view)
     most_old_snapshots(properties, view=view, default=None)
     for check in (has_time_travel, on_schema_change, Policy.of, kept_for, most_files, refresh_state_of):
         check(properties, view=view)
@@ -454,6 +454,12 @@ def _read(
         return None if text is None else convert(text)
     except (ValueError, KeyError):
         raise ConfigurationError(f"view {view}, property {key}: {text!r} is not {wanted}") from None
+
+
+def _length(properties: Mapping[str, str], key: str, view: str) -> timedelta | None:
+    """Return the length of time that a property has."""
+    text = properties.get(key)
+    return None if text is None else duration(text, what=f"view {view}, property {key}")
 
 
 def _one_of(properties: Mapping[str, str], key: str, values: tuple[_Value, ...], view: str) -> _Value:
