@@ -477,16 +477,15 @@ def _sizes(table: TableMetadata, last: int | None, chain: Sequence[_Commit]) -> 
     moved = [item for item in chain if item.snapshot.operation != "replace"]
     totals = _totals(table, last)
 
-    def total(what: str, side: int, commits: Sequence[_Commit]) -> int | None:
-        return known_sum([item.moved(what)[side] for item in commits])
-
+    rows = [item.rows() for item in moved]
+    sizes, files = ([item.moved(what) for item in chain] for what in ("files-size", "data-files"))
     return Size(
-        rows_added=known_sum([item.rows()[0] for item in moved]),
-        rows_deleted=known_sum([item.rows()[1] for item in moved]),
-        bytes_added=total("files-size", 0, chain),
-        bytes_removed=total("files-size", 1, chain),
-        files_added=total("data-files", 0, chain),
-        files_removed=total("data-files", 1, chain),
+        rows_added=known_sum([added for added, _ in rows]),
+        rows_deleted=known_sum([deleted for _, deleted in rows]),
+        bytes_added=known_sum([added for added, _ in sizes]),
+        bytes_removed=known_sum([removed for _, removed in sizes]),
+        files_added=known_sum([added for added, _ in files]),
+        files_removed=known_sum([removed for _, removed in files]),
         partitions=known_sum([item.snapshot.number("changed-partition-count") for item in moved]),
         bytes_touched=_touched(table, last, moved),
         total_rows=totals.total_rows,
