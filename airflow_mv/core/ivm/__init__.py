@@ -17,4 +17,3 @@ from airflow_mv.core.ivm.ir import BaseRelation as BaseRelation
 from airflow_mv.core.ivm.ir import Comparison as Comparison
 from airflow_mv.core.ivm.ir import Merged as Merged
 from airflow_mv.core.ivm.ir import Replaced as Replaced
-from airflow_mv.core.ivm.ir import Signed as Signed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy A (append), and the signed change of a result. Both need linear operators."""
+"""Strategy A (append), and the signed terms of linear operators."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from sqlglot import exp
 from airflow_mv.core.ivm import ir
 from airflow_mv.core.ivm.affected_keys import no_rows
 from airflow_mv.core.ivm.delta_terms import Context, check_linear, relation_terms
-from airflow_mv.core.ivm.determinism import check_certain
-from airflow_mv.core.ivm.ir import Appended, BaseRelation, RefusedError, Signed
+from airflow_mv.core.ivm.ir import Appended, BaseRelation, RefusedError
 from airflow_mv.core.ivm.render import near_of, reads_of, statement
 from airflow_mv.core.ivm.subqueries import aggregated, has_windows
 from airflow_mv.core.script import WEIGHT
@@ -36,21 +35,6 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
         found = [one_by_one(term, context) for term in found]
     terms = [statement(replace(term, outputs=term.outputs[:-1]), broadcast=broadcast) for term in found]
     return Appended(tuple(term.sql for term in terms), reads_of(*terms), near_of(*terms))
-
-
-def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Signed:
-    """Return the added and removed rows.
-
-    Args:
-        output: Name and Spark type of each of its columns.
-        broadcast: Whether to hint that the change is small.
-
-    Raises:
-        RefusedError: An operator is not linear, or a column is nondeterministic.
-    """
-    check_certain(tree, [kind for _, kind in output])
-    terms = [statement(term, broadcast=broadcast) for term in weighted(tree, Context())]
-    return Signed(tuple(term.sql for term in terms), near_of(*terms))
 
 
 def check_appended(relations: Sequence[BaseRelation]) -> None:

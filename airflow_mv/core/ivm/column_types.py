@@ -829,9 +829,7 @@ def _check_nested(value: exp.Expr, *, aggregates: bool, windows: bool) -> None:
     if isinstance(value, exp.Window):
         if not windows:
             raise _uncertain(_shown_text(value))
-        inner = functions.window_function(value)
-        parts = [*inner.iter_expressions(), *(item for item in value.iter_expressions() if item is not value.this)]
-        for part in parts:
+        for part in functions.window_parts(value):
             _check_nested(part, aggregates=aggregates, windows=False)
         return
     if functions.is_aggregate(value):
@@ -847,8 +845,7 @@ def _check_grouped(value: exp.Expr, keys: tuple[exp.Expr, ...]) -> None:
     if value in keys or value.unnest() in keys or isinstance(value, exp.Grouping):
         return
     if isinstance(value, exp.Window):
-        inner = functions.window_function(value)
-        parts = [*inner.iter_expressions(), *(item for item in value.iter_expressions() if item is not value.this)]
+        parts = functions.window_parts(value)
     elif functions.is_aggregate(value):
         return
     elif isinstance(value, exp.Column):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the algebra knows of functions: which are volatile or unknown, and one entry for each kind of aggregate.
+"""The properties of functions: which are volatile or unknown, and one entry for each kind of aggregate.
 
 sqlglot classifies most of Spark's built-in functions; this module lists the others. A function that neither of them
 knows may be a user-defined aggregate, and is refused. An aggregate that only sqlglot knows is recomputed for whole
@@ -30,7 +30,7 @@ _WIDER = "DECIMAL(20, 0)"
 
 
 class Order(Enum):
-    """What the order of the rows decides."""
+    """The effect of the order of the rows on a value."""
 
     #: Nothing, for any type.
     NOTHING = auto()
@@ -132,7 +132,7 @@ class _CountIf(_Count):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """What the algebra knows of aggregate functions.
+    """The properties of aggregate functions.
 
     Args:
         calls: sqlglot's classes of the calls, or their names in lower case where sqlglot has no class.
@@ -185,7 +185,7 @@ NAMES = frozenset(call for call in _BY_CALL if isinstance(call, str))
 
 
 def known(node: exp.Expr) -> Aggregate:
-    """Return what is known of the function of a call; of a subclass of sqlglot's what is known of its class."""
+    """Return the entry of a call's function; for a subclass in sqlglot, the entry of its base class."""
     if isinstance(node, exp.Anonymous):
         return _BY_CALL.get(node.name.lower(), Aggregate(()))
     return next((_BY_CALL[kind] for kind in type(node).__mro__ if kind in _BY_CALL), Aggregate(()))
@@ -366,8 +366,7 @@ def is_numbering(node: exp.Expr) -> bool:
 def aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the aggregates of an expression: not window functions themselves, but the aggregates in their arguments."""
     if isinstance(node, exp.Window):
-        inner = window_function(node)
-        for child in [*inner.iter_expressions(), *(c for c in node.iter_expressions() if c is not node.this)]:
+        for child in window_parts(node):
             yield from aggregates(child)
     elif is_aggregate(node):
         yield node
@@ -387,3 +386,9 @@ def window_function(window: exp.Window) -> exp.Expr:
     while isinstance(inner, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
         inner = inner.this
     return inner
+
+
+def window_parts(window: exp.Window) -> list[exp.Expr]:
+    """Return the arguments of a window's function, and the parts of its OVER."""
+    over = (child for child in window.iter_expressions() if child is not window.this)
+    return [*window_function(window).iter_expressions(), *over]

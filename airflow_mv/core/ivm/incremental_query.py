@@ -11,9 +11,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from airflow_mv.core.ivm import ir, regeneration
-from airflow_mv.core.ivm.append import appended, signed
+from airflow_mv.core.ivm.append import appended
 from airflow_mv.core.ivm.column_types import CertainColumn, certain_columns, check_left_out, column_types
-from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced, Signed
+from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced
 from airflow_mv.core.ivm.merge import merged, merged_rows
 from airflow_mv.core.ivm.monotone import Monotone
 from airflow_mv.core.ivm.pushdown import conditions, filters, origins, pruned, within
@@ -150,14 +150,6 @@ class IncrementalQuery:
             lambda: appended(self._tree, self._relations, consolidated=consolidated, broadcast=broadcast)
         )
 
-    def signed(self, *, broadcast: bool = False) -> Signed | Reason:
-        """The change of the result as a signed bag, through operators that are linear.
-
-        Args:
-            broadcast: Whether to hint to Spark that the change is small.
-        """
-        return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
-
     def merge(
         self, *, broadcast: bool = False, without_nulls: Mapping[Identifier, frozenset[str]] | None = None
     ) -> Merged | Reason:
@@ -176,7 +168,7 @@ class IncrementalQuery:
     def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B for rows: combine the stored copies of each changed row value with the change.
 
-        Possible if :meth:`signed` is. All columns are keys, and ``signed`` has the additional column ``__w``.
+        Possible if all operators are linear. All columns are keys, and ``signed`` has the additional column ``__w``.
 
         Args:
             broadcast: Whether to hint to Spark that the change is small.

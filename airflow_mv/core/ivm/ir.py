@@ -385,17 +385,6 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """The change of the result as a signed bag: the UNION ALL of these SELECTs.
-
-    Columns are the view's, then ``__w``: the number of added (+) or removed (-) copies, not consolidated.
-    """
-
-    terms: tuple[str, ...]
-    near: Near = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Merged:
     """Strategy B: partial aggregates of the change are combined with the stored rows of the same keys.
 
@@ -466,7 +455,7 @@ class Comparison:
     Args:
         operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
         value: The literal's text.
-        only_calendar: Whether it says nothing of dates and times outside of the years 1 to 9999.
+        only_calendar: Whether it holds only for dates and times of the years 1 to 9999.
     """
 
     column: str

@@ -95,7 +95,7 @@ class _Own:
 
 
 def changed_files(context: JobContext, entries: Entries) -> list[ChangedRows] | None:
-    """Return the rows that may differ between two snapshots; ``None`` if they cannot be told, or are in too many files.
+    """Return the rows that may differ between two snapshots; ``None`` if they are uncertain, or in too many files.
 
     Args:
         entries: The entries of both.
@@ -110,7 +110,7 @@ def changed_files(context: JobContext, entries: Entries) -> list[ChangedRows] | 
     if statistics is None:
         return None
     files = _Files(context, own, entries, statistics)
-    if touched and not files.tell_deleted_rows():
+    if touched and not files.can_read_deleted_rows():
         for item in own:
             item.data, item.partly = item.data | touched, set()
     found = [files.whole(0), files.whole(1), files.partly(0), files.partly(1)]
@@ -295,7 +295,7 @@ class _Files:
             DELETED not in entries.taken and entries.has_no_deletes(side, own[side].partly) for side in (0, 1)
         ]
 
-    def tell_deleted_rows(self) -> bool:
+    def can_read_deleted_rows(self) -> bool:
         """Whether the rows of ``partly`` can be read, at a reasonable cost."""
         known = history(self.context, self.table).snapshots
         for side, one in enumerate(self.own):

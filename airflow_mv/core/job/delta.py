@@ -80,7 +80,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Appends:
-    """What metadata tables tell of appends.
+    """Appends, as metadata tables show them.
 
     Args:
         schema: The table's columns at the last snapshot.
@@ -315,7 +315,7 @@ def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: i
 
 
 def _uses_metadata_tables(context: JobContext, step: DeltaStep) -> bool:
-    """Whether the metadata tables tell the change of a step. With Spark 4.0 they were not tried."""
+    """Whether the change of a step follows from the metadata tables. With Spark 4.0 they were not tried."""
     return step.kind not in ("append", "values") and not context.is_spark_4_0
 
 
@@ -326,7 +326,7 @@ def _metadata_of(context: JobContext, step: DeltaStep, start: int, end: int) -> 
 
 
 def _read_metadata(context: JobContext, step: DeltaStep, start: int, end: int) -> _Appends | Changelog | Entries:
-    """Read what tells which files were appended, or in which files two snapshots differ.
+    """Read which files were appended, or in which files two snapshots differ.
 
     It changes nothing in the session.
     """

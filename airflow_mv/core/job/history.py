@@ -51,7 +51,7 @@ class LoggedFile:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a table's metadata says about its past.
+    """A table's history, as its metadata has it.
 
     Args:
         snapshots: By their ids.

@@ -29,7 +29,7 @@ _QUICK = (*_WHOLE, T.DateType, T.TimestampType)
 
 @dataclass(frozen=True, slots=True)
 class KeyFilters:
-    """What is known of the rows that have one of the keys.
+    """Filters for the rows that have one of the keys.
 
     Args:
         predicates: For some of the keys a predicate that all their values pass, with ``?`` for the column.
@@ -60,7 +60,7 @@ def skipping_keys(keys: Iterable[str], types: Mapping[str, T.DataType], clustere
 def key_filters(
     spark: SparkSession, view: str, keys: Sequence[str], types: Mapping[str, T.DataType], count: int
 ) -> KeyFilters:
-    """Return what the values of the keys tell.
+    """Return the filters that follow from the values of the keys.
 
     Args:
         view: A local relation with the keys.

@@ -55,7 +55,7 @@ class RewrittenFiles:
 
     def __init__(self, context: JobContext, step: DeltaStep, diff: Any, table: Any, version: int) -> None:
         self._context, self._step, self._diff, self._table, self._version = context, step, diff, table, version
-        #: Whether the ids do not tell the change, which is known only after a first try.
+        #: Whether the change does not follow from the ids, which only a first try shows.
         self._failed = False
 
     def changed(self, wanted: Sequence[tuple[str, DataFrame]] = ()) -> CountedRows | None:
@@ -65,8 +65,8 @@ class RewrittenFiles:
             wanted: Columns, and frames with one column of the values for which other rows are also returned.
 
         Returns:
-            ``None`` if the ids do not tell it: rows have none, or rows with the same ids and versions are not in both
-            snapshots. They are not after a rollback, or where another writer has not kept the ids.
+            ``None`` if it does not follow from the ids: rows have none, or rows with the same ids and versions are not
+            in both snapshots. They are not after a rollback, or where another writer has not kept the ids.
         """
         sides = self._diff.removed(), self._diff.added()
         have_ids = self._version >= _WITH_ROW_IDS and all(side.size() and self._diff.lineage(side) for side in sides)
@@ -126,7 +126,7 @@ class RewrittenFiles:
 
 
 def _numbers_of(rows: DataFrame, name: str) -> DataFrame:
-    """Return what the last row of each partition says."""
+    """Return the summary in the last row of each partition."""
     return rows.where(f"{name}.found IS NOT NULL").select(*(f"{name}.{item}" for item in ("found", "kept", "sum")))
 
 

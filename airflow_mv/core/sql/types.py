@@ -39,7 +39,7 @@ _NAMES = {
 }
 #: Accesses to a nested field, from the outside in: the name of a field, or a key; ``None`` for an index or another key.
 Accesses = tuple[str | None, ...]
-#: What does not change what a field is.
+#: Keys that do not change what a field is.
 _BESIDE = ("doc", "required", "element-required", "value-required")
 #: Types of format version 3 that pyiceberg 0.12 does not read, or not with all their parameters.
 _UNKNOWN_TYPES = ("variant", "geometry", "geography")
@@ -107,7 +107,7 @@ def _is_same(then: Any, now: Any, accesses: Accesses) -> bool:
 
 
 def _bare(stored: Any) -> Any:
-    """Return a stored type without comments, and without what says where NULL is allowed."""
+    """Return a stored type without comments and nullability."""
     if isinstance(stored, Mapping):
         return {key: _bare(item) for key, item in stored.items() if key not in _BESIDE}
     return [_bare(item) for item in stored] if isinstance(stored, list | tuple) else stored
@@ -198,7 +198,7 @@ class _UnknownError(Exception):
     """The columns of a ``*`` are not known here; Spark resolves them."""
 
 
-#: What shows that the columns of a ``*`` are not known; a ``KeyError``: a name with another meaning.
+#: Errors by which the columns of a ``*`` are not known; a ``KeyError``: a name with another meaning.
 _NOT_KNOWN = (_UnknownError, InvalidIdentifierError, RecursionError, KeyError)
 
 

@@ -15,7 +15,7 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
-from airflow_mv.core.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed, ir
+from airflow_mv.core.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, ir
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Reason
@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 Bag = Counter[Row]
 
 #: The ways to refresh, as :meth:`Lab.refresh` names them.
-STRATEGIES = ("append", "signed", "merge", "rows", "replace")
+STRATEGIES = ("append", "merge", "rows", "replace")
 #: Spark type -> DuckDB type, where they differ.
 TYPES = {"string": "varchar"}
 
@@ -119,7 +119,7 @@ class Lab:
             found.append(relation)
         return found
 
-    def gather(self, plan: Appended | Signed | Merged | Replaced) -> None:
+    def gather(self, plan: Appended | Merged | Replaced) -> None:
         """Create the relations with gathered rows: only those that match a change of another table."""
         for name in {name for name, _ in plan.near}:
             matches = " OR ".join(
@@ -163,7 +163,6 @@ class Lab:
         """Return the recompute, and the result of each strategy for its stored rows."""
         plans = {
             "append": query.append,
-            "signed": query.signed,
             "merge": query.merge,
             "rows": query.merge_rows,
             "replace": query.replace_keys,
@@ -184,8 +183,6 @@ class Lab:
         self.gather(plan)
         if isinstance(plan, Appended):
             return stored + Counter(self._union(plan.terms))
-        if isinstance(plan, Signed):
-            return signed_bag(stored, self._union(plan.terms))
         if isinstance(plan, Merged):
             return self._merge(plan, query, stored)
         assert isinstance(plan, Replaced)
@@ -218,14 +215,6 @@ class Lab:
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE mv_delta AS {to_duckdb(plan.signed)}")
         kept = {row: n for row, n in stored.items() if _key(row, positions) not in changed}
         return Counter(kept) + Counter(self.run(plan.combine("`mv_stored`", "`mv_delta`")))
-
-
-def signed_bag(stored: Bag, rows: Sequence[Row]) -> Bag:
-    result = Counter(stored)
-    for row in rows:
-        result[row[:-1]] += row[-1]
-    assert all(n >= 0 for n in result.values()), "a row was removed more often than it existed"
-    return +result
 
 
 def _without_null(table: Table, rows: Sequence[Row]) -> Iterator[str]:

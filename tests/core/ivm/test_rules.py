@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import sqlglot
 
-from airflow_mv.core.ivm import Appended, IncrementalQuery, Merged, Replaced, Signed
+from airflow_mv.core.ivm import Appended, IncrementalQuery, Merged, Replaced
 from airflow_mv.core.spec.reasons import Reason
 from tests.core.ivm.lab import STRATEGIES, Change, Lab, Row, query_at
 from tests.core.ivm.queries import TABLES
@@ -47,11 +47,11 @@ def statements(query: IncrementalQuery | Reason) -> dict[str, str]:
     """Return the statements of each strategy for a query, or the reason against the strategy."""
     if isinstance(query, Reason):
         return {"refused": f"{query.code}: {query.message}"}
-    plans = (query.append(), query.signed(), query.merge(), query.merge_rows(), query.replace_keys())
+    plans = (query.append(), query.merge(), query.merge_rows(), query.replace_keys())
     return {name: _written(plan) for name, plan in zip(STRATEGIES, plans, strict=True)}
 
 
-def _written(plan: Appended | Signed | Merged | Replaced | Reason) -> str:
+def _written(plan: Appended | Merged | Replaced | Reason) -> str:
     if isinstance(plan, Reason):
         return f"{plan.code}: {plan.message}"
     if isinstance(plan, Merged):
