@@ -36,7 +36,7 @@ from airflow_mv.core.job.context import (
     unlike,
 )
 from airflow_mv.core.job.equivalence import check_equivalent
-from airflow_mv.core.job.foreign import Versions, format_of
+from airflow_mv.core.job.foreign import ChangeRead, format_of
 from airflow_mv.core.job.gather import DELETED, PLACE, gathered, newly_deleted
 from airflow_mv.core.job.history import begin, history
 from airflow_mv.core.job.pruning import aggregates_of, bounds_of, within
@@ -53,29 +53,6 @@ _OWN_FUNCTIONS = ("SQL_SCALAR_FUNCTION", "PYTHON_UDF", "SCALA_UDF")
 #: A change of at most so many bytes is sent to all executors where it is joined. Each value is counted as this many.
 _BROADCAST_BYTES, _VALUE_BYTES = 16 * 2**20, 20
 _NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A signed frame that has not run yet, and the facts that are known about it.
-
-    Args:
-        frame: The columns and the weight.
-        facts: The data that will be read.
-        net: Whether each row's weight is its net change already.
-        sized: Whether Spark's own estimate of its size is about right.
-        added: Whether it is known that no row was removed.
-        most: An upper bound of its rows, if it is less than the rows read.
-        held: Whether it is computed from so many rows that are held already.
-    """
-
-    frame: DataFrame
-    facts: Delta
-    net: bool = True
-    sized: bool = True
-    added: bool = False
-    most: int | None = None
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +121,7 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
             ``rows-removed``.
     """
     read = _read_or_refuse(context, step)
-    frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
+    frame, facts = (read.frame if read.net else cancelled(read.frame, step)), read.facts
     in_doubt = step.only_added and not read.added
     if in_doubt or not (read.net and read.sized and step.uses == 1):
         aggregates = aggregates_of(frame.schema, step.joined) if step.bounded else ()
@@ -196,7 +173,7 @@ def _size(step: DeltaStep, rows: int) -> int:
     return rows * len(step.columns) * _VALUE_BYTES
 
 
-def _read_or_refuse(context: JobContext, step: DeltaStep) -> _Read:
+def _read_or_refuse(context: JobContext, step: DeltaStep) -> ChangeRead:
     try:
         return _read(context, step)
     except (AnalysisException, IncrementalRefusedError):
@@ -267,7 +244,7 @@ def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
     return IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
 
 
-def _partitions(context: JobContext, step: DeltaStep, read: _Read) -> AbstractContextManager[None]:
+def _partitions(context: JobContext, step: DeltaStep, read: ChangeRead) -> AbstractContextManager[None]:
     facts = read.facts
     if read.held:
         return context.sized_for(_size(step, read.most or 0))
@@ -275,15 +252,14 @@ def _partitions(context: JobContext, step: DeltaStep, read: _Read) -> AbstractCo
     return context.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
 
 
-def _read(context: JobContext, step: DeltaStep) -> _Read:
+def _read(context: JobContext, step: DeltaStep) -> ChangeRead:
     if step.start == step.end:
-        empty = replace(step, where="false")
-        return _Read(_pinned(context, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
+        return no_change(context, step, Delta(step.table, rows_read=0))
     if step.start is None or step.end is None:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
-        return _Read(_pinned(context, step, snapshot, sign), Delta(step.table, ("whole",)))
+        return ChangeRead(_pinned(context, step, snapshot, sign), Delta(step.table, ("whole",)))
     if (tables := format_of(step.table)) is not None:
-        return _by_files(context, step, tables.versions(context, step.table, step.start, step.end))
+        return tables.change(context, step, step.start, step.end)
     if not context.lists_tasks:
         return _without_tasks(context, step, step.start, step.end)
     if step.kind == "values":
@@ -291,7 +267,7 @@ def _read(context: JobContext, step: DeltaStep) -> _Read:
     return _by_tasks(context, step, step.start, step.end)
 
 
-def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
+def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> ChangeRead:
     """Read the change where scan tasks cannot be listed."""
     if step.kind == "append":
         return _append_by_summaries(context, step, start, end)
@@ -302,14 +278,14 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
     return found or _values(context, step)
 
 
-def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read | None:
+def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: int) -> ChangeRead | None:
     """Read the files in which two snapshots differ, or ``None`` if all rows have to be compared."""
     found = _metadata_of(context, step, start, end)
     if isinstance(found, Changelog):
-        frame = _signed(found.frame, step, found.weight)
+        frame = signed(found.frame, step, found.weight)
         (old, new) = found.removed, found.added
         facts = Delta(step.table, ("changelog",), old[0], new[0], old[1], new[1], rows_read=old[2] + new[2])
-        return _Read(frame, facts, net=False)
+        return ChangeRead(frame, facts, net=False)
     parts = changed_files(context, found)
     return None if parts is None else _of_parts(context, step, parts)
 
@@ -337,12 +313,11 @@ def _read_metadata(context: JobContext, step: DeltaStep, start: int, end: int) -
     return found or Entries(context, step, (start, end))
 
 
-def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]) -> _Read:
+def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]) -> ChangeRead:
     """Return the union of rows that may differ."""
     if not parts:
-        empty = replace(step, where="false")
-        return _Read(_pinned(context, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
-    frame = _all_of(step, [_signed(part.frame, step, part.sign) for part in parts])
+        return no_change(context, step, Delta(step.table, rows_read=0))
+    frame = _all_of(step, [signed(part.frame, step, part.sign) for part in parts])
     old, new = ([part for part in parts if part.sign == sign] for sign in (-1, 1))
     facts = Delta(
         step.table,
@@ -355,7 +330,7 @@ def _of_parts(context: JobContext, step: DeltaStep, parts: Sequence[ChangedRows]
     )
     most = sum(part.most for part in parts)
     # The rows of one side cannot cancel each other. A few that are read once are not fetched by the client first.
-    return _Read(frame, facts, net=not (old and new), sized=most <= MAX_LOCAL_ROWS, most=most)
+    return ChangeRead(frame, facts, net=not (old and new), sized=most <= MAX_LOCAL_ROWS, most=most)
 
 
 # ---------------------------------------------------------------------------------------- plain reads
@@ -371,9 +346,14 @@ def _pinned(context: JobContext, step: DeltaStep, snapshot: int | None, sign: in
     return frame
 
 
-def _values(context: JobContext, step: DeltaStep) -> _Read:
+def no_change(context: JobContext, step: DeltaStep, facts: Delta) -> ChangeRead:
+    """Return the read of a change without rows."""
+    return ChangeRead(_pinned(context, replace(step, where="false"), step.end, 1), replace(facts, rows=0), added=True)
+
+
+def _values(context: JobContext, step: DeltaStep) -> ChangeRead:
     both = _all_of(step, [_pinned(context, step, step.start, -1), _pinned(context, step, step.end, 1)])
-    return _Read(both, Delta(step.table, ("values",)), net=False)
+    return ChangeRead(both, Delta(step.table, ("values",)), net=False)
 
 
 def _all_of(step: DeltaStep, frames: Sequence[DataFrame]) -> DataFrame:
@@ -384,8 +364,8 @@ def _all_of(step: DeltaStep, frames: Sequence[DataFrame]) -> DataFrame:
             their places.
     """
     if len(frames) > 1 and len({tuple(map(_nested_type, frame.schema.fields)) for frame in frames}) > 1:
-        message = f"{step.table}: the fields inside of a column have changed, and its rows are read with those of each"
-        raise IncrementalRefusedError("schema-changed", f"{message} snapshot")
+        message = f"{step.table}: the nested fields of a column differ between the two snapshots"
+        raise IncrementalRefusedError("schema-changed", message)
     return reduce(DataFrame.unionAll, frames)
 
 
@@ -399,7 +379,7 @@ def _append(
     step: DeltaStep,
     counts: Sequence[int] | None,
     bounds: Mapping[str, Sequence[Any]] | None = None,
-) -> _Read:
+) -> ChangeRead:
     """Read the files that were appended.
 
     Args:
@@ -413,15 +393,15 @@ def _append(
         facts = replace(facts, new_tasks=files, new_bytes=size, rows_read=rows, rows=rows)
     frame = reader.table(step.table)
     all_pass = within(bounds, frame.schema) if bounds else None
-    return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
+    return ChangeRead(signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
-def _append_by_summaries(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
+def _append_by_summaries(context: JobContext, step: DeltaStep, start: int, end: int) -> ChangeRead:
     """Read the appended files without access to the Java table (Spark Connect)."""
     found: _Appends = _metadata_of(context, step, start, end)
     if context.at(step.table, None).schema != found.schema:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
-        raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
+        raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns changed after the plan")
     return _append(context, step, found.counts)
 
 
@@ -452,14 +432,20 @@ def _appended(summary: Mapping[str, str]) -> list[int | None]:
     return [0 if numbers[0] == 0 and number is None else number for number in numbers]
 
 
-def _signed(frame: DataFrame, step: DeltaStep, sign: int | Column) -> DataFrame:
+def signed(frame: DataFrame, step: DeltaStep, sign: int | Column) -> DataFrame:
+    """Return the wanted rows and columns of a frame, each row with a signed count."""
     frame = matching(frame, step.where)
     if isinstance(sign, Column):
         return frame.select(*(F.col(quote(name)) for name in step.columns), sign.alias(WEIGHT))
     return frame.selectExpr(*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}")
 
 
-def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
+def cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
+    """Return each row value once with the sum of its counts, unless it is 0.
+
+    Raises:
+        IncrementalRefusedError: Code ``column-type``.
+    """
     for field in frame.schema.fields:
         if (kind := incomparable(field.dataType, _NO_GROUPS)) is not None:
             raise IncrementalRefusedError(
@@ -485,48 +471,10 @@ def _ordered(frame: DataFrame, name: str) -> Column:
     return F.map_entries(column) if isinstance(frame.schema[name].dataType, MapType) else column
 
 
-# --------------------------------------------------------------------------- tables of other formats
-def _by_files(context: JobContext, step: DeltaStep, versions: Versions) -> _Read:
-    """Read the rows of the files that only one version has, or the change data feed if files were replaced."""
-    if (problem := versions.problem(step.columns)) is not None:
-        raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
-    removed, added = versions.removed.sizes, versions.added.sizes
-    facts = Delta(
-        step.table,
-        old_tasks=removed.files,
-        new_tasks=added.files,
-        old_bytes=removed.bytes,
-        new_bytes=added.bytes,
-        rows_read=None if removed.rows is None or added.rows is None else removed.rows + added.rows,
-    )
-    if not removed.files and not added.files:
-        empty = replace(step, where="false")
-        return _Read(_pinned(context, empty, step.end, 1), replace(facts, rows=0), added=True)
-    if not removed.files:
-        rows = replace(facts, read_by=("append",), rows=facts.rows_read)
-        return _Read(_signed(versions.added.frame(), step, 1), rows, added=True)
-    if versions.has_feed and (read := _by_feed(context, step, versions, facts)) is not None:
-        return read
-    parts = [_signed(files.frame(), step, sign) for files, sign in ((versions.removed, -1), (versions.added, 1))]
-    # Files of an old version may have been removed by VACUUM, so they are read here.
-    held = context.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
-    return _Read(held.frame, replace(facts, read_by=("diff",), rows=held.rows))
-
-
-def _by_feed(context: JobContext, step: DeltaStep, versions: Versions, facts: Delta) -> _Read | None:
-    """Read the change data feed; ``None`` if it is not complete: a version was written without it, or its files."""
-    try:
-        frame, weight = versions.feed()
-        held = context.kept(_cancelled(_signed(frame, step, weight), step))
-    except Exception:  # noqa: BLE001 (the errors of a format have no common base)
-        return None
-    return _Read(held.frame, replace(facts, read_by=("feed",), rows_read=held.rows, rows=held.rows))
-
-
 # ----------------------------------------------------------------------------------------- scan tasks
 
 
-def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
+def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> ChangeRead:
     table = context.java.table(step.table)
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
@@ -553,7 +501,7 @@ class _Tasks:
         self.rewritten = RewrittenFiles(context, step, diff, table, self.version)
         self.read_by: list[str] = []
 
-    def read(self) -> _Read:
+    def read(self) -> ChangeRead:
         """Return the signed union of the rows that must be read."""
         if (together := self._gathered()) is not None:
             self.read_by += ["gathered", "lineage"] if self.removed.size() else ["gathered"]
@@ -568,13 +516,12 @@ class _Tasks:
             parts = [*deleted, *self._files()]
         facts = self._facts()
         if not parts:
-            empty = replace(self.step, where="false")
-            return _Read(_pinned(self.context, empty, self.step.end, 1), replace(facts, rows=0))
+            return no_change(self.context, self.step, facts)
         if self.read_by == ["diff"] and not self.removed.size():
             facts = replace(facts, rows=facts.rows_read)
         only_added = not (self.removed.size() or self.before.size() or self.after.size())
         frame = reduce(DataFrame.unionAll, parts)
-        return _Read(frame, facts, net=len(parts) == 1, sized=self.read_by == ["diff"], added=only_added)
+        return ChangeRead(frame, facts, net=len(parts) == 1, sized=self.read_by == ["diff"], added=only_added)
 
     def _gathered(self) -> CountedRows | None:
         """The rows of the change, if the further views of the step are created from the same scan."""
@@ -582,13 +529,13 @@ class _Tasks:
             return None
         return gathered(self.context, self.step, self.diff, self.diff.reading(self.version), self.rewritten)
 
-    def _counted(self, rows: CountedRows) -> _Read:
-        return _Read(self._changed(rows), self._facts(), net=not self.added.size(), most=rows.count, held=True)
+    def _counted(self, rows: CountedRows) -> ChangeRead:
+        return ChangeRead(self._changed(rows), self._facts(), net=not self.added.size(), most=rows.count, held=True)
 
     def _changed(self, rows: CountedRows) -> DataFrame:
         copies = F.col(quote(rows.copies))
         # The rows have passed the step's condition, and may lack the columns for it.
-        return _signed(rows.frame.where(copies != 0), replace(self.step, where=""), copies)
+        return signed(rows.frame.where(copies != 0), replace(self.step, where=""), copies)
 
     def _facts(self) -> Delta:
         return Delta(
@@ -612,13 +559,13 @@ class _Tasks:
             # Both snapshots have the older deletes, so the files are read once.
             deleted = self.context.java.staged(table, self.after).where(F.col(DELETED))
             placed = deleted.select(*(F.col(quote(name)) for name in self.step.columns), *map(F.col, newly.columns))
-            yield _signed(placed.join(F.broadcast(newly), on=newly.columns, how="left_semi"), self.step, -1)
+            yield signed(placed.join(F.broadcast(newly), on=newly.columns, how="left_semi"), self.step, -1)
             return
         for tasks, sign in ((self.after, -1), (self.before, 1)):
             deleting = self.diff.deleting(tasks)
             if deleting.size():
                 frame = self.context.java.staged(table, deleting).where(F.col(DELETED))
-                yield _signed(frame, self.step, sign)
+                yield signed(frame, self.step, sign)
 
     def _files(self) -> Iterator[DataFrame]:
         """All rows of files that only one snapshot has."""
@@ -627,4 +574,4 @@ class _Tasks:
         table = self.diff.reading(self.version)
         for tasks, sign in ((self.removed, -1), (self.added, 1)):
             if tasks.size():
-                yield _signed(self.context.java.staged(table, tasks), self.step, sign)
+                yield signed(self.context.java.staged(table, tasks), self.step, sign)

@@ -10,65 +10,41 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from airflow_mv.core.job.context import JobContext
-from airflow_mv.core.script import TableRead
+from airflow_mv.core.script import Delta, DeltaStep, TableRead
 from airflow_mv.core.spec.identifiers import BY_FORMAT
 from airflow_mv.errors import ConfigurationError
 
 _NAME = re.compile(r"`(\w+)`\.`(?:[^`]|``)+`")
 
 
-class Sizes(NamedTuple):
-    """The sizes of files; ``rows`` is ``None`` if that of one is unknown."""
+@dataclass(frozen=True, slots=True)
+class ChangeRead:
+    """A signed frame that has not run yet, and the facts that are known about it.
 
-    files: int
-    bytes: int
-    rows: int | None
+    Args:
+        frame: The columns and the weight.
+        facts: The data that will be read.
+        net: Whether each row's weight is its net change already.
+        sized: Whether Spark's own estimate of its size is about right.
+        added: Whether it is known that no row was removed.
+        most: An upper bound of its rows, if it is less than the rows read.
+        held: Whether it is computed from so many rows that are held already.
+    """
 
-
-class Files(Protocol):
-    """The files that only one of two versions has."""
-
-    @property
-    def sizes(self) -> Sizes:
-        """Their sizes."""
-        ...
-
-    def frame(self) -> DataFrame:
-        """Return their rows."""
-        ...
-
-
-class Versions(Protocol):
-    """Two versions of a table."""
-
-    @property
-    def removed(self) -> Files:
-        """The files that only the first has."""
-        ...
-
-    @property
-    def added(self) -> Files:
-        """The files that only the second has."""
-        ...
-
-    @property
-    def has_feed(self) -> bool:
-        """Whether the table has a change data feed between the two."""
-        ...
-
-    def problem(self, columns: Collection[str]) -> str | None:
-        """Return why the rows of the two cannot be compared in these columns; ``None`` if they can."""
-        ...
-
-    def feed(self) -> tuple[DataFrame, Column]:
-        """Return the rows of the change data feed, and their weight: 1 for a new row, -1 for a removed one."""
-        ...
+    frame: DataFrame
+    facts: Delta
+    net: bool = True
+    sized: bool = True
+    added: bool = False
+    most: int | None = None
+    held: bool = False
 
 
 class JobTables(Protocol):
@@ -94,8 +70,12 @@ class JobTables(Protocol):
         """Whether a version of a table can be read."""
         ...
 
-    def versions(self, context: JobContext, table: str, start: int, end: int) -> Versions:
-        """Return two versions of a table."""
+    def change(self, context: JobContext, step: DeltaStep, start: int, end: int) -> ChangeRead:
+        """Read the change of a table between two versions.
+
+        Raises:
+            IncrementalRefusedError: Its rows cannot be compared.
+        """
         ...
 
 

@@ -95,7 +95,7 @@ _kept_equal = apply._Keys._equal
 _kept_predicate = pruning._predicate
 _kept_within = pruning.within
 _kept_by_lineage = row_lineage.RewrittenFiles.changed
-_kept_signed = delta._signed
+_kept_signed = delta.signed
 
 MUTANTS = {
     "delete: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL),
@@ -124,7 +124,7 @@ MUTANTS = {
         _replace(delta._Tasks, "_deleted", _nothing_deleted), "DELETE FROM {ns}.r WHERE k = 1 AND n = 3"
     ),
     "delta: what goes comes": Mutant(
-        _replace(delta, "_signed", _unsigned),
+        _replace(delta, "signed", _unsigned),
         "DELETE FROM {ns}.r WHERE k = 1 AND n = 3",
         sql="SELECT k, n FROM r WHERE n > 0",
     ),

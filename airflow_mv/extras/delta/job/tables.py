@@ -14,16 +14,18 @@ import pkgutil
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from airflow_mv.core.job.context import JobContext
-from airflow_mv.core.job.foreign import Sizes
-from airflow_mv.core.script import TableRead
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.core.job.delta import cancelled, no_change, signed
+from airflow_mv.core.job.foreign import ChangeRead
+from airflow_mv.core.script import Delta, DeltaStep, TableRead
+from airflow_mv.errors import ConfigurationError, IncrementalRefusedError
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -114,6 +116,14 @@ def table_of(leaf: Any, reads: Collection[TableRead]) -> tuple[str, str] | None:
 def _uri(path: str | None) -> str | None:
     """Return a path in one form: Hadoop writes ``file:/path``."""
     return None if path is None else re.sub(r"^file:/*", "/", path).rstrip("/")
+
+
+class Sizes(NamedTuple):
+    """The sizes of files; ``rows`` is ``None`` if that of one is unknown."""
+
+    files: int
+    bytes: int
+    rows: int | None
 
 
 class DeltaVersions:
@@ -221,9 +231,45 @@ def has_version(context: JobContext, table: str, version: int) -> bool:
     return True
 
 
-def versions(context: JobContext, table: str, start: int, end: int) -> DeltaVersions:
-    """Return two versions of a table."""
-    return DeltaVersions(context, delta_path(table) or "", start, end)
+def change(context: JobContext, step: DeltaStep, start: int, end: int) -> ChangeRead:
+    """Read the rows of the files that only one version has, or the change data feed if files were replaced.
+
+    Raises:
+        IncrementalRefusedError: Code ``schema-changed``.
+    """
+    versions = DeltaVersions(context, delta_path(step.table) or "", start, end)
+    if (problem := versions.problem(step.columns)) is not None:
+        raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
+    removed, added = versions.removed.sizes, versions.added.sizes
+    facts = Delta(
+        step.table,
+        old_tasks=removed.files,
+        new_tasks=added.files,
+        old_bytes=removed.bytes,
+        new_bytes=added.bytes,
+        rows_read=None if removed.rows is None or added.rows is None else removed.rows + added.rows,
+    )
+    if not removed.files and not added.files:
+        return no_change(context, step, facts)
+    if not removed.files:
+        rows = replace(facts, read_by=("append",), rows=facts.rows_read)
+        return ChangeRead(signed(versions.added.frame(), step, 1), rows, added=True)
+    if versions.has_feed and (read := _by_feed(context, step, versions, facts)) is not None:
+        return read
+    parts = [signed(files.frame(), step, sign) for files, sign in ((versions.removed, -1), (versions.added, 1))]
+    # Files of an old version may have been removed by VACUUM, so they are read here.
+    held = context.kept(cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
+    return ChangeRead(held.frame, replace(facts, read_by=("diff",), rows=held.rows))
+
+
+def _by_feed(context: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> ChangeRead | None:
+    """Read the change data feed; ``None`` if it is not complete: a version was written without it, or its files."""
+    try:
+        frame, weight = versions.feed()
+        held = context.kept(cancelled(signed(frame, step, weight), step))
+    except Exception:  # noqa: BLE001 (Delta's errors have no common base)
+        return None
+    return ChangeRead(held.frame, replace(facts, read_by=("feed",), rows_read=held.rows, rows=held.rows))
 
 
 def snapshot_at(context: JobContext, path: str, version: int) -> Any:
