@@ -200,12 +200,12 @@ def _in_process() -> Inspection:
 
 def _spark_submit() -> Inspection:
     check = "refresh by spark-submit"
-    program = shutil.which("spark-submit")
+    beside = os.pathsep.join(str(Path(place, "bin")) for place in _places_of("pyspark"))
+    program = shutil.which("spark-submit") or (shutil.which("spark-submit", path=beside) if beside else None)
     if program is None:
         fix = "put Spark's bin folder on the PATH, or name another environment's spark-submit with spark_binary"
-        return Inspection(check, ok=None, found="there is no spark-submit on the PATH", fix=fix)
-    home = os.environ.get("SPARK_HOME") or Path(program).resolve().parent.parent
-    version = spark_version(Path(home))
+        return Inspection(check, ok=None, found="there is no spark-submit", fix=fix)
+    version = spark_version(Path(os.environ.get("SPARK_HOME") or Path(program).resolve().parent.parent))
     if version is None:
         return Inspection(check, ok=True, found=f"{program}, of an unknown version")
     return _of_version(check, version, f"{program}, Spark {version}")

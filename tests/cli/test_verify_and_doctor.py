@@ -119,6 +119,7 @@ def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
 def _ways(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> dict[str, Inspection]:
     """The doctor's findings where these distributions are installed, and no Java is."""
     monkeypatch.setattr(doctor, "_version", lambda name: versions[name.replace("-", "_")])
+    monkeypatch.setattr(doctor, "_places_of", lambda module: ())
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     return {item.check.removeprefix("refresh "): item for item in doctor.examine(("nowhere",))}
 
