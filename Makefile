@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test ruler test-fast test-matrix cells walks check format docs docs-images dist job-wheel torture bench \
+.PHONY: help setup demo airflow test ruler test-fast test-matrix test-catalog cells walks check format docs docs-images dist job-wheel torture bench \
 	pins clean distclean
 
 BIN := .venv/bin
@@ -47,6 +47,11 @@ test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS
 
 test-matrix: setup ## a part of the tests with each supported Airflow and Python, in fresh environments (CELLS="3.3.2 3.13": one)
 	@bash .ci/matrix.sh
+
+test-catalog: setup ## the contract suite on any REST server (URI=https://…; PROPERTIES=file.json: its properties, for pyiceberg)
+	@test -n "$(URI)" || { echo "make test-catalog URI=https://host/path PROPERTIES=properties.json"; exit 2; }
+	AIRFLOW_MV_TEST_REST_URI="$(URI)" AIRFLOW_MV_TEST_REST_PROPERTIES="$(PROPERTIES)" \
+		$(BIN)/python -m pytest tests/contract -m "" -k "rest-" $(PYTEST_ARGS)
 
 cells: ## the combinations of test-matrix, as a line for a workflow's output
 	@bash .ci/matrix.sh --list

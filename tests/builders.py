@@ -38,6 +38,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version
 from tests.duck import DuckStager, scratch_catalog
+from tests.rest.strict import given_properties
 
 #: All layouts, by name.
 LAYOUTS = sorted(STORED_LAYOUTS)
@@ -251,7 +252,7 @@ def open_catalog(uri: str, warehouse: Path, name: str = "lake", **properties: st
     if uri.startswith("thrift:"):
         return load_catalog(name, type="hive", uri=uri, warehouse=f"file://{warehouse}", **properties)
     if uri.startswith("http"):
-        return load_catalog(name, type="rest", uri=uri, **properties)
+        return load_catalog(name, type="rest", uri=uri, **given_properties(uri), **properties)
     return SqlCatalog(name, uri=uri, warehouse=f"file://{warehouse}", **properties)
 
 

@@ -31,7 +31,6 @@ from tests.services import (
     empty_glue,
     postgres_database,
     postgres_server,
-    rest_servers,
 )
 
 if TYPE_CHECKING:
@@ -236,7 +235,9 @@ def postgres_uri(_database: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rest_jvm() -> Iterator[RestServers]:
     """A JVM that serves REST catalogs over SQL catalogs: ``with rest_jvm.serve(uri, warehouse) as address``."""
-    with or_skip(rest_servers()) as servers:
+    from tests.rest.strict import chosen_servers  # it imports pyiceberg
+
+    with or_skip(chosen_servers()) as servers:
         yield servers
 
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view lives behind servers with the habits of others; the long run has the whole contract suite behind each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.extras.history.rollback import rollback
+from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.orphans import maintain
+from tests.builders import QUERY, lake
+from tests.contract.support import EAST, NORTH, SOUTH, VIEW
+from tests.rest.strict import HOW, STRICT, strict
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("layout", ["table", "registered"])
+@pytest.mark.parametrize("how", [*sorted(HOW), ",".join(HOW)])
+def test_a_view_lives_behind_a_strict_server(rest_uri: str, warehouse: Path, how: str, layout: str) -> None:
+    with strict(rest_uri, *how.split(",")) as address, lake(address, warehouse, layout=layout) as home:
+        home.table()
+        home.table("others")
+        home.view(time_travel=True)
+        home.view("second")
+        assert home.refresh().outcome == "refreshed"
+        first = home.storage().record
+        home.append()
+        assert home.refresh().outcome == "refreshed"
+        assert home.read() == [EAST, NORTH, SOUTH]
+        assert [str(item) for item in home.catalog.list()] == ["lake.sales.daily", "lake.sales.second"]
+        assert first is not None
+        assert rollback(home.catalog, VIEW, first.refresh_id).changed
+        assert home.read() == [NORTH, SOUTH]
+        other = Definition(QUERY.replace("sum", "max"), layout=layout)
+        create(home.catalog, VIEW, other, stager=home.stager, replace=True)
+        assert home.refresh().outcome == "refreshed"
+        maintain(home.catalog, VIEW, older_than=timedelta(0))
+        for view in (VIEW, "sales.second"):
+            drop(home.catalog, view)
+        assert home.catalog.list() == []
+        assert sorted(home.iceberg.list_tables("sales")) == [("sales", "orders"), ("sales", "others")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", sorted(HOW))
+def test_the_contract_suite_passes_behind_a_strict_server(how: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "",
+        "-k",
+        "rest-",
+        "-p",
+        "no:cacheprovider",
+        "tests/contract",
+    ]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, STRICT: how}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
