@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from tests.airflow.conftest import VIEW, Airflow
@@ -183,12 +184,16 @@ def test_a_refresh_is_planned_run_as_the_service_runs_it_and_committed(
     """What the real provider would send is run with this machine's Spark: first a full refresh, then another one."""
     sales.view()
     name = service.__name__.removeprefix("by_")
-    submit = [Path(sys.executable).parent / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    (spark_home,) = pyspark.__path__
+    submit = [f"{spark_home}/bin/spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    own = {"SPARK_HOME": spark_home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     for number in (1, 2):
         run = airflow.run(f'PlanRefreshOperator(task_id="plan", view="{VIEW}")')
         xcoms = {key: value for _, key, value in run.xcoms}
         sent = rendered(python, xcoms, tmp_path, name)[name]
-        done = subprocess.run([*submit, *service(sent)], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            [*submit, *service(sent)], cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         ended = airflow.run(f"""CommitRefreshOperator(task_id="commit", plan={xcoms["return_value"]!r})""")
         assert ended.values["commit"]["outcome"] == "refreshed", (number, ended.log)
