@@ -32,12 +32,11 @@ import org.apache.iceberg.deletes.PositionDeleteIndex;
 import org.apache.iceberg.deletes.PositionDeleteWriter;
 import org.apache.iceberg.encryption.EncryptedOutputFile;
 import org.apache.iceberg.encryption.EncryptingFileIO;
-import org.apache.iceberg.formats.FileWriterBuilder;
-import org.apache.iceberg.formats.FormatModelRegistry;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.DeleteWriteResult;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFileFactory;
+import org.apache.iceberg.parquet.Parquet;
 import org.apache.iceberg.types.Conversions;
 import org.apache.iceberg.types.Types;
 import org.apache.iceberg.util.ContentFileUtil;
@@ -281,12 +280,12 @@ public class PositionDeletes {
       FileScanTask task = (FileScanTask) tasks.get(entry.getKey());
       StructLike partition = task.file().partition();
       EncryptedOutputFile output = outputs.newOutputFile(spec(task), partition);
-      FileWriterBuilder builder = FormatModelRegistry.positionDeleteWriteBuilder(FileFormat.PARQUET, output);
+      Parquet.DeleteWriteBuilder builder = Parquet.writeDeletes(output);
       builder.setAll(table.properties());
       builder.metricsConfig(MetricsConfig.forPositionDelete());
-      builder.spec(spec(task));
-      builder.partition(partition);
-      builder.keyMetadata(output.keyMetadata());
+      builder.withSpec(spec(task));
+      builder.withPartition(partition);
+      builder.withKeyMetadata(output.keyMetadata());
       List earlier = positionDeletes(task, true);
       boolean merges = earlier.size() >= most;
       List found = (List) entry.getValue();
@@ -294,7 +293,7 @@ public class PositionDeletes {
         load(earlier, task).forEach(new Adding(found));
       }
       Collections.sort(found);
-      PositionDeleteWriter writer = (PositionDeleteWriter) builder.build();
+      PositionDeleteWriter writer = (PositionDeleteWriter) builder.buildPositionWriter();
       try {
         PositionDelete delete = PositionDelete.create();
         for (int i = 0; i < found.size(); i++) {
