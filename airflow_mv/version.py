@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 __version__ = "0.1.0"
 
-#: Supported minor versions of Spark, newest first, each with the oldest Iceberg that is tested with it.
-#: Iceberg 1.10 ignores the settings for the summary of a snapshot, by which a refresh marks its snapshots.
+#: Supported minor versions of Spark, newest first, each with the newest Iceberg that has a runtime for it.
 ICEBERG_FOR_SPARK: Mapping[str, str] = {"4.1": "1.12.0", "4.0": "1.11.0"}
+#: The oldest Iceberg that is tested.
+OLDEST_ICEBERG = "1.10"
 SCALA = "2.13"
 #: The version of Delta Lake for these versions of Spark.
 DELTA = "4.4.0"
@@ -37,7 +38,7 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
     fits = (
         release in ICEBERG_FOR_SPARK
         and (scala is None or minor(scala) == SCALA)
-        and (iceberg is None or _numbers(iceberg) >= _numbers(ICEBERG_FOR_SPARK[release]))
+        and (iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG))
     )
     if fits:
         return None
@@ -48,8 +49,7 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
 
 def supported() -> str:
     """Return the supported versions in words."""
-    pairs = [f"Spark {spark} with Iceberg {minor(iceberg)} or newer" for spark, iceberg in ICEBERG_FOR_SPARK.items()]
-    return f"{' and '.join(pairs)}, for Scala {SCALA}"
+    return f"Spark {' and '.join(ICEBERG_FOR_SPARK)} with Iceberg {OLDEST_ICEBERG} or newer, for Scala {SCALA}"
 
 
 def _numbers(version: str) -> list[int]:

@@ -94,8 +94,7 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
     nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(context, sql), "(of unknown name)"))
-    # Spark 4.0 has no tree pattern for variables, so its whole text is searched.
-    if context.is_spark_4_0 or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
+    if not context.java.can.marks_variables() or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
         with whole_text(context):
             _check_variables(str(plan.toString()))
     _check_leaves(context, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
@@ -107,7 +106,7 @@ def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
     allowed = {(read.table, _text(read.snapshot)) for read in context.reads}
     for leaf, kind in leaves:
         if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
-            found = _table(leaf, travels=not context.is_spark_4_0)
+            found = _table(leaf, travels="timeTravelSpec" in dir(leaf))
             if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
         elif kind == _FILES and (version := _foreign_table(context, leaf)) is not None:
@@ -167,7 +166,7 @@ def _table(leaf: Any, *, travels: bool) -> _TableSnapshot:
     """Return the table of a plan's leaf.
 
     Args:
-        travels: Whether Spark keeps the version that the query names. In Spark 4.0 only Iceberg's table has it.
+        travels: Whether Spark keeps the version that the query names. Else only Iceberg's table has it.
     """
     identifier = leaf.identifier().get()
     name = ".".join(

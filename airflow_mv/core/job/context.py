@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
-from airflow_mv.core.job.session import present_settings, temporary_settings
-from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
+from airflow_mv.core.job.session import present_settings, settings_below, temporary_settings
+from airflow_mv.core.job.versions import Capabilities
+from airflow_mv.core.script import SNAPSHOT_PROPERTY, STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.redaction import shortened
-from airflow_mv.version import minor
 
 if TYPE_CHECKING:
     from pyspark.core.context import SparkContext  # a Connect client has none
@@ -67,7 +67,9 @@ class SparkJava:
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Any = spark
         self._jvm: Any = getattr(spark, "_jvm", None)
+        self.can = Capabilities(self._jvm)
         self._sets: list[tuple[Any, str]] = []
+        self._statements: Any = None
 
     def find(self, name: str) -> Any:
         """Return a Java class by its full name. An attribute for each part of the name would take py4j 5 ms, not 0.05.
@@ -97,7 +99,24 @@ class SparkJava:
             table: The table, its first argument.
             arguments: The other arguments: Java objects, or ``None``.
         """
-        loader = table.getClass().getClassLoader()
+        return self._constructor(name, table.getClass().getClassLoader()).newInstance(
+            self.array("Object", [table, *arguments])
+        )
+
+    def compiles(self, name: str, table: Any) -> bool:
+        """Whether a Java class of this package compiles with the driver's classes."""
+
+        def compiled() -> bool:
+            try:
+                self._constructor(name, table.getClass().getClassLoader())
+            except Exception:  # noqa: BLE001 (py4j's error)
+                return False
+            return True
+
+        return self.can.answer(name, compiled)
+
+    def _constructor(self, name: str, loader: Any) -> Any:
+        """Return the constructor of a Java class of this package."""
         key = (int(self.find("java.lang.System").identityHashCode(loader)), name)
         if key not in _compiled:
             source = pkgutil.get_data("airflow_mv.core.job", f"{name}.java") or b""
@@ -105,7 +124,21 @@ class SparkJava:
             compiler.setParentClassLoader(loader)
             compiler.cook(source.decode())
             _compiled[key] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
-        return _compiled[key].newInstance(self.array("Object", [table, *arguments]))
+        return _compiled[key]
+
+    def run(self, sql: str) -> None:
+        """Run a statement, whose commits get the entries of their summaries from the session's settings."""
+        if self.can.stamps_by_setting():
+            self._spark.sql(sql)
+            return
+        if self._statements is None:
+            loader = self.find("java.lang.Thread").currentThread().getContextClassLoader()
+            session = self._spark._jsparkSession
+            self._statements = self._constructor("Stamped", loader).newInstance(self.array("Object", [session]))
+        summary = self.find("java.util.HashMap")()
+        for key, value in settings_below(self._spark, SNAPSHOT_PROPERTY).items():
+            summary.put(key, value)
+        self._statements.run(sql, summary)
 
     def staging_catalog(self, name: str) -> Any:
         """Return the run's staging catalog, by its name, as Iceberg's Java object."""
@@ -137,10 +170,30 @@ class SparkJava:
         """Return the rows of scan tasks, read as ``rewrite_data_files`` reads them."""
         name = str(uuid.uuid4())
         self._sets.append((table, name))
-        self._table_cache().add(name, table)
         self._task_sets().stageTasks(table, name, tasks)
-        rows: DataFrame = self._spark.read.format("iceberg").load(name)
+        return self._read_set(table, name)
+
+    def _read_set(self, table: Any, name: str) -> DataFrame:
+        self._table_cache().add(name, table)
+        reader = self._spark.read.format("iceberg")
+        if self.can.reads_tasks_by_option():
+            reader = reader.option("scan-task-set-id", name)
+        rows: DataFrame = reader.load(name)
         return rows
+
+    def reads_tasks(self, table: Any) -> bool:
+        """Whether a set of scan tasks is read as such. Iceberg reads all rows under a name that it does not know."""
+        return self.can.answer("reads_tasks", lambda: self._plans_set(table))
+
+    def _plans_set(self, table: Any) -> bool:
+        name = str(uuid.uuid4())
+        self._sets.append((table, name))
+        try:
+            relation = self._read_set(table, name)._jdf.queryExecution().analyzed()
+            builder = relation.table().newScanBuilder(relation.options())
+        except Exception:  # noqa: BLE001 (py4j's error or Spark's)
+            return False
+        return str(builder.getClass().getSimpleName()) == "SparkStagedScanBuilder"
 
     def releases(self) -> Iterator[Callable[[], Any]]:
         """Yield what releases the staged scan tasks."""
@@ -199,19 +252,10 @@ class JobContext:
         self._views: set[str] = set()
         self._held: list[DataFrame] = []
 
-    @cached_property
-    def is_spark_4_0(self) -> bool:
-        """Whether Spark is 4.0, whose plans and Iceberg runtime lack some of what 4.1 has."""
-        return minor(self.spark.version) == "4.0"
-
     @property
     def lists_tasks(self) -> bool:
-        """Whether a set of scan tasks can be read.
-
-        Not over Spark Connect. Iceberg's runtime for Spark 4.0 ignores a set that is named as 1.12 names it, and reads
-        all rows.
-        """
-        return self.jvm is not None and not self.is_spark_4_0
+        """Whether scan tasks can be listed: not over Spark Connect."""
+        return self.jvm is not None
 
     # ------------------------------------------------------------------------------------ statements
 
@@ -246,7 +290,10 @@ class JobContext:
     def run(self, sql: str) -> None:
         """Run a statement that is not a query. Spark runs it at once; fetching its rows would take 10 ms more."""
         self.sql = sql
-        self.spark.sql(sql)
+        if self.jvm is None:
+            self.spark.sql(sql)
+        else:
+            self.java.run(sql)
 
     def write(self, sql: str) -> None:
         """Run a statement that writes, the last one of a step."""

@@ -197,7 +197,7 @@ def read_ahead(context: JobContext, steps: Iterable[Step]) -> None:
     for table in dict.fromkeys(step.table for step in of_iceberg):
         begin(context, table, pool, log=any(_reads_log(step) for step in of_iceberg if step.table == table))
     for step in of_iceberg:
-        needs_metadata = step.kind == "append" or _uses_metadata_tables(context, step)
+        needs_metadata = step.kind == "append" or _uses_metadata_tables(step)
         if step.start is not None and step.end not in (None, step.start) and needs_metadata:
             context.read_ahead[step.view] = pool.submit(_read_metadata, context, step, step.start, step.end)
     pool.submit(lambda: context.cores)
@@ -272,7 +272,7 @@ def _without_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -
     if step.kind == "append":
         return _append_by_summaries(context, step, start, end)
     try:
-        found = _by_metadata_tables(context, step, start, end) if _uses_metadata_tables(context, step) else None
+        found = _by_metadata_tables(context, step, start, end) if _uses_metadata_tables(step) else None
     except AnalysisException:
         found = None  # those of another version of Iceberg have other columns
     return found or _values(context, step)
@@ -290,9 +290,9 @@ def _by_metadata_tables(context: JobContext, step: DeltaStep, start: int, end: i
     return None if parts is None else _of_parts(context, step, parts)
 
 
-def _uses_metadata_tables(context: JobContext, step: DeltaStep) -> bool:
-    """Whether the change of a step follows from the metadata tables. With Spark 4.0 they were not tried."""
-    return step.kind not in ("append", "values") and not context.is_spark_4_0
+def _uses_metadata_tables(step: DeltaStep) -> bool:
+    """Whether the change of a step follows from the metadata tables."""
+    return step.kind not in ("append", "values")
 
 
 def _metadata_of(context: JobContext, step: DeltaStep, start: int, end: int) -> Any:
@@ -479,6 +479,8 @@ def _by_tasks(context: JobContext, step: DeltaStep, start: int, end: int) -> Cha
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
             raise _expired(step, snapshot)
+    if not context.java.reads_tasks(table) or not context.java.compiles("SnapshotDiff", table):
+        return _without_tasks(context, step, start, end)
     diff = context.java.helper("SnapshotDiff", table, context.java.long(start), context.java.long(end))
     context.totals[step.view] = int(diff.total())
     if (problem := diff.problem(list_of(context, step.columns), list_of(context, step.partial))) is not None:

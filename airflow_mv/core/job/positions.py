@@ -63,14 +63,12 @@ def position_deletes(context: JobContext, table: str, columns: Sequence[str], ke
     Returns:
         The Java helper; ``None`` if rows are to be deleted by a statement.
     """
-    if context.jvm is None or context.is_spark_4_0 or {name.lower() for name in columns} & set(PLACE):
+    if context.jvm is None or {name.lower() for name in columns} & set(PLACE):
         return None
     stored = context.java.stored(table, context.branch)
-    return (
-        context.java.helper("PositionDeletes", stored, context.branch, list_of(context, keys))
-        if _allows(stored)
-        else None
-    )
+    if not (_allows(stored) and context.java.compiles("PositionDeletes", stored)):
+        return None
+    return context.java.helper("PositionDeletes", stored, context.branch, list_of(context, keys))
 
 
 def locate(context: JobContext, deletes: Any, rows: str) -> Located | None:

@@ -85,11 +85,10 @@ class RewrittenFiles:
     def _scanned(self, old: DataFrame, new: DataFrame, wanted: Sequence[tuple[str, DataFrame]]) -> CountedRows | None:
         context, step = self._context, self._step
         source = (pkgutil.get_data("airflow_mv.core.job", "RowLineageScan.java") or b"").decode()
-        snapshots = (context.java.long(number) for number in (step.start or 0, step.end or 0))
-        try:
-            scan = context.java.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
-        except Exception:  # noqa: BLE001 (py4j's error: it does not compile with a Spark that lacks these classes)
+        if not context.java.compiles("RowLineage", self._table):
             return None
+        snapshots = (context.java.long(number) for number in (step.start or 0, step.end or 0))
+        scan = context.java.helper("RowLineage", self._table, context.spark._jsparkSession, source, *snapshots)
         if not scan.startIsAncestor():
             return None
         if not wanted:

@@ -117,6 +117,9 @@ def _run_incremental(context: JobContext, script: Script, seconds: list[float], 
             raise
         # The statement combines old and new rows, which never existed together. A full refresh may still succeed.
         raise IncrementalRefusedError("values", f"a statement fails on a value: {cause(error)}") from error
+    finally:
+        for line in context.java.can.slower() if context.jvm is not None else ():
+            report(line)
 
 
 def fails_on_a_value(error: Exception) -> bool:

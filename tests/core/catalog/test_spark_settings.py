@@ -262,5 +262,5 @@ def test_the_packages_follow_the_version_of_spark() -> None:
     older = ("iceberg-spark-runtime-4.0_2.13:1.11.0", "iceberg-aws-bundle:1.11.0")
     assert settings.on("4.0.2-amzn-0").packages == tuple(f"org.apache.iceberg:{name}" for name in older)
     assert settings.on("4.1.4") == settings.on(None) == settings
-    with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.8 is not supported; supported are Spark 4\.1 with"):
+    with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.8 is not supported; supported are Spark 4\.1 and 4\.0"):
         settings.on("3.5.8")

@@ -9,13 +9,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 from _pytest.mark import ParameterSet
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
-from airflow_mv.core.job import context
+from airflow_mv.core.job import context, versions
 from airflow_mv.core.job.changed_files import _Files
 from airflow_mv.core.job.context import JobContext
 from airflow_mv.core.job.delta import check_deterministic
@@ -258,6 +260,7 @@ def test_with_other_classes_in_spark_rewritten_files_are_compared_by_their_value
     assert table.delta(start, end)[1].read_by == ("lineage",)
     others = {key: found for key, found in context._compiled.items() if "RowLineage" not in key}
     monkeypatch.setattr(context, "_compiled", others)
+    monkeypatch.setattr(versions, "_answers", WeakKeyDictionary())
     original = pkgutil.get_data
 
     def unknown_class(package: str, name: str) -> bytes | None:
@@ -267,6 +270,34 @@ def test_with_other_classes_in_spark_rewritten_files_are_compared_by_their_value
     monkeypatch.setattr(pkgutil, "get_data", unknown_class)
     found, facts = table.delta(start, end)
     assert (found, facts.read_by) == (table.change(start, end), ("diff",))
+
+
+def test_a_set_of_tasks_that_iceberg_would_read_as_the_whole_table_is_not_read(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version may take the name of a set otherwise: then it reads all rows, and says nothing."""
+    table = make_table(spark, f"{lake.name}.sales.c", (2, "merge-on-read"), "id BIGINT, k INT")
+    table.run("INSERT INTO {t} SELECT id, 1 FROM range(100)", "UPDATE {t} SET k = 2 WHERE id = 95")
+    start, end = table.snapshots
+    monkeypatch.setattr(versions, "_answers", WeakKeyDictionary())
+    monkeypatch.setattr(context.SparkJava, "_read_set", lambda self, *_: spark.table(table.name))
+    assert table.delta(start, end)[0] == table.change(start, end)
+    assert [line for line in JobContext(spark, "none").java.can.slower() if "metadata tables" in line]
+
+
+def test_summaries_are_stamped_where_iceberg_takes_them_from_no_settings(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(spark, f"{lake.name}.sales.c", (2, "merge-on-read"), "id BIGINT, k INT")
+    monkeypatch.setattr(versions.Capabilities, "stamps_by_setting", lambda _: False)
+    monkeypatch.setattr(context, "settings_below", lambda *_: {"of": "the run"})
+    work = JobContext(spark, "none")
+    for statement in ("INSERT INTO {} VALUES (1, 1), (2, 2)", "DELETE FROM {} WHERE id = 1", "DELETE FROM {}"):
+        work.run(statement.format(table.name))
+    with pytest.raises(AnalysisException):
+        work.run(f"INSERT INTO {table.name} SELECT nothing")
+    summaries = spark.sql(f"SELECT summary FROM {table.name}.snapshots").collect()
+    assert [row.summary["of"] for row in summaries] == ["the run"] * 3
 
 
 def test_changes_that_do_not_affect_the_view_cancel(spark: SparkSession, lake: Lake) -> None:

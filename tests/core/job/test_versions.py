@@ -34,9 +34,7 @@ from airflow_mv.version import unsupported
 from tests.core.job.processes import command_line
 from tests.engine.support import configure
 
-SUPPORTED = (
-    "supported are Spark 4.1 with Iceberg 1.12 or newer and Spark 4.0 with Iceberg 1.11 or newer, for Scala 2.13"
-)
+SUPPORTED = "supported are Spark 4.1 and 4.0 with Iceberg 1.10 or newer, for Scala 2.13"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,8 @@ SUPPORTED = (
     [
         ("4.1.3", "2.13.17", "1.12.0"),
         ("4.1.3", "2.13.17", "1.13.1"),
-        ("4.0.2-amzn-0", "2.13.16", "1.11.0-amzn-0"),
+        ("4.1.1", "2.13.17", "1.11.0"),  # Glue 6.0
+        ("4.0.2-amzn-0", "2.13.16", "1.10.1-amzn-0"),  # EMR 8
         ("4.0.2", None, None),  # a Connect server
     ],
 )
@@ -57,8 +56,7 @@ def test_supported_versions_are_accepted(spark: str, scala: str | None, iceberg:
     [
         ("3.5.8", "2.13.8", "1.10.2", "Spark 3.5.8 with Iceberg 1.10.2"),
         ("3.5.6-amzn-1", "2.12.18", "1.12.0", "Spark 3.5.6-amzn-1 (Scala 2.12.18) with Iceberg 1.12.0"),
-        ("4.0.2", "2.13.16", "1.10.1", "Spark 4.0.2 with Iceberg 1.10.1"),
-        ("4.1.3", "2.13.17", "1.11.0", "Spark 4.1.3 with Iceberg 1.11.0"),
+        ("4.0.2", "2.13.16", "1.9.2", "Spark 4.0.2 with Iceberg 1.9.2"),
         ("4.2.0", None, None, "Spark 4.2.0"),
     ],
 )
@@ -172,8 +170,8 @@ def stored(catalog: MaterializedViewCatalog, view: str) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kind", ["v2-merge-on-read", "v3-merge-on-read"])
-def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "iceberg"), [("v2-merge-on-read", "1.10.1"), ("v3-merge-on-read", "1.11.0")])
+def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path, kind: str, iceberg: str) -> None:
     """The zip runs in a bare driver: creation, full, and incremental refreshes. Verify runs in process.
 
     Deletes by position and deletion vectors are read, and rows that were rewritten with other row ids.
@@ -182,6 +180,8 @@ def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path
     assert spark_version(spark.packages / "pyspark") == OLDER
     catalog, outcomes = MaterializedViewCatalog("lake"), []
     settings = settings_of(catalog).on(OLDER)
+    runtime = f"org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:{iceberg}"
+    settings = replace(settings, packages=(runtime, *settings.packages[1:]))
     orders = Orders(spark, settings, kind)
     orders.run("INSERT INTO lake.sales.orders VALUES ('a', 10), ('b', 20), ('b', 5)")
 
