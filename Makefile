@@ -45,8 +45,9 @@ ruler: setup ## how many files each command enters, and the moves from one to an
 test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
-test-matrix: setup ## a part of the tests with each supported Airflow and Python, in fresh environments (CELLS="3.3.2 3.13": one)
+test-matrix: setup ## a part of the tests with each supported Airflow and Python (CELLS="3.3.2 3.13": one), and pairs of Spark and Iceberg
 	@bash .ci/matrix.sh
+	$(if $(CELLS),,@bash .ci/pairs.sh)
 
 test-catalog: setup ## the contract suite on any REST server (URI=https://…; PROPERTIES=file.json: its properties, for pyiceberg)
 	@test -n "$(URI)" || { echo "make test-catalog URI=https://host/path PROPERTIES=properties.json"; exit 2; }

@@ -20,6 +20,7 @@ from hypothesis import settings
 from sqlalchemy import URL, Engine, event
 from xdist.remote import Producer
 
+import tests.pairs  # noqa: F401 (before anything reads the versions)
 from tests.core.job.archive import class_path, java_options
 from tests.rest.java import java_process
 from tests.scheduling import FromBothEnds, place, room_of

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The tests that compare rows, with pairs of Spark and Iceberg that managed Spark ships:
+#   pairs.sh                         all pairs
+#   PAIRS="4.0.2 1.10.1" pairs.sh    this one: PySpark and Iceberg
+# Java must be there (make setup). Spark fetches Iceberg's jar from Maven.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# EMR 8; the newest Iceberg with a runtime for Spark 4.0; Glue 6.0 and Dataproc 3.0.
+readonly ALL=("4.0.2 1.10.1" "4.0.2 1.11.0" "4.1.3 1.11.0")
+readonly PART=(tests/core/job/test_{delta,apply}.py tests/engine/test_refresh_equals_recompute.py)
+# Over Spark Connect only Spark 4.1 is supported. The others use Java classes of Iceberg 1.12, or VARIANT.
+readonly BUT="not connect and not equality_deletes and not read_by_their_mark and not values_that_cannot_be_compared"
+
+# pair PYSPARK ICEBERG FOLDER: with the environment of .venv, in which this PySpark is found first.
+pair() {
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --target "$3" "pyspark==$1" &&
+        PYTHONPATH=$3:$PWD AIRFLOW_MV_TEST_ICEBERG=$2 .venv/bin/python -m pytest -q -p no:cacheprovider \
+            -m "not slow" -k "$BUT" "${PART[@]}"
+}
+
+if [[ -n ${PAIRS:-} ]]; then pairs=("$PAIRS"); else pairs=("${ALL[@]}"); fi
+failed=()
+for each in "${pairs[@]}"; do
+    read -r spark iceberg <<<"$each"
+    home=$(mktemp -d)
+    printf '==> Spark %s, Iceberg %s\n' "$spark" "$iceberg"
+    pair "$spark" "$iceberg" "$home" || failed+=("$each")
+    rm -rf "$home"
+done
+if ((${#failed[@]})); then printf 'failed: %s\n' "${failed[@]}" && exit 1; fi

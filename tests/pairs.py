@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the tests with another Spark or another Iceberg: see ``.ci/pairs.sh``.
+
+``AIRFLOW_MV_TEST_ICEBERG`` names the version of Iceberg. Spark is the one whose PySpark is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_mv import version
+
+
+def _take_pair() -> None:
+    """Let all sessions of this process have the pair: importing this module sets the versions that others import."""
+    iceberg = os.environ.get("AIRFLOW_MV_TEST_ICEBERG")
+    spec = find_spec("pyspark")
+    if iceberg is None or spec is None or spec.origin is None:
+        return
+    jar = next(Path(spec.origin).parent.glob("jars/spark-core_*.jar"))
+    _, version.SCALA, spark = jar.stem.replace("-core", "").replace("_", "-").split("-")
+    version.ICEBERG_FOR_SPARK = {version.minor(spark): iceberg}
+
+
+_take_pair()
