@@ -32,7 +32,7 @@ LIMITS = {
         "airflow-mv create": (68, 1658),
         "airflow-mv status": (36, 276),
         "airflow-mv refresh": (60, 770),
-        "airflow-mv refresh, incremental": (82, 1390),
+        "airflow-mv refresh, incremental": (82, 1396),
     },
     "operator": {"operator": (67, 775)},
 }
