@@ -244,7 +244,7 @@ class RunEnds:
             self._starves_since = None
             return False
         self._operator.log.warning(
-            "No task of this run has run for %.0f s, and %s is queued. Ending the application, because it %s the "
+            "No task of this run has run for %.0f s, and %s is waiting. Ending the application, because it %s the "
             "slot; the tasks start Spark themselves. If they wait for something else, set a longer starved_seconds",
             *(waited, ", ".join(waiting[:3]), "has" if surely else "may have"),
         )

@@ -478,7 +478,7 @@ def test_an_application_ends_if_it_may_have_the_slot_that_its_tasks_wait_for(
     assert (found(), elsewhere()) == (False, False)
     time.sleep(0.1)
     assert (found(), elsewhere()) == (True, False)
-    assert "no task of this run has run, and refresh waits" in capsys.readouterr().out
+    assert "and refresh is waiting. Ending the application" in capsys.readouterr().out
 
     monkeypatch.setattr("airflow_mv.operators.application.STARVED_SECONDS", 0.0)
     assert not run_ends({"refresh": state})()

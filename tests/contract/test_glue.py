@@ -136,7 +136,7 @@ def test_an_error_of_glue_is_ours_and_names_no_secret(home: Lake, answers: Calla
 def test_throttling_is_an_outage_and_a_refused_commit_is_not(home: Lake, answers: Callable[..., list[str]]) -> None:
     plan, outcome = staged(home)
     answers("update_table", *[error("AccessDeniedException", text="lakeformation:Update")] * 99)
-    with pytest.raises(ConfigurationError, match=r"forbids a commit to table lake\.sales\.daily.*lakeformation"):
+    with pytest.raises(ConfigurationError, match=r"forbids a commit \(table lake\.sales\.daily\).*lakeformation"):
         publish(home.catalog, plan, where(outcome))
     assert ids(home) == []
     answers("get_table", *[error("ThrottlingException")] * 9)

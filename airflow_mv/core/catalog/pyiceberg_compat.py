@@ -22,7 +22,7 @@ from pyiceberg.avro.file import AvroFile, Block
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog import rest as rest_catalog
-from pyiceberg.catalog.rest import Endpoint, RestCatalog
+from pyiceberg.catalog.rest import Endpoint, HttpMethod, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -190,7 +190,7 @@ def session_of(catalog: RestCatalog) -> Session:
 
 
 #: Loads a view.
-LOAD_VIEW = Endpoint.from_string("GET /v1/{prefix}/namespaces/{namespace}/views/{view}")
+LOAD_VIEW = Endpoint(http_method=HttpMethod.GET, path="/v1/{prefix}/namespaces/{namespace}/views/{view}")
 
 
 def endpoints_of(catalog: RestCatalog) -> set[Endpoint]:

@@ -47,7 +47,7 @@ def redefine(home: Lake, refresh_id: str) -> None:
 
 @pytest.mark.parametrize(
     ("prepare", "says"),
-    [(forget_tag, "have expired"), (redefine, r"is of version 1 of the view, which is at version 2")],
+    [(forget_tag, "have expired"), (redefine, r"is of version 1 of the view, and the current version is 2")],
 )
 def test_a_rollback_to_an_unavailable_refresh_is_refused(
     home: Lake, prepare: Callable[[Lake, str], None], says: str

@@ -261,7 +261,7 @@ def collection_trusts_its_first_read(world: World, patch: Patch) -> None:
     patch.setattr(orphans, "_state", lambda *_: reached[-1].state)
     # A file must be recorded as unreachable for the grace, and files near their collection are not resumed: each rule
     # alone makes such a publication rare.
-    patch.setattr(orphans.Ledger, "since_ms", lambda *_, **__: 0)
+    patch.setattr(orphans.DeletionLog, "since_ms", lambda *_, **__: 0)
     patch.setattr(pointed, "oldest_lasting_ms", lambda *_: -1)
 
 
