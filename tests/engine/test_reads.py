@@ -196,6 +196,28 @@ def test_a_query_without_tables_is_accepted(tables: Lake, monkeypatch: pytest.Mo
                 check_reads(work, f"SELECT k, {call} AS x FROM {pins['r']}")
 
 
+def test_a_quote_that_spark_would_leave_out_is_refused(tables: Lake) -> None:
+    """Spark 4.0 leaves it out, as does Spark 4.1 with a setting. Plans are made with the meaning of Spark 4.1."""
+    legacy = "spark.sql.legacy.consecutiveStringLiterals.enabled"
+    work = JobContext(tables.spark, "none")
+    doubled = ("SELECT 'it''s' AS v", 'SELECT "say ""no""" AS v', "SELECT '''' AS v")
+    others = ("SELECT concat('', 'it\\'s', \"it's\", 'a' 'b') AS `a''b`", "SELECT 1 AS v -- it''s")
+    for sql in others:
+        assert check_reads(work, sql).columns
+    if tables.spark.version >= "4.1":
+        for sql in doubled:
+            assert check_reads(work, sql).columns
+    tables.spark.conf.set(legacy, "true")
+    try:
+        for sql in others:
+            assert check_reads(work, sql).columns
+        for sql in doubled:
+            with pytest.raises(InvalidQueryError, match="leaves out quotes written twice"):
+                check_reads(work, sql)
+    finally:
+        tables.spark.conf.unset(legacy)
+
+
 def test_no_sql_function_can_have_the_name_of_a_function_that_is_not_looked_up(tables: Lake) -> None:
     """These names are assumed to be Spark's own."""
     for name in ("sum", "upper"):
