@@ -55,7 +55,7 @@ from pyiceberg.types import (
 
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
+from airflow_mv.core.catalog.files import MetadataFiles, read_by_pyiceberg
 from airflow_mv.core.catalog.pyiceberg_compat import ColumnStatistics, may_match
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import FileChange, Snapshot
@@ -165,10 +165,8 @@ class FileStatistics:
             table: The table, whose rows have ids.
             metadata_location: A metadata file of the table that knows the snapshots.
         """
-        what = "table metadata file"
         try:
-            with parsed(metadata_location, what):
-                read = static_table(self.catalog.home_of(table).files, metadata_location, what=what)
+            with read_by_pyiceberg(self.catalog.home_of(table).files, metadata_location) as read:
                 added = added_data_files(read, snapshots)
                 if added is None:
                     return None
@@ -198,9 +196,7 @@ def added_rows_may_match(
     """
     if not all(filters):
         return True
-    what = "table metadata file"
-    with parsed(location, what):
-        table = static_table(files, location, what=what)
+    with read_by_pyiceberg(files, location) as table:
         tests = file_tests(table.schema(), filters)
         added = None if tests is None else added_data_files(table, snapshots)
         return added is None or any(may_pass(file, tests) for file in added)
@@ -221,9 +217,7 @@ def fields_without_nulls(
         InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
         MetadataFileNotFoundError: One of them does not exist.
     """
-    what = "table metadata file"
-    with parsed(location, what):
-        table = static_table(files, location, what=what)
+    with read_by_pyiceberg(files, location) as table:
         lists = [item.manifest_list for item in table.snapshots() if item.snapshot_id in snapshots]
         if len(lists) < len(snapshots) or None in lists:
             return frozenset()

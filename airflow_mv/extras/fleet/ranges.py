@@ -23,7 +23,7 @@ from pyiceberg.types import (
 
 from airflow_mv.core.catalog import statistics
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
-from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
+from airflow_mv.core.catalog.files import MetadataFiles, read_by_pyiceberg
 from airflow_mv.core.catalog.statistics import (
     ColumnBound,
     added_data_files,
@@ -53,9 +53,7 @@ def ranges_of(
         InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
         MetadataFileNotFoundError: One of them does not exist.
     """
-    what = "table metadata file"
-    with parsed(location, what):
-        table = static_table(files, location, what=what)
+    with read_by_pyiceberg(files, location) as table:
         field, found = table.schema().find_field(column), table.snapshot_by_id(snapshot)
         if found is None or not isinstance(field.field_type, _COUNTED):
             return None
@@ -140,9 +138,7 @@ def added_files(files: MetadataFiles, location: str, snapshots: Collection[int])
         InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
         MetadataFileNotFoundError: One of them does not exist.
     """
-    what = "table metadata file"
-    with parsed(location, what):
-        table = static_table(files, location, what=what)
+    with read_by_pyiceberg(files, location) as table:
         found = {snapshot: added_data_files(table, {snapshot}) for snapshot in snapshots}
         return {
             snapshot: None if added is None else AddedFiles(table.schema(), tuple(added))
