@@ -316,6 +316,17 @@ def exists(location: str) -> bool:
     return _path(location).exists()
 
 
+def shift_times(location: str, milliseconds: int) -> None:
+    """Shift every time in a metadata file, as if a host with a wrong clock had written it."""
+    path = _path(location)
+    found = json.loads(path.read_text())
+    found["last-updated-ms"] += milliseconds
+    for item in (*found["snapshots"], *found["snapshot-log"]):
+        item["timestamp-ms"] += milliseconds
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum file
+    path.write_text(json.dumps(found))
+
+
 def _path(location: str) -> Path:
     return Path(urlsplit(location).path)
 

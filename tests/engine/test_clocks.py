@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,7 +13,7 @@ from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.core.spec.materialized_view import latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError
 from airflow_mv.extras.maintenance.clock import repair_clock
-from tests.builders import LAYOUTS
+from tests.builders import LAYOUTS, shift_times
 from tests.engine.support import Lake
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
@@ -34,13 +31,7 @@ def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
 
 def shift(home: Lake, milliseconds: int) -> None:
     """Shift the times of the storage table, as if a host with a wrong clock had written them."""
-    path = Path(urlsplit(home.catalog.load_storage(home.view("daily")).location).path)
-    found = json.loads(path.read_text())
-    found["last-updated-ms"] += milliseconds
-    for item in (*found["snapshots"], *found["snapshot-log"]):
-        item["timestamp-ms"] += milliseconds
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum file
-    path.write_text(json.dumps(found))
+    shift_times(home.catalog.load_storage(home.view("daily")).location, milliseconds)
 
 
 def document(home: Lake) -> dict[str, Any]:

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -26,7 +23,7 @@ from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.clock import repair_clock
 from airflow_mv.extras.maintenance.repair import repair
-from tests.builders import Lake
+from tests.builders import Lake, shift_times
 from tests.contract.support import VIEW, ids, staged
 
 HOURS = 7_200_000
@@ -55,17 +52,6 @@ def right(home: Lake) -> None:
     assert sum(row["orders"] for row in home.read()) == home.load().scan().count()
 
 
-def shift(location: str, milliseconds: int) -> None:
-    """Shift every time in a metadata file, as if a host with a wrong clock had written it."""
-    path = Path(urlsplit(location).path)
-    found = json.loads(path.read_text())
-    found["last-updated-ms"] += milliseconds
-    for item in (*found["snapshots"], *found["snapshot-log"]):
-        item["timestamp-ms"] += milliseconds
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum file
-    path.write_text(json.dumps(found))
-
-
 def of_the_future(home: Lake) -> None:
     """A view whose storage table was changed by a host with a clock that is two hours ahead."""
     home.table()
@@ -73,7 +59,7 @@ def of_the_future(home: Lake) -> None:
     home.refresh()
     home.append()
     home.refresh()
-    shift(home.storage().location, HOURS)
+    shift_times(home.storage().location, HOURS)
 
 
 @pytest.mark.parametrize("skew", [HOURS, -HOURS])
@@ -102,7 +88,7 @@ def test_i15_rows_that_a_driver_with_a_wrong_clock_staged_are_published_with_the
     plan, outcome = staged(every_home)
     assert outcome is not None
     assert outcome.metadata_location is not None
-    shift(outcome.metadata_location, skew)
+    shift_times(outcome.metadata_location, skew)
     assert publish(every_home.catalog, plan, outcome) is not None
     if skew > 0:
         assert not is_ahead(document(every_home), now() + MAX_AHEAD_MS)
@@ -141,7 +127,7 @@ def test_i15_an_error_of_a_view_with_future_times_names_the_command_that_repairs
         every_home.table()
         every_home.view()
         every_home.refresh()
-        shift(every_home.storage().location, HOURS)
+        shift_times(every_home.storage().location, HOURS)
         # A client that knows the file's tag is answered that nothing has moved.
         iceberg = load_catalog(every_home.iceberg.name, **every_home.iceberg.properties)
         with pytest.raises(UnsupportedError, match="only the server of catalog"):
