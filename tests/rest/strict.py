@@ -41,7 +41,7 @@ class _Strict(Forwarding):
     def answer(self, body: bytes) -> None:
         """Refuse a request, or forward it and change the answer."""
         for name in sorted(self.how):
-            if HOW[name](self, body):
+            if {**HOW, **IMPOSSIBLE}[name](self, body):
                 return
         self.write(*self.forwarded(body))
 
@@ -85,6 +85,16 @@ def _prefixed(request: _Strict, body: bytes) -> bool:
     return False
 
 
+def _refs_dropped(request: _Strict, body: bytes) -> bool:
+    """Accept a commit that sets a branch or a tag, and apply the rest of it. Only ``main`` is set."""
+    if request.command != "POST" or b'"set-snapshot-ref"' not in body:
+        return False
+    document = json.loads(body)
+    document["updates"] = [item for item in document["updates"] if item.get("ref-name", "main") == "main"]
+    request.write(*request.forwarded(json.dumps(document).encode()))
+    return True
+
+
 def _pages_of_one(request: _Strict, body: bytes) -> bool:
     """List one name in each answer."""
     url = urlsplit(request.path)
@@ -109,6 +119,8 @@ HOW: dict[str, Callable[[_Strict, bytes], bool]] = {
     "pages-of-one": _pages_of_one,
     "stage-refused": _stage_refused,
 }
+#: The same for servers that no view can be created on.
+IMPOSSIBLE = {"refs-dropped": _refs_dropped}
 
 
 @contextmanager

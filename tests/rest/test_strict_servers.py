@@ -13,6 +13,11 @@ import pytest
 
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.status import status
+from airflow_mv.core.publish.layouts import publish
+from airflow_mv.core.spec.reasons import Code
+from airflow_mv.errors import UnsupportedError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import maintain
@@ -48,6 +53,37 @@ def test_a_view_lives_behind_a_strict_server(rest_uri: str, warehouse: Path, how
             drop(home.catalog, view)
         assert home.catalog.list() == []
         assert sorted(home.iceberg.list_tables("sales")) == [("sales", "orders"), ("sales", "others")]
+
+
+@pytest.mark.parametrize("layout", ["table", "registered"])
+def test_a_server_that_drops_branches_and_tags_is_refused_by_name_and_nothing_is_left(
+    rest_uri: str, warehouse: Path, layout: str
+) -> None:
+    with strict(rest_uri, "refs-dropped") as address, lake(address, warehouse, layout=layout) as home:
+        home.table()
+        with pytest.raises(UnsupportedError, match=r"'lake' accepted a branch and a tag .* did not keep them"):
+            home.view()
+        assert home.iceberg.list_tables("sales") == [("sales", "orders")]
+
+
+@pytest.mark.parametrize("layout", ["table", "registered"])
+def test_a_server_that_begins_to_drop_branches_and_tags_publishes_nothing_wrong(
+    rest_uri: str, warehouse: Path, layout: str
+) -> None:
+    """The refresh was staged while the server kept them."""
+    with lake(rest_uri, warehouse, layout=layout) as home:
+        home.table()
+        home.view()
+        home.refresh()
+        home.append()
+        plan, outcome = home.stage()
+        with strict(rest_uri, "refs-dropped") as address, lake(address, warehouse, layout=layout) as worse:
+            assert publish(worse.catalog, plan, outcome.staged).outcome == "committed"
+        assert home.read() == [EAST, NORTH, SOUTH]
+        assert status(home.catalog, VIEW).state == State.STALE, "no tag says which refresh the rows are from"
+        assert home.refresh().reasons[0].code == Code.STORAGE_CHANGED
+        assert home.refresh().outcome == "fresh"
+        assert home.read() == [EAST, NORTH, SOUTH]
 
 
 @pytest.mark.slow
