@@ -200,11 +200,13 @@ def _status(error: BaseException) -> int | None:
 
 
 def brief(error: BaseException) -> str:
-    """Describe an error. The message of a driver or socket may contain a URL with its password."""
+    """Describe an error. The message of a driver or socket may contain a URL with its password; SQLite's does not."""
     if isinstance(error, RequestException | SQLAlchemyError | OSError):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
         # Notes are added by this package: they say which limit was reached.
         notes = [note for item in (error, error.__cause__) for note in getattr(item, "__notes__", ())]
+        if isinstance(error, DBAPIError) and type(error.orig).__module__ == "sqlite3":
+            notes.insert(0, one_line(str(error.orig)))
         return ": ".join((f"{type(error).__name__}{cause}", *notes))
     return f"{type(error).__name__}: {one_line(str(error))}"
 

@@ -96,6 +96,13 @@ _CATALOG_CLASSES = {
     "dynamodb": "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog",
     "bigquery": "org.apache.iceberg.gcp.bigquery.BigQueryMetastoreCatalog",
 }
+#: pyiceberg has created the tables. Iceberg 1.10, which looks for them, never closes its query: from then on a SQLite
+#: database is locked for all other writers.
+_JDBC_CATALOG = {
+    "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+    "jdbc.schema-version": "V1",
+    "jdbc.init-catalog-tables": "false",
+}
 _FILE_IO = (
     (("s3", "s3a", "s3n"), "org.apache.iceberg.aws.s3.S3FileIO", "aws"),
     (("gs",), "org.apache.iceberg.gcp.gcs.GCSFileIO", "gcp"),
@@ -237,8 +244,7 @@ def _catalog(name: str, own: Mapping[str, str], overridden: set[str]) -> tuple[d
         return {**passed, **_uri(own), **_file_io(name, own, overridden)}, _packages(own, kind)
     if kind == "sql":
         jdbc, package = ({}, ()) if "uri" in overridden else _jdbc_properties(name, own)
-        catalog = {"catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "jdbc.schema-version": "V1", **jdbc}
-        return {**passed, **catalog, **_file_io(name, own, overridden)}, (*package, *_packages(own, kind))
+        return {**passed, **_JDBC_CATALOG, **jdbc, **_file_io(name, own, overridden)}, (*package, *_packages(own, kind))
     if kind == "rest":
         passed = {DELEGATION: "vended-credentials", **passed}
     implementation = {"catalog-impl": _CATALOG_CLASSES[kind]} if kind in _CATALOG_CLASSES else {"type": kind}
@@ -429,11 +435,10 @@ def _jdbc_properties(name: str, own: Mapping[str, str]) -> tuple[dict[str, str],
     """Return JdbcCatalog's properties for a SQLAlchemy address, and the driver's Maven coordinates."""
     uri = own.get("uri", "")
     dialect = uri.partition(":")[0].partition("+")[0].lower()
-    common = {"jdbc.init-catalog-tables": own["init_catalog_tables"].lower()} if "init_catalog_tables" in own else {}
     if dialect == "sqlite":
-        return {**common, **_sqlite(name, uri)}, (SQLITE,)
+        return _sqlite(name, uri), (SQLITE,)
     if dialect in ("postgresql", "postgres"):
-        return {**common, **_postgresql(name, uri)}, (POSTGRESQL,)
+        return _postgresql(name, uri), (POSTGRESQL,)
     problem = f"no JDBC driver is known for {dialect!r}" if dialect else "it is empty"
     raise ConfigurationError(
         f"catalog {name!r}: the property 'uri' does not fit Spark: {problem}. SQLite and PostgreSQL work by "

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 from sqlalchemy import event
 
 from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, MaterializedViewCatalog, database_limits, locations
-from airflow_mv.errors import ConfigurationError
-from tests.builders import lake, open_catalog
+from airflow_mv.core.define.create import create
+from airflow_mv.core.define.definition import Definition
+from airflow_mv.errors import CommitStateUnknownError, ConfigurationError
+from tests.builders import QUERY, lake, open_catalog
+from tests.faults import Clock
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -109,4 +114,18 @@ def test_a_database_that_the_user_may_only_read_is_no_unknown_outcome(
         for change in (*refresh, lambda: home.drop("sales.daily"), lambda: home.view("other")):
             with pytest.raises(ConfigurationError, match=r"catalog 'lake' forbids .* may only read its database"):
                 change()
+        assert [str(view) for view in home.catalog.list()] == ["lake.sales.daily"]
+
+
+def test_a_database_that_stays_locked_is_named(sqlite_uri: str, warehouse: Path, clock: Clock) -> None:
+    """A query that another program never closes is enough, and "no answer" alone doesn't say what to look for."""
+    with lake(f"{sqlite_uri}?timeout=0.01", warehouse) as home:
+        home.table()
+        home.view()
+        with closing(sqlite3.connect(sqlite_uri.removeprefix("sqlite:///"))) as other:
+            cursor = other.execute("SELECT * FROM iceberg_tables")
+            cursor.fetchone()
+            with pytest.raises(CommitStateUnknownError, match="database is locked"):
+                create(home.catalog, "sales.other", Definition(QUERY), stager=home.stager, effects=clock.effects)
+            cursor.close()
         assert [str(view) for view in home.catalog.list()] == ["lake.sales.daily"]

@@ -33,6 +33,7 @@ def test_a_sqlite_catalog_uses_the_same_file_in_spark_and_waits_for_other_writer
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         "uri": "jdbc:sqlite:/abs/x.db",
         "jdbc.busy_timeout": "30000",
+        "jdbc.init-catalog-tables": "false",
         "jdbc.schema-version": "V1",
         "warehouse": "file:///w",
         "cache-enabled": "false",
@@ -48,6 +49,7 @@ def test_a_password_is_decoded_and_is_never_in_the_url(scheme: str) -> None:
     settings = spark_settings("lake", {"type": "sql", "uri": uri})
     jdbc = "jdbc:postgresql://db.example:5433/lake?sslmode=require&connectTimeout=3"
     assert settings.confs["spark.sql.catalog.lake.uri"] == jdbc
+    assert settings.confs["spark.sql.catalog.lake.jdbc.init-catalog-tables"] == "false"
     assert settings.confs["spark.sql.catalog.lake.jdbc.user"] == "me@home"
     assert settings.secrets == {"spark.sql.catalog.lake.jdbc.password": "p/a%"}
 
@@ -99,6 +101,7 @@ def test_an_explicit_spark_setting_has_precedence_and_replaces_what_cannot_be_de
         },
     )
     assert catalog(settings)["uri"] == "jdbc:mysql://h/d"
+    assert catalog(settings)["jdbc.init-catalog-tables"] == "false"
     assert settings.confs["spark.executor.memory"] == "3g"
     assert "com.mysql:mysql-connector-j:9.4.0" in settings.packages
     assert catalog(settings)["cache-enabled"] == "false", "a cached table would hide new snapshots"
