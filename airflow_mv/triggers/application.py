@@ -69,7 +69,6 @@ class SharedApplicationTrigger(BaseTrigger):
             try:
                 content, error = await self._looked(), None
             except MaterializedViewError as met:
-                connected(self.iceberg_conn_id).after(met)
                 self.log.warning("%s: %s", type(met).__name__, met)
                 error = met
             answered = is_answered(content, self.key, pulse)

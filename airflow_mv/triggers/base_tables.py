@@ -346,16 +346,10 @@ async def _shared_pending(
 ) -> PendingReport:
     """Poll in a thread, or take the result of another trigger's poll that began at this monotonic time or later."""
     shared, views, wanted = connected(trigger.iceberg_conn_id), trigger.views, trigger.wanted
-
-    def look() -> PendingReport:
-        try:
-            return find_pending(shared, views, wanted)
-        except Exception as error:
-            shared.after(error)
-            raise
-
     try:
-        return await shared.look((*views, wanted), look, every=trigger.poke_interval, since=since)
+        return await shared.look(
+            (*views, wanted), lambda: find_pending(shared, views, wanted), every=trigger.poke_interval, since=since
+        )
     except CatalogUnavailableError as error:
         return PendingReport(errors=dict.fromkeys(views, (type(error).__name__, str(error))))
 

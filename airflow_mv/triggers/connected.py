@@ -173,6 +173,8 @@ class Connected:
     def after(self, *met: Exception) -> None:
         """Read the connection again after errors that may be the catalog's: a password was corrected, a server moved.
 
+        It is called in threads only: one that opens the catalog waits for the triggerer's event loop.
+
         Args:
             met: The errors of a read. An error of a view may last and does not mean that the catalog failed.
         """
@@ -284,6 +286,7 @@ class Connected:
             answer.result = call()
         except Exception as error:  # noqa: BLE001 (raised again by each trigger that waits for it)
             answer.error = error
+            self.after(error)
         with self._lock:
             if what in self._running and self._running[what][0] is answer:  # otherwise a read that began later follows
                 self._answers[what] = answer

@@ -66,12 +66,10 @@ class JobOutcomeTrigger(BaseTrigger):
         end = math.inf if self.seconds is None else time.monotonic() + self.seconds
         while event is None:
             await asyncio.sleep(POLL_SECONDS)
-            shared = connected(self.iceberg_conn_id)
             try:
-                found = await shared.look((self.catalog, self.location), self._exists, every=POLL_SECONDS)
+                found = await self._looked()
                 event = {"location": self.location} if found else None
             except MaterializedViewError as error:
-                shared.after(error)
                 self.log.warning("%s: %s", type(error).__name__, error)
                 if not error.retryable:
                     event = {"location": self.location, "error": [type(error).__name__, str(error)]}
@@ -83,6 +81,11 @@ class JobOutcomeTrigger(BaseTrigger):
         """Kill the driver. Airflow logs an error."""
         if self.driver is not None and self.spark_conn_id is not None:
             await asyncio.to_thread(kill_driver, self.spark_conn_id, self.driver)
+
+    async def _looked(self) -> bool:
+        return await connected(self.iceberg_conn_id).look(
+            (self.catalog, self.location), self._exists, every=POLL_SECONDS
+        )
 
     def _exists(self) -> bool:
         catalog = connected(self.iceberg_conn_id).hook.catalog_named(self.catalog)

@@ -21,10 +21,12 @@ from airflow_mv.core.freshness.observe import Observation, observe
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.pending.criteria import PendingCriteria
+from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.sensors import BaseTablesChangedSensor
 from airflow_mv.triggers import (
     BaseTablesChangedOnceTrigger,
     BaseTablesChangedTrigger,
+    JobOutcomeTrigger,
     MaterializedViewFreshTrigger,
     base_tables,
 )
@@ -438,3 +440,35 @@ def test_a_trigger_takes_no_result_of_a_read_that_began_before_it(
     monkeypatch.setattr("airflow_mv.core.freshness.status.observe", slow_at_first)
     found = asyncio.run(events())
     assert found == (snapshots if awaits == "changed" else ["fresh", "stale", "fresh"])
+
+
+@pytest.mark.usefixtures("airflow")
+def test_the_event_loop_does_not_wait_for_a_thread_that_opens_a_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's triggerer answers a thread in its event loop: each would wait for the other."""
+
+    class Hook(MaterializedViewHook):
+        def __init__(self, conn_id: str) -> None:
+            opening.set()
+            asked = asyncio.run_coroutine_threadsafe(asyncio.sleep(0.5), loops[0])
+            asked.result(10)
+            super().__init__(conn_id)
+
+    class Wrong(JobOutcomeTrigger):
+        def _exists(self) -> bool:
+            assert opening.wait(60)
+            raise ConfigurationError("wrong")
+
+    async def ended() -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        triggers = [kind(catalog="lake", location=kind.__name__) for kind in (JobOutcomeTrigger, Wrong)]
+        found = await asyncio.gather(*(anext(trigger.run()) for trigger in triggers))
+        return [event.payload["error"][1] for event in found]
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    opening = threading.Event()
+    monkeypatch.setattr("airflow_mv.triggers.outcome.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("airflow_mv.triggers.connected.MaterializedViewHook", Hook)
+    forget()
+    opened, wrong = asyncio.run(ended())
+    assert wrong == "wrong"
+    assert "iceberg_default" in opened
