@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import DAG
 
 from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.operators.alert import FreshnessAlertOperator, Listener
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import DagKeywords
 
 
 def freshness_alerts_dag(
@@ -24,11 +27,12 @@ def freshness_alerts_dag(
     on_recovery: Listener | Sequence[Listener] = (),
     schedule: Any = timedelta(minutes=10),
     iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-    **kwargs: Any,
+    **kwargs: Unpack[DagKeywords],
 ) -> DAG:
     """Make a DAG of one task that sends a message when a view exceeds its ``max_staleness`` and when it has recovered.
 
     Args:
+        dag_id: The DAG's id.
         views: Names of the views.
         namespace: Instead of ``views``: all views of a namespace that have the property ``airflow-mv.max-staleness``.
         max_staleness: The freshness SLO; see :class:`airflow_mv.operators.FreshnessAlertOperator`.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.sql.order import in_order
 from airflow_mv.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import CreateKeywords, RefreshKeywords
 
 _NO_TASK_ID = re.compile(r"[^\w-]+")
 _TEMPLATE = ("{{", "{%")
@@ -36,8 +39,8 @@ class ChainedView:
     name: str
     sql: str | None = None
     after: Sequence[str] = ()
-    refresh: Mapping[str, Any] = field(default_factory=dict)
-    create: Mapping[str, Any] = field(default_factory=dict)
+    refresh: RefreshKeywords | None = None
+    create: CreateKeywords | None = None
 
 
 #: Views with their SQL, or with the views that they read. Or a list of names and :class:`ChainedView`.

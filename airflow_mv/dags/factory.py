@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import DAG
 
@@ -13,6 +13,9 @@ from airflow_mv.dags.chain import Chain, Views
 from airflow_mv.dags.group import DEFAULT_DEPTH, Applications, add_tasks, chain_of
 from airflow_mv.operators import refresh_params
 from airflow_mv.scope import ScopeName
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import ChainKeywords, Connections, DagKeywords, RefreshKeywords, SparkArguments
 
 
 def materialized_views_dag(
@@ -23,11 +26,11 @@ def materialized_views_dag(
     schedule: Any = None,
     depth: int = DEFAULT_DEPTH,
     scope: ScopeName = "whole",
-    connections: Mapping[str, str] | None = None,
-    spark: Mapping[str, Any] | None = None,
-    refresh: Mapping[str, Any] | None = None,
+    connections: Connections | None = None,
+    spark: SparkArguments | None = None,
+    refresh: RefreshKeywords | None = None,
     spark_application: Applications = "auto",
-    **kwargs: Any,
+    **kwargs: Unpack[DagKeywords],
 ) -> DAG:
     """Make a DAG of a chain of views: in dependency order, siblings in parallel, from one set of base snapshots.
 
@@ -36,6 +39,7 @@ def materialized_views_dag(
     the views, and mapped tasks refresh them.
 
     Args:
+        dag_id: The DAG's id.
         views: ``{"lake.sales.daily": "SELECT …"}``, ``{"lake.sales.total": ["lake.sales.daily"]}`` or a list of names
             and :class:`~airflow_mv.dags.chain.ChainedView`.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace``.
@@ -80,8 +84,8 @@ def materialized_views_dags(
     on: Any,
     every: Any,
     periodic_dag_id: str | None = None,
-    periodic: Mapping[str, Any] | None = None,
-    **kwargs: Any,
+    periodic: ChainKeywords | None = None,
+    **kwargs: Unpack[ChainKeywords],
 ) -> tuple[DAG, DAG]:
     """Make two DAGs of one chain, because Airflow refuses to backfill a DAG that events start.
 
@@ -102,7 +106,8 @@ def materialized_views_dags(
     """
     other = periodic_dag_id or f"{dag_id}_periodic"
     first = materialized_views_dag(dag_id, views, schedule=on, **kwargs)
-    second = materialized_views_dag(other, views, schedule=every, **{**kwargs, **(periodic or {})})
+    own: ChainKeywords = {**kwargs, **(periodic or {})}
+    second = materialized_views_dag(other, views, schedule=every, **own)
     first.doc_md = f"Started by events; to backfill, use the DAG `{other}`, which has the same tasks.\n\n{first.doc_md}"
     second.doc_md = f"For backfills; the DAG `{dag_id}` has the same tasks, and events start it.\n\n{second.doc_md}"
     return first, second

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import BaseOperator, TaskGroup
@@ -23,6 +23,9 @@ from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS
 from airflow_mv.scope import ScopeName
 
+if TYPE_CHECKING:
+    from airflow_mv.keywords import Connections, GroupKeywords, RefreshKeywords, SparkArguments
+
 #: Whether each task starts a Spark application of its own, or those of a DAG run share one; by the number of views.
 Applications = Literal["auto", "per-task", "shared"]
 #: Tasks that differ in one of these arguments cannot share an application.
@@ -38,15 +41,16 @@ def materialized_views_group(
     namespace: str | None = None,
     depth: int = DEFAULT_DEPTH,
     scope: ScopeName = "whole",
-    connections: Mapping[str, str] | None = None,
-    spark: Mapping[str, Any] | None = None,
-    refresh: Mapping[str, Any] | None = None,
+    connections: Connections | None = None,
+    spark: SparkArguments | None = None,
+    refresh: RefreshKeywords | None = None,
     spark_application: Applications = "auto",
-    **kwargs: Any,
+    **kwargs: Unpack[GroupKeywords],
 ) -> TaskGroup:
     """Add a chain of views to the current DAG, as a task group.
 
     Args:
+        group_id: The group's id.
         views: The views: with their SQL, or with the names of those that they read (see :mod:`airflow_mv.dags.chain`).
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace``, listed when the DAG runs.
         depth: With ``namespace``: number of dependency levels with tasks.
@@ -96,9 +100,9 @@ def add_tasks(
     *,
     depth: int,
     scope: ScopeName,
-    connections: Mapping[str, str] | None,
-    spark: Mapping[str, Any] | None,
-    refresh: Mapping[str, Any] | None,
+    connections: Connections | None,
+    spark: SparkArguments | None,
+    refresh: RefreshKeywords | None,
     spark_application: Applications,
 ) -> None:
     """Add a chain's tasks to the current DAG and group.
@@ -182,14 +186,14 @@ def _add_views(
     created: dict[Any, BaseOperator] = {}
     refreshed: dict[Any, BaseOperator] = {}
     for view, item in chain.views.items():
-        given = {**options, **item.refresh}
+        given = {**options, **(item.refresh or {})}
         refreshed[view] = RefreshMaterializedViewOperator(
             task_id=f"refresh_{names[view]}",
             view=str(view),
             **{"pins": pin.output, **_sharing(application, options, given, view), **given},
         )
         if item.sql is not None:
-            given = {**creating, **item.create}
+            given = {**creating, **(item.create or {})}
             created[view] = CreateMaterializedViewOperator(
                 task_id=f"create_{names[view]}",
                 view=str(view),

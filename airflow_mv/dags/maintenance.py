@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import DAG, task
 
@@ -13,6 +13,9 @@ from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.operators.maintenance import MaintainMaterializedViewOperator
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import DagKeywords
 
 
 def maintenance_dag(
@@ -25,11 +28,12 @@ def maintenance_dag(
     schedule: Any = "@daily",
     iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
     spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-    **kwargs: Any,
+    **kwargs: Unpack[DagKeywords],
 ) -> DAG:
     """Make a DAG that expires old snapshots and deletes orphan files, with one mapped task for each view.
 
     Args:
+        dag_id: The DAG's id.
         views: Names of the views.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace`` at run time.
         older_than: See :class:`airflow_mv.operators.MaintainMaterializedViewOperator`.

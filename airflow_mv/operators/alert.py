@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
@@ -23,6 +23,7 @@ from airflow_mv.retries import airflow_errors
 
 if TYPE_CHECKING:
     from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Memory, WatchedViews
+    from airflow_mv.keywords import TaskKeywords
 
 Listener = BaseNotifier | Callable[["FreshnessAlert"], object]
 #: Scheme of the asset whose state store keeps the sent alerts.
@@ -66,7 +67,7 @@ class FreshnessAlertOperator(BaseOperator):
         max_staleness: timedelta | float | str | None = None,
         on_breach: Listener | Sequence[Listener] = (),
         on_recovery: Listener | Sequence[Listener] = (),
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         if bool(views) == bool(namespace):

@@ -10,14 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.core.spec.identifiers import DELTA_BY_PATH, Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.shared_application.job.requests import BEAT_SECONDS, FolderContent
-from airflow_mv.hooks import MaterializedViewHook, SparkTarget, spark_target
+from airflow_mv.hooks import (
+    DEFAULT_ICEBERG_CONN_ID,
+    DEFAULT_SPARK_CONN_ID,
+    MaterializedViewHook,
+    SparkTarget,
+    spark_target,
+)
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
 from airflow_mv.older_airflow import BEFORE_3_3, conf
 from airflow_mv.operators.sharing import FOLDER_KEY
@@ -28,6 +34,7 @@ from airflow_mv.retries import task_errors
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.extras.shared_application.folder import ApplicationFolder
+    from airflow_mv.keywords import SharedSparkKeywords, ShareKeywords
     from airflow_mv.operators.create import CreateMaterializedViewOperator
     from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
 
@@ -69,7 +76,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
     task does nothing.
 
     Args:
-        namespace: ``catalog.namespace``. The folder for requests and answers is in the namespace's folder.
+        namespace: ``catalog.namespace`` (templated). The folder for requests and answers is in the namespace's folder.
         tasks: Ids of the tasks that use the application.
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` (templated).
@@ -77,9 +84,10 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
         starved_seconds: Seconds after which it ends while tasks of the run are scheduled or queued, and none runs: it
             may hold the slot that they wait for. Where it surely does, because ``[core] parallelism`` or the DAG's
             ``max_active_tasks`` is 1, it ends after 30 s.
-        **kwargs: All that ``SparkSubmitOperator`` takes, except the application. Of the DAG's ``default_args`` those
-            do not apply to this task that limit when and how long it runs (``pool``, ``execution_timeout``,
-            ``depends_on_past`` …): it runs beside the tasks that they are for.
+        name: Name of the Spark application (templated).
+        **kwargs: All that ``SparkSubmitOperator`` takes except the application, and all that ``BaseOperator`` takes.
+            Of the DAG's ``default_args`` those do not apply to this task that limit when and how long it runs
+            (``pool``, ``execution_timeout``, ``depends_on_past`` …): it runs beside the tasks that they are for.
     """
 
     template_fields: Sequence[str] = (*SparkTaskOperator.template_fields, "namespace")
@@ -91,11 +99,19 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
         tasks: Sequence[str],
         idle_seconds: float = 600.0,
         starved_seconds: float = STARVED_PERHAPS_SECONDS,
-        **kwargs: Any,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        name: str | None = None,
+        **kwargs: Unpack[SharedSparkKeywords],
     ) -> None:
-        kwargs["name"] = kwargs.get("name") or f"airflow-mv {namespace}"
         taken = inspect.signature(BaseOperator.__init__).parameters
-        super().__init__(**{**{key: taken[key].default for key in _APART}, **_FIRST, **kwargs})
+        apart: dict[str, Any] = {key: taken[key].default for key in _APART}
+        super().__init__(
+            iceberg_conn_id=iceberg_conn_id,
+            spark_conn_id=spark_conn_id,
+            name=name or f"airflow-mv {namespace}",
+            **{**apart, **_FIRST, **kwargs},
+        )
         self.namespace = namespace
         self.tasks = list(tasks)
         self.idle_seconds = idle_seconds
@@ -347,7 +363,7 @@ def _watch(folder: ApplicationFolder, ended: Callable[[], bool], stopped: thread
 def share_spark_application(
     *tasks: CreateMaterializedViewOperator | RefreshMaterializedViewOperator,
     namespace: str | None = None,
-    **kwargs: Any,
+    **kwargs: Unpack[ShareKeywords],
 ) -> SharedSparkApplicationOperator:
     """Let tasks of the current DAG share a Spark application, and return the task that runs it.
 
@@ -368,13 +384,13 @@ def share_spark_application(
         InvalidIdentifierError: The first task's view is a template or has no full name, and no namespace is given.
     """
     if tasks:
-        kwargs = {"iceberg_conn_id": tasks[0].iceberg_conn_id, "spark_conn_id": tasks[0].spark_conn_id, **kwargs}
+        kwargs.setdefault("iceberg_conn_id", tasks[0].iceberg_conn_id)
+        kwargs.setdefault("spark_conn_id", tasks[0].spark_conn_id)
         namespace = namespace or Identifier.parse(tasks[0].view).full_namespace
     if namespace is None:
         raise ConfigurationError("a shared Spark application needs a task that has a view, or a namespace")
-    application = SharedSparkApplicationOperator(
-        namespace=namespace, tasks=[task.task_id for task in tasks], **{"task_id": _TASK_ID, **kwargs}
-    )
+    kwargs.setdefault("task_id", _TASK_ID)
+    application = SharedSparkApplicationOperator(namespace=namespace, tasks=[task.task_id for task in tasks], **kwargs)
     for task in tasks:
         task.spark_application = application.task_id
     # The other tasks continue without it: its failure must not fail the run.

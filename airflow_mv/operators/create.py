@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from airflow.sdk import Context
 
 from airflow_mv.checks import as_documents, read_checks
-from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
 from airflow_mv.operators.spark import TaskStager
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import Layout
     from airflow_mv.core.script import Outcome, Script, Stager
     from airflow_mv.extras.define import OnChange
+    from airflow_mv.keywords import Checks, SparkKeywords
 
 
 class CreateMaterializedViewOperator(SparkTaskOperator):
@@ -44,11 +45,11 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         refresh_strategy: ``incremental`` or ``full``; a new view is ``incremental`` by default.
         allow_stale_data: Whether stale rows may be read; not by default.
         time_travel: Whether each refresh stays in the history; not by default.
-        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. An existing view gets others with
-            the next recomputed rows.
+        partition_by: Partition transforms of the storage table (templated), e.g. ``days(ts)``. An existing view gets
+            others with the next recomputed rows.
         sort_by: The columns by which the rows in the storage table's files are sorted (templated), e.g.
             ``day, region DESC``; an empty text for none. By default the view keeps its order.
-        properties: More view properties.
+        properties: More view properties (templated).
         checks: The view's own checks, which the rows of every refresh must pass before they are published
             (templated); see :mod:`airflow_mv.checks`. ``[]`` removes those of an existing view.
         layout: ``pointed``, ``registered`` or ``table``; by default the catalog's preferred layout.
@@ -69,8 +70,9 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         require: The most expensive modes that refreshes may need (templated), such as ``["merge"]``, or
             ``["append=append", "delete=merge"]`` for kinds of changes of the base tables. If the query needs more, the
             task fails before anything is made, and says why. See ``airflow-mv explain``.
-        **kwargs: ``iceberg_conn_id``, ``spark_conn_id``, and all that ``SparkSubmitOperator`` takes except the
-            application.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        **kwargs: All that ``SparkSubmitOperator`` takes except the application, and all that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = (
@@ -95,6 +97,8 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         *,
         view: str,
         sql: str | None = None,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
         name: str | None = None,
         spark_application: str | None = None,
         deferrable: bool | None = None,
@@ -105,7 +109,7 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         partition_by: Sequence[str] = (),
         sort_by: str | None = None,
         properties: Mapping[str, str] | None = None,
-        checks: Any = None,
+        checks: Checks = None,
         layout: Layout | None = None,
         dialects: Sequence[str] = (),
         columns: Sequence[str] | None = None,
@@ -116,9 +120,15 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         on_change: OnChange = "apply",
         adopt: bool = False,
         require: Sequence[str] = (),
-        **kwargs: Any,
+        **kwargs: Unpack[SparkKeywords],
     ) -> None:
-        super().__init__(name=name or f"airflow-mv {view}", max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)
+        super().__init__(
+            iceberg_conn_id=iceberg_conn_id,
+            spark_conn_id=spark_conn_id,
+            name=name or f"airflow-mv {view}",
+            max_active_tis_per_dag=max_active_tis_per_dag,
+            **kwargs,
+        )
         self.view = view
         self.spark_application = spark_application
         self.deferrable = deferrable

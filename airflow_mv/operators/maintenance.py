@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import Context
 
@@ -19,6 +19,7 @@ from airflow_mv.retries import RetriedOperator, task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import Layout
+    from airflow_mv.keywords import TaskKeywords
 
 #: What a template that is not set renders to.
 _UNSET = (None, "", "None")
@@ -30,7 +31,7 @@ class _ViewsOperator(RetriedOperator):
     Args:
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
-        **kwargs: ``retry_policy`` and ``retry_delay``, and all that ``BaseOperator`` takes.
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = ("view", "iceberg_conn_id")
@@ -41,7 +42,7 @@ class _ViewsOperator(RetriedOperator):
         *,
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.view = view
@@ -78,7 +79,8 @@ class MaintainMaterializedViewOperator(_ViewsOperator):
         compact: Whether to rewrite small files before, and files with deleted rows. If there are many, a Spark job runs
             in the worker: in a session on the connection's master, or over Spark Connect.
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated), for ``compact``.
-        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = (*_ViewsOperator.template_fields, "older_than", "spark_conn_id")
@@ -86,13 +88,15 @@ class MaintainMaterializedViewOperator(_ViewsOperator):
     def __init__(
         self,
         *,
+        view: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         older_than: timedelta | float | str | None = None,
         report_only: bool = False,
         compact: bool = False,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         self.older_than = older_than
         self.report_only = report_only
         self.compact = compact
@@ -135,7 +139,8 @@ class VerifyMaterializedViewOperator(_ViewsOperator):
         sample: Only this percentage of the rows (templated), the same rows in each run.
         interval_start: Only the rows of an interval: its start (templated), included, ISO 8601.
         interval_end: Its end (templated), excluded.
-        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = (
@@ -149,14 +154,16 @@ class VerifyMaterializedViewOperator(_ViewsOperator):
     def __init__(
         self,
         *,
+        view: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
         files: bool = False,
         sample: float | str | None = None,
         interval_start: Any = None,
         interval_end: Any = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         self.spark_conn_id = spark_conn_id
         self.files = files
         self.sample = sample
@@ -198,7 +205,8 @@ class RollbackMaterializedViewOperator(_ViewsOperator):
         view: ``catalog.namespace.name`` (templated).
         refresh_id: The refresh, by its id in the history (templated).
         version_id: The version, as ``airflow-mv versions`` lists it (templated). Give either this or ``refresh_id``.
-        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        **kwargs: All that ``BaseOperator`` takes.
 
     Raises:
         ConfigurationError: Both are given, or neither.
@@ -206,8 +214,16 @@ class RollbackMaterializedViewOperator(_ViewsOperator):
 
     template_fields: Sequence[str] = (*_ViewsOperator.template_fields, "refresh_id", "version_id")
 
-    def __init__(self, *, refresh_id: str | None = None, version_id: int | str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        view: str,
+        refresh_id: str | None = None,
+        version_id: int | str | None = None,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        **kwargs: Unpack[TaskKeywords],
+    ) -> None:
+        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         if (refresh_id is None) == (version_id is None):
             raise ConfigurationError(f"task {self.task_id}: give either refresh_id or version_id")
         self.refresh_id = refresh_id
@@ -235,13 +251,21 @@ class ConvertMaterializedViewOperator(_ViewsOperator):
     Args:
         view: ``catalog.namespace.name`` (templated).
         layout: ``pointed``, ``registered`` or ``table`` (templated).
-        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = (*_ViewsOperator.template_fields, "layout")
 
-    def __init__(self, *, layout: Layout, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        view: str,
+        layout: Layout,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        **kwargs: Unpack[TaskKeywords],
+    ) -> None:
+        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         self.layout = layout
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
@@ -264,11 +288,19 @@ class DropMaterializedViewOperator(_ViewsOperator):
     Args:
         view: ``catalog.namespace.name`` (templated).
         purge: Whether to also delete the files that are proven to be the view's.
-        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
-    def __init__(self, *, purge: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        view: str,
+        purge: bool = False,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        **kwargs: Unpack[TaskKeywords],
+    ) -> None:
+        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         self.purge = purge
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:

@@ -33,27 +33,9 @@ _NONE = ("None", "", None)
 class RefreshArguments:
     """The arguments by which a task says how it plans a refresh, after Airflow has rendered them.
 
+    :class:`~airflow_mv.operators.RefreshMaterializedViewOperator` explains them.
+
     Args:
-        as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
-        full: Recompute even if nothing has changed (templated).
-        on_fallback: ``full``, ``fail`` or ``skip``, if an incremental view must be recomputed (templated). Default: the
-            view's property ``airflow-mv.on-fallback``, else ``full``.
-        max_full_bytes: Limit in bytes of base table files for a recompute, whatever the strategy; above it the task
-            fails (templated). The first refresh may read any number.
-        pins: Read the base tables at the run's pins (templated): the output of a
-            :class:`~airflow_mv.operators.pin.PinBaseTablesOperator`. That operator also takes ``as_of``.
-        checks: Checks of the staged rows (templated), in addition to the view's own checks:
-            see :mod:`airflow_mv.checks`, and ``docs/checks.md``.
-        scope: What a run refreshes (templated): ``whole`` (the view as the base tables are now), ``as_of`` (as they
-            were at the end of the run's data interval or partition) or ``interval`` (only the rows of the run's data
-            interval or partition, from the base tables as they are now). A run's params override it, see
-            :func:`~airflow_mv.operators.refresh_params`, and :mod:`airflow_mv.scope` for each kind of run.
-        interval_column: The interval column (templated); by default the view's property ``airflow-mv.interval-column``.
-        interval_length: Length of the interval if a run gives only one end of it (templated): ``1 d``, ``6 h``.
-        max_snapshots: Maximum of new base commits that an incremental refresh reads (templated). The rest is left for
-            the next run, and logged.
-        max_bytes: Maximum of bytes of files that these commits added and removed (templated). One commit is always
-            read.
         takes_pins: Whether the task was given ``pins``, whatever they are rendered to.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import Context
 
@@ -20,6 +20,7 @@ from airflow_mv.scope import scope_of
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.extras.pins import RunPins
+    from airflow_mv.keywords import TaskKeywords
 
 
 class PinBaseTablesOperator(RetriedOperator):
@@ -60,7 +61,7 @@ class PinBaseTablesOperator(RetriedOperator):
         scope: str = "whole",
         definitions: Mapping[str, str] | None = None,
         depth: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         if (views is None) == (namespace is None):
@@ -164,7 +165,7 @@ class ReadyViewsOperator(RetriedOperator):
         pins: Any,
         level: int,
         refreshed: Any = (),
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.pins = pins

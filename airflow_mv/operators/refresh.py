@@ -7,14 +7,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import Context
 
 from airflow_mv.assets import VIEWS_ALIAS
 from airflow_mv.checks import as_documents
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
 from airflow_mv.operators.deferral import Deferral, Resumption
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.core.script import Stager
     from airflow_mv.core.spec.identifiers import Identifier
+    from airflow_mv.core.spec.properties import FallbackPolicy
+    from airflow_mv.keywords import Checks, PartialRefreshKeywords, SparkKeywords
+    from airflow_mv.scope import ScopeName
 
 
 #: Instances of one task that refresh intervals at the same time: enough for a backfill, and few enough for one machine.
@@ -52,8 +55,6 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
 
     Returns (XCom) the document of ``airflow-mv refresh``.
 
-    :class:`~airflow_mv.operators.options.RefreshArguments` explains the arguments ``as_of``, ``full`` … ``max_bytes``.
-
     Args:
         view: ``catalog.namespace.name`` (templated).
         name: Name of the Spark application (templated).
@@ -64,13 +65,35 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
             driver in a cluster whose state the provider can request (``yarn_track_via_rm_api``,
             ``track_driver_via_k8s_api``). ``None``: as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; if that is
             not set, if a triggerer runs.
+        as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
+        full: Recompute even if nothing has changed (templated).
+        on_fallback: ``full``, ``fail`` or ``skip``, if an incremental view must be recomputed (templated). Default: the
+            view's property ``airflow-mv.on-fallback``, else ``full``.
+        max_full_bytes: Limit in bytes of base table files for a recompute, whatever the strategy; above it the task
+            fails (templated). The first refresh may read any number.
+        pins: Read the base tables at the run's pins (templated): the output of a
+            :class:`~airflow_mv.operators.pin.PinBaseTablesOperator`. That operator also takes ``as_of``.
+        checks: Checks of the staged rows (templated), in addition to the view's own checks:
+            see :mod:`airflow_mv.checks`, and ``docs/checks.md``.
+        scope: What a run refreshes (templated): ``whole`` (the view as the base tables are now), ``as_of`` (as they
+            were at the end of the run's data interval or partition) or ``interval`` (only the rows of the run's data
+            interval or partition, from the base tables as they are now). A run's params override it, see
+            :func:`~airflow_mv.operators.refresh_params`, and :mod:`airflow_mv.scope` for each kind of run.
+        interval_column: The interval column (templated); by default the view's property ``airflow-mv.interval-column``.
+        interval_length: Length of the interval if a run gives only one end of it (templated): ``1 d``, ``6 h``.
+        max_snapshots: Maximum of new base commits that an incremental refresh reads (templated). The rest is left for
+            the next run, and logged.
+        max_bytes: Maximum of bytes of files that these commits added and removed (templated). One commit is always
+            read.
         with_inputs: Whether to refresh first the materialized views of the same catalog that the view reads, directly
             or through others, all from one set of base snapshots and as a whole. No asset event is emitted for them.
         max_active_tis_per_dag: As for ``BaseOperator``. By default 4 with ``scope="interval"``, so that a backfill
             runs in parallel, and else 1, over all runs: Airflow's backfill ignores ``max_active_runs``, and two
             refreshes of the whole view would repeat work.
-        **kwargs: ``iceberg_conn_id``, ``spark_conn_id``, and all that ``SparkSubmitOperator`` takes except the
-            application (``conf``, ``packages``, ``executor_memory`` …). ``packages=""`` adds no Maven packages: the
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        **kwargs: All that ``SparkSubmitOperator`` takes except the application (``conf``, ``packages``,
+            ``executor_memory`` …), and all that ``BaseOperator`` takes. ``packages=""`` adds no Maven packages: the
             cluster has the jars.
     """
 
@@ -88,26 +111,30 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         self,
         *,
         view: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
         name: str | None = None,
         spark_application: str | None = None,
         deferrable: bool | None = None,
         as_of: str | datetime | None = None,
         full: bool | str = False,
-        on_fallback: str | None = None,
+        on_fallback: FallbackPolicy | None = None,
         max_full_bytes: int | str | None = None,
         pins: Any = None,
-        checks: Any = None,
-        scope: str = "whole",
+        checks: Checks = None,
+        scope: ScopeName = "whole",
         interval_column: str | None = None,
         interval_length: str | timedelta | None = None,
         max_snapshots: int | str | None = None,
         max_bytes: int | str | None = None,
         with_inputs: bool = False,
         max_active_tis_per_dag: int | None = _BY_SCOPE,
-        **kwargs: Any,
+        **kwargs: Unpack[SparkKeywords],
     ) -> None:
         by_scope = max_active_tis_per_dag is _BY_SCOPE
         super().__init__(
+            iceberg_conn_id=iceberg_conn_id,
+            spark_conn_id=spark_conn_id,
             name=name or f"airflow-mv {view}",
             max_active_tis_per_dag=1 if by_scope else max_active_tis_per_dag,
             **kwargs,
@@ -145,7 +172,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
             self.outlets = [*self.outlets, *found]
 
     @classmethod
-    def partial(cls, **kwargs: Any) -> OperatorPartial:
+    def partial(cls, **kwargs: Unpack[PartialRefreshKeywords]) -> OperatorPartial:
         """Map the task over views: ``.partial(task_id="refresh").expand(view=[…])``.
 
         Each instance shows its view's name, and emits the event of its view's asset, through

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import Context
 
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import TaskKeywords
 from airflow_mv.retries import RetriedOperator, task_errors
 
 
@@ -33,7 +36,7 @@ class SyncRegistryOperator(RetriedOperator):
         *,
         catalog: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.catalog = catalog

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
 from airflow.sdk import Context
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.script import Outcome, Script
+    from airflow_mv.core.spec.properties import FallbackPolicy
+    from airflow_mv.keywords import Checks, LimitedTaskKeywords, TaskKeywords
+    from airflow_mv.scope import ScopeName
 
 
 _SPLIT = re.compile(r"""[\s"'\\]""")
@@ -52,7 +55,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
     - ``spark_submit_conf``: the same as ``--conf key=value …`` in one text
     - ``secret_conf``: names of the settings that you have to give the driver, by its own secret store or a file
 
-    :class:`~airflow_mv.operators.options.RefreshArguments` explains the arguments ``as_of``, ``full`` … ``max_bytes``.
+    :class:`~airflow_mv.operators.RefreshMaterializedViewOperator` explains ``as_of``, ``full`` … ``max_bytes``.
 
     Args:
         view: ``catalog.namespace.name`` (templated).
@@ -76,11 +79,11 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         as_of: str | datetime | None = None,
         full: bool | str = False,
-        on_fallback: str | None = None,
+        on_fallback: FallbackPolicy | None = None,
         max_full_bytes: int | str | None = None,
         pins: Any = None,
-        checks: Any = None,
-        scope: str = "whole",
+        checks: Checks = None,
+        scope: ScopeName = "whole",
         interval_column: str | None = None,
         interval_length: str | timedelta | None = None,
         max_snapshots: int | str | None = None,
@@ -88,7 +91,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
         spark_task_ids: str | Sequence[str] = (),
         spark_version: str | None = None,
         conf: Mapping[str, str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(**kwargs)
         self.view = view
@@ -183,8 +186,8 @@ class CommitRefreshOperator(RetriedOperator):
         wait_for_outcome: Where the Spark task only submits the job: how long to wait for its outcome, in the triggerer
             and without a worker slot: a ``timedelta``, seconds, or a text like ``2 h`` (templated). A driver that was
             killed leaves no outcome. ``None``: the outcome must be there.
-        **kwargs: All that ``BaseOperator`` takes. ``trigger_rule`` is ``none_failed`` by default, as the Spark task
-            may have been skipped.
+        trigger_rule: As for ``BaseOperator``. By default ``none_failed``, because the Spark task may have been skipped.
+        **kwargs: All that ``BaseOperator`` takes.
     """
 
     template_fields: Sequence[str] = ("plan", "iceberg_conn_id", "wait_for_outcome")
@@ -198,7 +201,7 @@ class CommitRefreshOperator(RetriedOperator):
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         wait_for_outcome: timedelta | float | str | None = None,
         trigger_rule: str = "none_failed",
-        **kwargs: Any,
+        **kwargs: Unpack[LimitedTaskKeywords],
     ) -> None:
         super().__init__(trigger_rule=trigger_rule, **kwargs)
         self.plan = plan

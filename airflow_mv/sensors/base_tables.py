@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import PokeReturnValue
 from airflow.triggers.base import BaseTrigger
@@ -21,6 +21,9 @@ from airflow_mv.triggers.base_tables import (
     payload_or_error,
     pending_criteria,
 )
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import SensorKeywords
 from airflow_mv.triggers.connected import Connected
 
 
@@ -58,7 +61,7 @@ class BaseTablesChangedSensor(WaitingSensor):
         quiet_period: Time = 0.0,
         wait_at_most: Time | None = None,
         deferrable: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(deferrable=deferrable, **kwargs)
         self.views = views

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
@@ -22,6 +22,9 @@ from airflow_mv.retries import airflow_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger, judge, span_of
+
+if TYPE_CHECKING:
+    from airflow_mv.keywords import SensorKeywords
 from airflow_mv.triggers.views import FreshnessRequest, read_view
 
 
@@ -82,7 +85,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         interval_column: str | None = None,
         freshness: Literal["chain", "direct"] = "chain",
         deferrable: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorKeywords],
     ) -> None:
         super().__init__(deferrable=deferrable, **kwargs)
         self.view = view

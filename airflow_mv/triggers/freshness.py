@@ -129,6 +129,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
     It also waits for a catalog that does not respond. An error that is not retryable ends the wait.
 
     Args:
+        view: ``catalog.namespace.name``.
         iceberg_conn_id: Connection of its catalog.
         states: Accepted states.
         max_staleness_seconds: See :func:`judge`.
