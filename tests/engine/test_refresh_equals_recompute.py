@@ -53,7 +53,7 @@ CASES = [
     ),
     Case(
         "unicode_columns",
-        "SELECT `Größe` * 2 AS `größe in m²`, `名前` AS `a b;c``d`, 'it''s; -- not' AS `select` FROM {ns}.odd",
+        "SELECT `Größe` * 2 AS `größe in m²`, `名前` AS `a b;c``d`, 'it\\'s; -- not' AS `select` FROM {ns}.odd",
         """SELECT "Größe" * 2 AS "größe in m²", "名前" AS "a b;c`d", 'it''s; -- not' AS "select" FROM odd""",
     ),
     Case("empty_result", "SELECT id, amount FROM {ns}.orders WHERE amount < 0", rows=0),

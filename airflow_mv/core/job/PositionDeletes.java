@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -258,19 +259,34 @@ public class PositionDeletes {
   /** One file of position deletes for each data file. They are written at the same time: a store may be far away. */
   private List files(Map positions, int most) throws Exception {
     List results = Collections.synchronizedList(new ArrayList());
+    Writing writing = new Writing(outputs(FileFormat.PARQUET), metrics(), most, results);
     Tasks.foreach(positions.entrySet()).executeWith(ThreadPools.getWorkerPool()).stopOnFailure()
-        .throwFailureWhenFinished().run(new Writing(outputs(FileFormat.PARQUET), most, results), Exception.class);
+        .throwFailureWhenFinished().run(writing, Exception.class);
     return results;
+  }
+
+  /** The metrics of position deletes: until Iceberg 1.10 by the table, from 1.12 on the same for all. */
+  private MetricsConfig metrics() throws Exception {
+    Method[] methods = MetricsConfig.class.getMethods();
+    for (int i = 0; i < methods.length; i++) {
+      if (methods[i].getName().equals("forPositionDelete")) {
+        Object[] arguments = methods[i].getParameterCount() == 0 ? new Object[0] : new Object[] {table};
+        return (MetricsConfig) methods[i].invoke(null, arguments);
+      }
+    }
+    throw new NoSuchMethodException("MetricsConfig.forPositionDelete");
   }
 
   /** Writes the file of position deletes of one data file. */
   private class Writing implements Tasks.Task {
     private final OutputFileFactory outputs;
+    private final MetricsConfig metrics;
     private final int most;
     private final List results;
 
-    Writing(OutputFileFactory outputs, int most, List results) {
+    Writing(OutputFileFactory outputs, MetricsConfig metrics, int most, List results) {
       this.outputs = outputs;
+      this.metrics = metrics;
       this.most = most;
       this.results = results;
     }
@@ -282,7 +298,7 @@ public class PositionDeletes {
       EncryptedOutputFile output = outputs.newOutputFile(spec(task), partition);
       Parquet.DeleteWriteBuilder builder = Parquet.writeDeletes(output);
       builder.setAll(table.properties());
-      builder.metricsConfig(MetricsConfig.forPositionDelete());
+      builder.metricsConfig(metrics);
       builder.withSpec(spec(task));
       builder.withPartition(partition);
       builder.withKeyMetadata(output.keyMetadata());

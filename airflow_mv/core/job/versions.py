@@ -18,7 +18,7 @@ from airflow_mv.version import OLDEST_PYTHON, SPARK_OVER_CONNECT, minor, unsuppo
 #: By what may be missing: what happens then. An answer may also be the name of a Java class that does not compile.
 _SLOWER = {
     "reads_tasks": "changes are read by metadata tables. Iceberg 1.10 to 1.12 read sets of scan tasks",
-    "PositionDeletes": "stored rows are deleted by a DELETE, which reads them again. Iceberg 1.11 and 1.12 need not",
+    "PositionDeletes": "stored rows are deleted by a DELETE, which reads them again. Iceberg 1.10 to 1.12 need not",
     "RowLineage": "rewritten rows are compared by their values. Spark 4.0 and 4.1 use row ids",
 }
 #: The answers, by the driver's Java and the question.

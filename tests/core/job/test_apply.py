@@ -289,7 +289,7 @@ def test_keys_of_every_type_are_pruned_and_matched(home: Home, how: str) -> None
     home.start(
         "SELECT id, date_add(DATE'1969-12-25', h) AS d, timestamp_micros(x * 1000003 - 5) AS t, "
         "timestamp_ntz'2024-03-31 02:30:00.000001' AS z, cast(x AS decimal(20, 3)) / 7 AS n, "
-        "concat(g, '?''\\\\') AS s, x > 10 AS b, x / 3D AS f, encode(g, 'UTF-8') AS y FROM {t}",
+        "concat(g, '?\\'\\\\') AS s, x > 10 AS b, x / 3D AS f, encode(g, 'UTF-8') AS y FROM {t}",
         "" if how == "positions" else MODES[0],
     )
     home.change("UPDATE {t} SET x = x + 1 WHERE id IN (0, 11, 17)")
