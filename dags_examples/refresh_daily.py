@@ -17,6 +17,7 @@ with DAG("refresh_daily", schedule="@daily", start_date=START, catchup=False, ta
         task_id="create",
         view=VIEW,
         sql="SELECT region, count(*) AS orders, sum(amount) AS amount FROM orders GROUP BY region",
+        retries=2,
     )
     refresh = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, retries=2)
     create >> refresh

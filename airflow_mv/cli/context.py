@@ -374,6 +374,10 @@ def _load_airflow() -> None:
             "and the database's driver are installed here"
         ) from None
     warnings.showwarning = show_warning
+    # Airflow masks each value of a connection's extra, and warns of those that are short, such as `sql`.
+    for masker in ("airflow", "airflow.sdk"):
+        logging.getLogger(f"{masker}._shared.secrets_masker.secrets_masker").setLevel(logging.ERROR)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager

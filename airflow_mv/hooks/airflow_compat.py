@@ -56,6 +56,13 @@ def reads_connections_from_the_database() -> bool:
     return getattr(task_runner, "SUPERVISOR_COMMS", None) is None
 
 
+def searches_the_database() -> bool:
+    """Whether a connection in Airflow's database is found here: directly, or as a task through the API server."""
+    from airflow.sdk.execution_time import task_runner
+
+    return os.environ.get(_CONTEXT) is not None or getattr(task_runner, "SUPERVISOR_COMMS", None) is not None
+
+
 def places_of_connections(conn_id: str) -> list[tuple[str, Callable[[], object]]]:
     """Return where this process looks for a connection, each with a function that raises what the place fails with.
 

@@ -9,7 +9,12 @@ from contextlib import contextmanager, suppress
 from airflow.sdk import BaseHook, Connection
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
-from airflow_mv.hooks.airflow_compat import places_of_connections, reads_connections_from_the_database, redacted
+from airflow_mv.hooks.airflow_compat import (
+    places_of_connections,
+    reads_connections_from_the_database,
+    redacted,
+    searches_the_database,
+)
 from airflow_mv.older_airflow import AirflowNotFoundException
 from airflow_mv.redaction import hide, shortened
 
@@ -37,6 +42,24 @@ def find_connection(conn_id: str) -> Connection | None:
     with suppress(AirflowNotFoundException), _access_denied(conn_id):
         return BaseHook.get_connection(conn_id)
     return None
+
+
+def missing_connection(conn_id: str, parameter: str, arguments: str) -> ConfigurationError:
+    """Return the error for a connection that does not exist.
+
+    Args:
+        conn_id: The connection.
+        parameter: The operator's or hook's parameter that names it.
+        arguments: What ``airflow connections add`` needs for it.
+    """
+    if searches_the_database():
+        cure = f"Add it: airflow connections add {conn_id} {arguments}"
+    else:
+        cure = (
+            "This process is not one of Airflow's, so it did not search Airflow's database. Set the variable "
+            f"AIRFLOW_CONN_{conn_id.upper()}, or use the command line: airflow-mv … --conn-id {conn_id}"
+        )
+    return ConfigurationError(f"there is no connection {conn_id!r} ({parameter}). {cure}")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.extras.registry.settings import PLACE
-from airflow_mv.hooks.connections import find_connection
+from airflow_mv.hooks.connections import find_connection, missing_connection
 from airflow_mv.older_airflow import conf
 
 if TYPE_CHECKING:
@@ -63,9 +63,10 @@ def completed(conn_id: str) -> Connection:
     """
     given = find_connection(conn_id)
     if given is None:
-        raise ConfigurationError(
-            f"there is no connection {conn_id!r} (iceberg_conn_id). Add it: airflow connections add {conn_id} "
-            '--conn-type iceberg --conn-extra \'{"type": "sql", "uri": "…", "warehouse": "…"}\''
+        raise missing_connection(
+            conn_id,
+            "iceberg_conn_id",
+            '--conn-type iceberg --conn-extra \'{"type": "sql", "uri": "…", "warehouse": "…"}\'',
         )
     if given.conn_type != "iceberg":
         raise ConfigurationError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow.sdk import Connection
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks.connections import find_connection
+from airflow_mv.hooks.connections import find_connection, missing_connection
 
 DEFAULT_SPARK_CONN_ID = "spark_default"
 _SPARK_TYPES = frozenset({"spark", "k8s", "yarn", "local"})
@@ -57,9 +57,10 @@ def spark_target(conn_id: str) -> SparkTarget:
     if connection is None:
         if conn_id == DEFAULT_SPARK_CONN_ID:
             return SparkTarget(conn_id, master="local[*]", missing=True)
-        raise ConfigurationError(
-            f"there is no connection {conn_id!r} (spark_conn_id). Add it: airflow connections add {conn_id} "
-            "--conn-type spark --conn-host 'local[*]' (spark://host:7077, yarn, k8s://…), or --conn-type spark_connect"
+        raise missing_connection(
+            conn_id,
+            "spark_conn_id",
+            "--conn-type spark --conn-host 'local[*]' (spark://host:7077, yarn, k8s://…), or --conn-type spark_connect",
         )
     if connection.conn_type == "spark_connect":
         from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook

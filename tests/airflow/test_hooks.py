@@ -157,7 +157,7 @@ def test_spark_connections_have_the_same_target_as_in_the_spark_provider(airflow
     assert spark_target("c").master == "k8s://h:443"
     assert spark_target("d").remote == f"sc://h:15002/;token={quote(SECRET)}"
     assert spark_target("spark_default").missing
-    with pytest.raises(ConfigurationError, match="airflow connections add other"):
+    with pytest.raises(ConfigurationError, match=r"no connection 'other' \(spark_conn_id\). .* AIRFLOW_CONN_OTHER"):
         spark_target("other")
 
 

@@ -48,10 +48,17 @@ def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, w
         found = run("status", "lake.sales.daily", "--conn-id", "my_lake")
         assert found.returncode == 0, found.stderr
         assert [item["state"] for item in json.loads(found.stdout)] == ["never-refreshed"]
+        assert "Skipping masking" not in found.stderr
 
         missing = run("status", "lake.sales.daily", "--conn-id", "nowhere")
         assert (missing.returncode, missing.stdout) == (1, "")
-        assert "there is no connection 'nowhere'" in missing.stderr
+        assert "there is no connection 'nowhere' (iceberg_conn_id). Add it: airflow connections add" in missing.stderr
+
+        program = "from airflow_mv.hooks import MaterializedViewHook; MaterializedViewHook('my_lake').get_conn()"
+        plain = subprocess.run(
+            [sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=500
+        )
+        assert "it did not search Airflow's database. Set the variable AIRFLOW_CONN_MY_LAKE" in plain.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -22,6 +25,18 @@ def test_the_dag_in_the_readme_is_the_example_that_the_tests_run() -> None:
     (file, shown), *others = re.findall(r"<!-- dag: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL)
     assert not others
     assert (ROOT / file).read_text(encoding="utf-8").endswith("\n\n" + shown)
+
+
+def test_the_table_in_the_readme_is_the_one_that_its_dag_reads(tmp_path: Path) -> None:
+    (code,) = re.findall(r"<!-- table -->\n```python\n(.*?)```", README, re.DOTALL)
+    exec(code.replace("/abs", str(tmp_path)), {})
+    named = {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/catalog.db", "WAREHOUSE": f"file://{tmp_path}/warehouse"}
+    configured = {f"PYICEBERG_CATALOG__LAKE__{key}": value for key, value in named.items()}
+    (sql,) = re.findall(r'sql="(.*?)"', README)
+    command = [Path(sys.executable).parent / "airflow-mv", "explain", "lake.sales.daily", "--sql", sql]
+    done = subprocess.run(command, env={**os.environ, **configured}, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "lake.sales.orders" in done.stdout
 
 
 def test_every_documented_command_exists_with_its_options() -> None:
