@@ -67,6 +67,7 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     Raises:
         ConfigurationError: A check is a function that a remote driver cannot import.
     """
+    from airflow_mv.core.catalog.files import discard
     from airflow_mv.core.publish.layout import read_outcome
     from airflow_mv.core.refresh.checks import has_passed
     from airflow_mv.core.script import script_beside, submitted_script
@@ -75,7 +76,7 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     outcome_location = str(script.outcome_location)
     left = read_outcome(catalog, script)
     if left is not None and (left.error is not None or not has_passed(script, left)):
-        catalog.files.delete(outcome_location)
+        discard(catalog.files, outcome_location)  # or it is overwritten
     location, text = script_beside(outcome_location), script.to_json()
     catalog.files.replace_text(location, text)
     return submitted_script(location, text)

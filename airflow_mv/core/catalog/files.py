@@ -78,6 +78,9 @@ _REFUSAL = re.compile(
     r"|expired.?token|token.{0,20}expired|invalid.?(token|access.?key)|HTTP status 40[013]\b"
 )
 
+#: The permission that deletes a file, by the scheme of its store.
+_DELETES = {"s3": " (s3:DeleteObject)", "s3a": " (s3:DeleteObject)", "gs": " (storage.objects.delete)"}
+
 #: What pyarrow says of a refusal whose text is longer than the bytes that were requested.
 _UNREAD_REFUSAL = "Failed to flush response stream"
 
@@ -188,10 +191,20 @@ class MetadataFiles:
                 flush(location, folder)
 
     def delete(self, location: str) -> None:
-        """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored."""
-        for item in (location, *checksum_of(location)):
-            with suppress(FileNotFoundError):
-                self._with_io(item, "file", partial(_delete, location=item))
+        """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored.
+
+        Raises:
+            ConfigurationError: This user may not delete it.
+        """
+        try:
+            for item in (location, *checksum_of(location)):
+                with suppress(FileNotFoundError):
+                    self._with_io(item, "file", partial(_delete, location=item))
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            needed = _DELETES.get(urlsplit(location).scheme, "")
+            raise ConfigurationError(f"no permission to delete {location}{needed}: {_cause(error)}") from None
 
     def exists(self, location: str, *, what: str) -> bool:
         """Whether a file exists."""
@@ -226,12 +239,26 @@ class MetadataFiles:
         Args:
             base: The folder in which the file is written, and deleted again.
         """
-        location = join(base, f"clock-{uuid.uuid4()}.tmp")
-        self._create(location, CLOCK_TEXT, "new file", overwrite=False, lasting=False)
+        location = self._small_file(base)
         try:
             return self.modified_ms(location)
         finally:
+            discard(self, location)
+
+    def require_deletes(self, base: str) -> None:
+        """Check that files in a folder can be deleted: a small new file is.
+
+        Raises:
+            ConfigurationError: This user may not delete it.
+        """
+        location = self._small_file(base)
+        with named(location, "small new file"):
             self.delete(location)
+
+    def _small_file(self, base: str) -> str:
+        location = join(base, f"clock-{uuid.uuid4()}.tmp")
+        self._create(location, CLOCK_TEXT, "new file", overwrite=False, lasting=False)
+        return location
 
     def modified_ms(self, location: str) -> int:
         """Return when a file was written, by the store's clock, milliseconds since the epoch.
@@ -776,6 +803,10 @@ def _fsspec_time(system: Any, path: str, found: Any) -> int:
 # ------------------------------------------------------------------------------------------- errors
 
 
+def _cause(error: OSError) -> str:
+    return shortened(" ".join(str(error).split()), _MAX_CAUSE_LENGTH)
+
+
 @contextmanager
 def named(location: str, what: str) -> Iterator[None]:
     """Translate a store's errors into errors that name the file and its role."""
@@ -791,8 +822,8 @@ def named(location: str, what: str) -> Iterator[None]:
     except PermissionError as error:
         raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
     except OSError as error:
-        cause = shortened(" ".join(str(error).split()), _MAX_CAUSE_LENGTH)
-        raise StoreUnavailableError(f"{what}: the store of {location} did not respond: {cause}", location) from None
+        text = f"{what}: the store of {location} did not respond: {_cause(error)}"
+        raise StoreUnavailableError(text, location) from None
     except (ValueError, ImportError) as error:
         raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
 

@@ -7,6 +7,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -134,7 +135,8 @@ class IcebergFiles(DriverFiles):
         try:
             return int(self._io.listPrefix(beside).iterator().next().createdAtMillis())
         finally:
-            self._io.deleteFile(beside)
+            with suppress(Exception):  # py4j's, which has no types. Spark needs no permission to delete
+                self._io.deleteFile(beside)
 
 
 class TableFiles(IcebergFiles):

@@ -268,10 +268,13 @@ def delete_all(
     Raises:
         UnsupportedError: Another table also uses the folder. Nothing was dropped, or only the view: then the message
             says so, and no file was deleted. Its storage table may have been renamed meanwhile.
+        ConfigurationError: This user may not delete files. Nothing was dropped.
         ViewNotFoundError: The view was dropped meanwhile. Nothing was deleted.
     """
     storage = catalog.load_storage(view)
     bases, compare = own_folders(catalog, view, storage), LocationMatcher()
+    for base in bases:
+        catalog.files.require_deletes(base)
     before = _listed(catalog, view, bases, compare)
     history = later = _history(catalog, storage, before, past_files)
     _others(catalog, view, storage, before, history, snapshot_files)  # refused before anything is dropped
