@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.context import JobContext
@@ -205,11 +206,15 @@ def delete_by_equality(table: Table, **values: Any) -> None:
     for number, name in enumerate(values):
         ids[number] = schema.findField(name).fieldId()
     file = java.io().newOutputFile(f"{java.location()}/data/equality-{jvm.java.util.UUID.randomUUID()}.parquet")
-    builder = getattr(jvm.org.apache.iceberg.data, "GenericFileWriterFactory$Builder")(java)
-    builder = builder.dataSchema(java.schema()).equalityFieldIds(ids).equalityDeleteRowSchema(schema)
-    factory = builder.deleteFileFormat(jvm.org.apache.iceberg.FileFormat.PARQUET).build()
     encrypted = jvm.org.apache.iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(file)
-    writer = factory.newEqualityDeleteWriter(encrypted, java.spec(), None)
+    kinds, parquet = jvm.org.apache.iceberg.data, jvm.org.apache.iceberg.FileFormat.PARQUET
+    if isinstance(kinds.GenericAppenderFactory, JavaClass):  # until Iceberg 1.11
+        factory = kinds.GenericAppenderFactory(java.schema(), java.spec(), ids, schema, None)
+        writer = factory.newEqDeleteWriter(encrypted, parquet, None)
+    else:
+        builder = getattr(kinds, "GenericFileWriterFactory$Builder")(java).deleteFileFormat(parquet)
+        builder = builder.dataSchema(java.schema()).equalityFieldIds(ids).equalityDeleteRowSchema(schema)
+        writer = builder.build().newEqualityDeleteWriter(encrypted, java.spec(), None)
     writer.write(record)
     writer.close()
     java.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
