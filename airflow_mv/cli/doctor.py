@@ -20,7 +20,7 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
 from airflow_mv.core.freshness.each import left_out
 from airflow_mv.core.freshness.status import Chains
-from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, spark_version
+from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_version
 from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
@@ -205,6 +205,7 @@ def _spark_submit() -> Inspection:
     if program is None:
         fix = "put Spark's bin folder on the PATH, or name another environment's spark-submit with spark_binary"
         return Inspection(check, ok=None, found="there is no spark-submit", fix=fix)
+    program = packaged(program)
     version = spark_version(Path(os.environ.get("SPARK_HOME") or Path(program).resolve().parent.parent))
     if version is None:
         return Inspection(check, ok=True, found=f"{program}, of an unknown version")

@@ -142,21 +142,18 @@ def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
     Raises:
         ConfigurationError: There is none.
     """
-    if given.spark_binary:
-        return given.spark_binary
+    from airflow_mv.core.job.submit import packaged
+
     path = given.environment.get("PATH")
-    on_path = shutil.which(target.binary or "spark-submit", path=path)
-    # pip's own script looks for Spark with the `python3` on the PATH; the script inside the package does not.
-    inside = Path(sys.prefix) in Path(on_path).parents if on_path else False
-    if on_path and not inside:
-        return on_path
+    if given.spark_binary:
+        return packaged(shutil.which(given.spark_binary, path=path) or given.spark_binary)
+    if on_path := shutil.which(target.binary or "spark-submit", path=path):
+        return packaged(on_path)
     spec = importlib.util.find_spec("pyspark")
     for folder in (spec.submodule_search_locations if spec else None) or ():
         program = Path(folder, "bin", "spark-submit")
         if program.exists():
             return str(program)
-    if on_path:
-        return on_path
     raise ConfigurationError(
         f"connection {target.conn_id!r} has the master {target.master}, but this worker has no "
         f"{target.binary or 'spark-submit'}. Install the extra airflow-mv[spark], put Spark's bin folder on the PATH, "

@@ -469,6 +469,21 @@ def test_runs_of_one_view_do_not_overlap_but_intervals_and_a_name_that_ends_in_s
     assert [asset.uri for asset in operator.outlets] == ["iceberg-mv://lake/reports/sql"]
 
 
+def test_spark_submit_of_another_environment_needs_no_python_on_the_path(tmp_path: Path) -> None:
+    """pip's script looks for Spark with the first ``python3`` there: often Airflow's, with another Spark or none."""
+    from airflow_mv.hooks import SparkTarget
+    from airflow_mv.operators.submission import SubmitOptions, spark_submit
+
+    outside, inside = tmp_path / "bin", tmp_path / "lib" / "python3.12" / "site-packages" / "pyspark" / "bin"
+    for file in (outside / "find_spark_home.py", outside / "spark-submit", inside / "spark-submit"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o755)
+
+    for binary, path in ((str(outside / "spark-submit"), "/usr/bin"), (None, str(outside))):
+        given = SubmitOptions({}, None, None, None, None, {"PATH": path}, binary, False)
+        assert spark_submit(given, SparkTarget("spark_default", master="local[*]")) == str(inside / "spark-submit")
+
+
 def test_spark_submit_of_pip_is_found_if_the_environment_is_not_on_the_path(
     airflow: Airflow, sales: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -189,6 +190,7 @@ def _connect(remote: str) -> SparkSession:
     except OSError as error:
         raise JobError(f"the Spark Connect server {host}:{port} does not respond: {error}") from error
     try:
+        _import_client()
         return SparkSession.builder.remote(remote).appName(_NAME).getOrCreate()
     except PySparkException as error:
         if error.getCondition() != "SESSION_ALREADY_EXIST":
@@ -196,6 +198,22 @@ def _connect(remote: str) -> SparkSession:
         raise ConfigurationError(
             f"this process has a classic Spark session: it cannot open one to {host}:{port} beside it"
         ) from error
+
+
+def _import_client() -> None:
+    """Import the client of Spark Connect in a program without a file.
+
+    Such programs are ``python -c``, and Airflow's tasks with ``run_as_user`` or on macOS. pyspark-client 4.2.0 takes
+    them for its own doctests, and ends them when it is imported.
+    """
+    program = sys.modules["__main__"]
+    if hasattr(program, "__file__"):
+        return
+    program.__file__ = "<string>"
+    try:
+        import pyspark.sql.connect  # noqa: F401
+    finally:
+        del program.__file__
 
 
 def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:

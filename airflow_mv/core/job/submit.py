@@ -76,15 +76,29 @@ def main_file() -> Path:
     return _ROOT / "core" / "job" / "__main__.py"
 
 
+def packaged(program: str) -> str:
+    """Return the ``spark-submit`` inside the package ``pyspark``, if a program is the one that pip put into ``bin``.
+
+    That one looks for Spark with the ``python3`` on the PATH, which may have no Spark or another one.
+
+    Args:
+        program: The path of a ``spark-submit``.
+    """
+    script = Path(program).resolve()
+    if not (script.parent / "find_spark_home.py").exists():
+        return program
+    inside = script.parents[1].glob("lib/python*/site-packages/pyspark/bin/spark-submit")
+    return str(next(inside, program))
+
+
 def spark_version(home: Path) -> str | None:
     """Return the version of a Spark installation, by its jars; ``None`` if it is not known.
 
     Args:
-        home: ``SPARK_HOME``, or the virtual environment that has PySpark.
+        home: ``SPARK_HOME``.
     """
-    for folder in (home, *home.glob("lib/python*/site-packages/pyspark")):
-        for jar in folder.glob("jars/spark-core_*.jar"):
-            return jar.stem.partition("-")[2].partition("-")[2]  # spark-core_2.13-4.1.3
+    for jar in home.glob("jars/spark-core_*.jar"):
+        return jar.stem.partition("-")[2].partition("-")[2]  # spark-core_2.13-4.1.3
     return None
 
 
