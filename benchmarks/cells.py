@@ -23,11 +23,13 @@ class Way:
         seconds: Wall-clock time of plan, job and publication.
         read: Bytes, all files of all tables.
         written: Bytes likewise.
+        cpu: Seconds of this process and of Spark's. Other work of the machine changes them less.
     """
 
     seconds: float
     read: int
     written: int
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)

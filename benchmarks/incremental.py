@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -326,12 +327,12 @@ class Bench:
 
     def _way(self, name: str, options: RefreshOptions) -> tuple[Way, RefreshResult]:
         self.catalog.steps.reset()
-        read, written = self._store()
+        read, written, cpu = self._used()
         started = time.perf_counter()
         result = self._refreshed(name, options)
         seconds = time.perf_counter() - started
-        read_then, written_then = self._store()
-        return Way(seconds, read_then - read, written_then - written), result
+        read_then, written_then, cpu_then = self._used()
+        return Way(seconds, read_then - read, written_then - written, cpu_then - cpu), result
 
     def _refreshed(self, name: str, options: RefreshOptions) -> RefreshResult:
         """Refresh as :func:`airflow_mv.core.refresh.run.refresh` does, by the steps."""
@@ -349,16 +350,18 @@ class Bench:
     def _timed(self, script: Script) -> Outcome:
         return timed_stager(self.catalog, self.stager.session)(script)
 
-    def _store(self) -> tuple[int, int]:
-        """Return the bytes that Spark's process has read since it started, and those that it wrote to file systems.
+    def _used(self) -> tuple[int, int, float]:
+        """Return the bytes that Spark's process has read and written to file systems, and the CPU seconds of both.
 
         Hadoop does not count what Parquet reads by vectors, so the kernel is asked; it counts shuffles, too.
         """
         spark: Any = self.stager.session
         found = spark._jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics()
-        process = spark._jvm.java.lang.ProcessHandle.current().pid()
-        counts = Path(f"/proc/{process}/io").read_text(encoding="ascii").split()
-        return int(counts[1]), sum(item.getBytesWritten() for item in found)
+        process = Path(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}")
+        read = int((process / "io").read_text(encoding="ascii").split()[1])
+        times = (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]  # user, system
+        cpu = sum(map(int, times)) / os.sysconf("SC_CLK_TCK") + time.process_time()
+        return read, sum(item.getBytesWritten() for item in found), cpu
 
     def _compare(self, name: str, before: LoadedStorage) -> None:
         view = self.catalog.load(name)

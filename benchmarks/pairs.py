@@ -16,6 +16,7 @@ from benchmarks import report
 
 #: PySpark and Iceberg, the newest last; what managed Spark ships, and what the package is tested with.
 PAIRS = ("4.0.2 1.10.1", "4.0.2 1.11.0", "4.1.3 1.11.0", "4.1.3 1.12.0")
+_WAYS, _UNITS = ("incremental", "full"), ("seconds", "cpu")
 _ROOT = Path(__file__).parents[1]
 _PROGRAM = "import sys, tests.pairs\nfrom benchmarks.__main__ import main\nmain(sys.argv[1:])"
 
@@ -38,12 +39,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             found[pair] = _measured(options, *pair.split(), Path(folder))
     newest = found[options.pairs[-1]]
     rows = [
-        [pair, name, cell["modes"], *(report.number(cell[way]) for way in ("incremental", "full")),
-         report.number(cell["incremental"] / newest[name]["incremental"])]
+        [pair, name, cell["modes"], *(report.number(cell[way][unit]) for way in _WAYS for unit in _UNITS),
+         *(report.number(cell[way]["cpu"] / newest[name][way]["cpu"]) for way in _WAYS)]
         for pair, cells in found.items()
         for name, cell in cells.items()
     ]  # fmt: skip
-    head = ["Spark, Iceberg", "change, view", "mode", "incremental, s", "full, s", "incremental: times the newest pair"]
+    head = ["Spark, Iceberg", "change, view", "mode", *(f"{way}, {unit}" for way in _WAYS for unit in ("s", "CPU s"))]
+    head += [f"{way}: times the CPU of the newest pair" for way in _WAYS]
     title = f"Pairs of Spark and Iceberg, TPC-H scale factor {options.scale:g}, medians of {options.repeat}"
     tables = report.shown(title, facts, report.table(head, rows))
     return {"benchmark": "pairs", "machine": facts, "pairs": found, "tables": tables}
@@ -65,10 +67,8 @@ def _measured(options: argparse.Namespace, spark: str, iceberg: str, folder: Pat
 
 
 def _summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    incremental = [run["incremental"]["seconds"] for run in runs if run["incremental"]]
-    return {
-        "modes": ", ".join(sorted({run["mode"] for run in runs})),
-        "incremental": report.median(incremental) if incremental else float("nan"),
-        "full": report.median(run["full"]["seconds"] for run in runs),
-        "runs": runs,
+    known = {way: [run[way] for run in runs if run[way]] or [dict.fromkeys(_UNITS, float("nan"))] for way in _WAYS}
+    medians = {
+        way: {unit: report.median(one[unit] for one in found) for unit in _UNITS} for way, found in known.items()
     }
+    return {"modes": ", ".join(sorted({run["mode"] for run in runs})), **medians, "runs": runs}
