@@ -206,7 +206,8 @@ def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake", **acces
     prefix = f"spark.sql.catalog.{name}."
     own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
     unflushed = {"jdbc.synchronous": "OFF"} if uri.startswith("sqlite") else {}
-    return {**own, **unflushed, "name": name}
+    created = {"jdbc.init-catalog-tables": "true"}  # the server comes first to an empty database
+    return {**own, **created, **unflushed, "name": name}
 
 
 def _execute(server: URL, *statements: str) -> None:
