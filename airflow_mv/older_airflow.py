@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow 3.1 and 3.2 lack: names that have moved, and stand-ins for the retry policies of Airflow 3.3.
+"""What Airflow 3.1 and 3.2 lack: names in their new places, retry policies, connections in the threads of triggers.
 
 An entry can be removed with the support of the last release that lacks it; a test says when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow import __version__
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowNotFoundException as AirflowNotFoundException
     from airflow.sdk.exceptions import AirflowSkipException as AirflowSkipException
     from airflow.sdk.plugins_manager import AirflowPlugin as AirflowPlugin
+
+T = TypeVar("T")
 
 _RELEASE = tuple(int(number) for number in __version__.split(".")[:2])
 BEFORE_3_2 = _RELEASE < (3, 2)
@@ -48,6 +52,30 @@ def __getattr__(name: str) -> Any:
     if name in MOVED_IN_3_2:
         return getattr(import_module(MOVED_IN_3_2[name][BEFORE_3_2]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def asking_in_the_loop(call: Callable[[], T]) -> Callable[[], T]:
+    """Return a call for a thread of a trigger, which asks Airflow for connections in the running event loop.
+
+    Airflow 3.2.2 and later do that. In earlier versions the question of a thread gets an event loop of its own, which
+    may read the answer to another question: the triggerer ends with "Response read out of order". The threads of
+    asgiref's ``sync_to_async`` have the same marks.
+
+    Args:
+        call: The call.
+    """
+    if not BEFORE_3_3:
+        return call
+    from asgiref.sync import SyncToAsync
+
+    loop = asyncio.get_running_loop()
+
+    def asking() -> T:
+        SyncToAsync.threadlocal.main_event_loop = loop
+        SyncToAsync.threadlocal.main_event_loop_pid = os.getpid()
+        return call()
+
+    return asking
 
 
 class _RetryAction(Enum):

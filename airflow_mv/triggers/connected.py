@@ -26,6 +26,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.extras.pending.criteria import PendingCriteria
 from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.older_airflow import asking_in_the_loop
 from airflow_mv.triggers.views import FreshnessRequest, Results, ViewFreshness, ViewPolls, read_views
 
 #: The module of all triggers' serialized paths. It must not change: waiting tasks outlive an upgrade.
@@ -84,7 +85,7 @@ class _Threads:
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
-        self._queue.put((future, call))
+        self._queue.put((future, asking_in_the_loop(call)))
         if self._started < THREADS:
             self._started += 1
             threading.Thread(target=self._work, name=self._name, daemon=True).start()

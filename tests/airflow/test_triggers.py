@@ -6,14 +6,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy
+from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
+from airflow.sdk.execution_time import comms
 from airflow.triggers.base import TriggerEvent
 from sqlalchemy import Engine
 
@@ -472,3 +478,46 @@ def test_the_event_loop_does_not_wait_for_a_thread_that_opens_a_catalog(monkeypa
     opened, wrong = asyncio.run(ended())
     assert wrong == "wrong"
     assert "iceberg_default" in opened
+
+
+async def supervised(end: socket.socket) -> None:
+    """Answer as the triggerer's parent does: one question after the other, each a little late."""
+    reader, writer = await asyncio.open_connection(sock=end)
+    nothing = dict.fromkeys(("host", "schema", "login", "password", "port", "extra"))
+    with suppress(asyncio.IncompleteReadError):
+        while True:
+            length = int.from_bytes(await reader.readexactly(4), "big")
+            asked = msgspec.msgpack.decode(await reader.readexactly(length), type=comms._RequestFrame)
+            await asyncio.sleep(0.001)
+            body = {"type": "ConnectionResult", "conn_id": asked.body["conn_id"], "conn_type": "iceberg"}
+            writer.write(comms._ResponseFrame(id=asked.id, body=nothing | body).as_bytes())
+
+
+def test_threads_and_the_event_loop_ask_airflow_at_the_same_time() -> None:
+    """In Airflow before 3.2.2 the triggerer ended, when a thread had read the answer to another question."""
+
+    async def answers() -> list[str]:
+        reader, writer = await asyncio.open_connection(sock=ours)
+        decoder = TriggerCommsDecoder(socket=ours, async_writer=writer, async_reader=reader)
+        if hasattr(decoder, "start_reader"):
+            await decoder.start_reader()
+
+        def in_a_thread(name: str) -> str:
+            return str(decoder.send(comms.GetConnection(conn_id=name)).conn_id)
+
+        async def in_the_loop(name: str) -> str:
+            return str((await decoder.asend(comms.GetConnection(conn_id=name))).conn_id)
+
+        shared = connected("iceberg_default")
+        threads = [shared.look(name, partial(in_a_thread, name), every=9) for name in names[::2]]
+        found = await asyncio.gather(*threads, *map(in_the_loop, names[1::2]))
+        writer.close()
+        return found
+
+    names = [f"conn_{number}" for number in range(60)]
+    ours, theirs = socket.socketpair()
+    parent = threading.Thread(target=lambda: asyncio.run(supervised(theirs)))
+    parent.start()
+    found = asyncio.run(answers())
+    parent.join()
+    assert found == [*names[::2], *names[1::2]]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any, TypeVar
@@ -99,6 +100,7 @@ def open_session(
 
 def active_session() -> SparkSession | None:
     """Return the process's session, if it has one, even in a thread that did not open it."""
+    _import_client()
     session = SparkSession.getActiveSession()
     if session is not None:
         return session
@@ -201,13 +203,13 @@ def _connect(remote: str) -> SparkSession:
 
 
 def _import_client() -> None:
-    """Import the client of Spark Connect in a program without a file.
+    """Import the client of Spark Connect, if there is no Spark but it, in a program without a file.
 
     Such programs are ``python -c``, and Airflow's tasks with ``run_as_user`` or on macOS. pyspark-client 4.2.0 takes
     them for its own doctests, and ends them when it is imported.
     """
     program = sys.modules["__main__"]
-    if hasattr(program, "__file__"):
+    if hasattr(program, "__file__") or find_spec("pyspark.core") is not None:
         return
     program.__file__ = "<string>"
     try:
