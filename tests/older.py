@@ -26,8 +26,8 @@ PLUGINS = "airflow.plugins_manager" if BEFORE_3_2 else "airflow.sdk.plugins_mana
 TIMETABLES = "airflow.timetables.interval" if BEFORE_3_2 else "airflow.sdk"
 
 
-def dag_bag(folder: str, bundle: str) -> Any:
-    """Read DAG files."""
+def dag_bag(folder: str, bundle: str | None) -> Any:
+    """Read DAG files: one, or those of a folder."""
     bags = import_module(DAG_BAGS)
     return bags.DagBag(folder) if BEFORE_3_2 else bags.DagBag(folder, bundle_name=bundle)
 

@@ -96,13 +96,12 @@ SENT: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def main(folder: str, services: list[str]) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-    from airflow.serialization.serialized_objects import DagSerialization
+    from tests.older import DagSerialization, dag_bag
 
     context: Any = {"ti": Plan(json.load(sys.stdin))}
     sent = {}
     for name in services or SENT:
-        bag = DagBag(f"{folder}/{name}.py")
+        bag = dag_bag(f"{folder}/{name}.py", None)
         assert bag.import_errors == {}, bag.import_errors
         dag = bag.dags[f"managed_spark_{name}"]
         read = DagSerialization.from_dict(DagSerialization.to_dict(dag))

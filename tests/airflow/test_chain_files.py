@@ -22,13 +22,12 @@ DAILY, TOTAL, TOP = "lake.sales.daily", "lake.sales.total", "lake.sales.top"
 #: The DAGs of a file, each with a hash that changes with its version.
 SERIALIZE = """
 import json, socket, sys
-from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import BaseHook
 from airflow.models.serialized_dag import SerializedDagModel
-from airflow.serialization.serialized_objects import DagSerialization
+from tests.older import DagSerialization, dag_bag
 
 def versions(file):
-    bag = DagBag(file)
+    bag = dag_bag(file, None)
     assert not bag.import_errors, bag.import_errors
     return {name: SerializedDagModel.hash(DagSerialization.to_dict(dag)) for name, dag in bag.dags.items()}
 """
