@@ -491,6 +491,8 @@ async def supervised(end: socket.socket) -> None:
             await asyncio.sleep(0.001)
             body = {"type": "ConnectionResult", "conn_id": asked.body["conn_id"], "conn_type": "iceberg"}
             writer.write(comms._ResponseFrame(id=asked.id, body=nothing | body).as_bytes())
+    writer.close()
+    await writer.wait_closed()
 
 
 def test_threads_and_the_event_loop_ask_airflow_at_the_same_time() -> None:
@@ -511,7 +513,10 @@ def test_threads_and_the_event_loop_ask_airflow_at_the_same_time() -> None:
         shared = connected("iceberg_default")
         threads = [shared.look(name, partial(in_a_thread, name), every=9) for name in names[::2]]
         found = await asyncio.gather(*threads, *map(in_the_loop, names[1::2]))
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()  # the decoder's own
         writer.close()
+        await writer.wait_closed()
         return found
 
     names = [f"conn_{number}" for number in range(60)]

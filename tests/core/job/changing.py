@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.context import JobContext
@@ -208,6 +207,8 @@ def delete_by_equality(table: Table, **values: Any) -> None:
     file = java.io().newOutputFile(f"{java.location()}/data/equality-{jvm.java.util.UUID.randomUUID()}.parquet")
     encrypted = jvm.org.apache.iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(file)
     kinds, parquet = jvm.org.apache.iceberg.data, jvm.org.apache.iceberg.FileFormat.PARQUET
+    from py4j.java_gateway import JavaClass  # an environment may have the client of Spark Connect only
+
     if isinstance(kinds.GenericAppenderFactory, JavaClass):  # until Iceberg 1.11
         factory = kinds.GenericAppenderFactory(java.schema(), java.spec(), ids, schema, None)
         writer = factory.newEqDeleteWriter(encrypted, parquet, None)
