@@ -97,8 +97,12 @@ class Page:
             shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.marks)
         names = [str(row.view) for row in shown]
         last = runs.last_refreshes(names, airflow.reader, session)
-        failed = runs.failures({name: airflow.failed[name] for name in names if name in airflow.failed}, session)
         sources, _ = self.sources.all(catalogs)
+        whole = {source.address.catalog for source in sources if _is_whole(source.survey.found())}
+        absent = _not_created(rows, query, airflow.failed, whole)
+        failed = runs.failures(
+            {name: airflow.failed[name] for name in (*names, *absent) if name in airflow.failed}, session
+        )
         counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
         return {
@@ -115,6 +119,7 @@ class Page:
             "counting": None in counted.values(),
             "total": len(wanted),
             "counts": listing.counts(fitting, airflow.marks),
+            "not_created": [{"view": name, "failed": failed[name]} for name in absent if name in failed],
             "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),
         }
 
@@ -161,6 +166,19 @@ class Page:
     def costs(self, source: CatalogSource, days: int) -> Future[dict[str, Any]]:
         """Return what the refreshes of some days cost, by the catalog's registry."""
         return source.ask(lambda: costs_of(source.open(), days), "costs", str(days))
+
+
+def _is_whole(found: SurveyedRows) -> bool:
+    return found.checked_at is not None and not found.problem
+
+
+def _not_created(
+    rows: Sequence[ViewRow], query: Query, failed: Collection[str], catalogs: Collection[str]
+) -> list[str]:
+    """Return the views that the catalogs do not have, and of which the last run has failed."""
+    known = {str(row.view) for row in rows}
+    wanted = failed if query.views is None else query.views & set(failed)
+    return sorted(name for name in wanted if name not in known and Identifier.parse(name).catalog in catalogs)
 
 
 def _state(conn_id: str, catalog: str | None, found: SurveyedRows) -> dict[str, Any]:

@@ -35,7 +35,9 @@ _EVENTS = 100
 _TASKS = 50
 #: Task states that a timeline shows in addition to published refreshes.
 _AT_WORK = ("running", "deferred", "queued", "scheduled")
-_FAILED = ("failed", "up_for_retry")
+#: A refresh does not start where the task before it has failed, such as the one that creates the view.
+_NOT_STARTED = "upstream_failed"
+_FAILED = ("failed", "up_for_retry", _NOT_STARTED)
 _SHOWN = (*_FAILED, *_AT_WORK)
 _UNFINISHED = ("queued", "running")
 _IS_VIEW = AssetModel.uri.startswith(f"{SCHEME}://")
@@ -192,7 +194,7 @@ def failed(reader: Reader, session: Session) -> dict[str, UUID]:
 
 
 def failures(tries: Mapping[str, UUID], session: Session) -> dict[str, dict[str, Any]]:
-    """Return the failed tries of views.
+    """Return the failed tries of views. Of a refresh that did not start it is the task that failed before it.
 
     Args:
         tries: Some of what :func:`failed` has returned.
@@ -205,7 +207,22 @@ def failures(tries: Mapping[str, UUID], session: Session) -> dict[str, dict[str,
     )
     found = {row.TaskInstance.id: row for row in session.execute(query)} if tries else {}
     known = Runs(session)
-    return {view: _task(found[task], known, None) for view, task in tries.items() if task in found}
+    return {view: _task(_cause(found[task], session), known, None) for view, task in tries.items() if task in found}
+
+
+def _cause(row: Row[TaskInstance, DagRun], session: Session) -> Row[TaskInstance, DagRun]:
+    """Return the first task of the run that has failed, if the given one did not start."""
+    if row.TaskInstance.state != _NOT_STARTED:
+        return row
+    query = (
+        select(TaskInstance, DagRun)
+        .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
+        .where(TaskInstance.dag_id == row.DagRun.dag_id, TaskInstance.run_id == row.DagRun.run_id)
+        .where(TaskInstance.state == "failed")
+        .order_by(TaskInstance.end_date)
+        .limit(1)
+    )
+    return session.execute(query).first() or row
 
 
 def _last_failures() -> Select[str, UUID, str]:

@@ -24,7 +24,7 @@ DAGS = """
 from datetime import datetime
 from airflow.sdk import DAG, task
 from airflow_mv.older_airflow import BEFORE_3_2
-from airflow_mv.operators import RefreshMaterializedViewOperator
+from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
 
 with DAG("refresh_sales", schedule=None, is_paused_upon_creation=False):
     RefreshMaterializedViewOperator(task_id="daily", view="pages.sales.daily")
@@ -32,6 +32,10 @@ with DAG("refresh_sales", schedule=None, is_paused_upon_creation=False):
 
 with DAG("refresh_paused", schedule="@daily", start_date=datetime(2026, 1, 1)):
     RefreshMaterializedViewOperator(task_id="later", view="pages.sales.by_region")
+
+with DAG("new_view", schedule=None, is_paused_upon_creation=False):
+    create = CreateMaterializedViewOperator(task_id="create", view="pages.sales.new", sql="SELECT id FROM nowhere")
+    create >> RefreshMaterializedViewOperator(task_id="refresh", view="pages.sales.new")
 
 with DAG("report", schedule=None, is_paused_upon_creation=False):
     @task
@@ -219,6 +223,7 @@ def server(environment: Settings, sales: Lake, tmp_path_factory: pytest.TempPath
     extra = {"refresh_id": state.current_refresh_id, "mode": "full", "rows_written": 2, "seconds": 12.5}
     assert bag.dags["publishing"].test(run_conf=extra).state == "success"
     assert bag.dags["publishing"].test().state == "failed"
+    assert bag.dags["new_view"].test().state == "failed"
     airflow_mv.plugin._page_app.cache_clear()
     purge_cached_app()
     yield Server(create_app("core"))

@@ -167,6 +167,18 @@ def test_a_view_of_which_the_last_try_has_failed_is_marked(server: Server) -> No
             server.client("admin").delete(f"{url}/{run_id}")
 
 
+def test_a_view_that_a_failed_task_did_not_create_is_told_with_that_task(server: Server) -> None:
+    """Airflow knows its name by the refresh, which did not start. Who may not read the DAG is not told."""
+    (item,) = server.get("api/views")["not_created"]
+    assert (item["view"], item["failed"]["task_id"], item["failed"]["dag_id"]) == (
+        "pages.sales.new",
+        "create",
+        "new_view",
+    )
+    assert server.get("api/views", dag_id="new_view")["not_created"] == [item]
+    assert server.get("api/views", dag_id="refresh_sales")["not_created"] == []
+
+
 def test_a_dag_has_the_views_that_it_refreshes(server: Server) -> None:
     """Including those that only its events name, as of tasks that are mapped over views."""
     assert {view["name"] for view in server.get("api/views", dag_id="refresh_sales")["views"]} == {"daily", "by_region"}
@@ -251,7 +263,7 @@ def test_a_missing_connection_does_not_hide_the_others(server: Server) -> None:
     assert status == 200
     assert found["total"] == 5
     wrong = next(source for source in found["sources"] if source["conn_id"] == "nowhere")
-    assert "airflow connections add nowhere" in wrong["problem"]["message"]
+    assert "there is no connection 'nowhere'" in wrong["problem"]["message"]
     assert wrong["problem"]["advice"]
 
 

@@ -66,6 +66,7 @@ def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactor
         {"dag_id": "sales_morning", "hours": 7, "kind": "backfill", "published": {CHEAPEST: BACKFILLED}},
         # Of a DAG that is not in the folder: one that is would keep the tasks of this run.
         {"dag_id": "forecast_once", "hours": 6, "kind": "scheduled", "published": {FORECAST: None}},
+        {"dag_id": "creates_a_view", "hours": 5, "kind": "scheduled", "published": {"lake.sales.new": None}},
         {"dag_id": "already_fresh"},
     ]
     folder = lake.catalog.properties["warehouse"].removeprefix("file://").removesuffix("/warehouse")
@@ -167,7 +168,10 @@ def test_a_reader_finds_every_view_from_the_navigation_and_each_has_a_link(serve
     assert names(reader)[:2] == ["abandoned", "coupon_use"]
     assert {HOSTILE, "daily_revenue", "weekly_forecast"} <= set(names(reader))
     assert "plain" not in names(reader)
-    expect(frame(reader).get_by_role("alert")).to_contain_text("there is no connection 'nowhere'")
+    alerts = frame(reader).get_by_role("alert")
+    expect(alerts.first).to_contain_text("there is no connection 'nowhere'")
+    expect(alerts.last).to_contain_text("lake.sales.new does not exist: the task new has failed")
+    expect(alerts.last).to_contain_text(f"SparkJobError: {FAILURE}")
     expect(frame(reader).locator("img")).to_have_count(0)
     frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()
     expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)

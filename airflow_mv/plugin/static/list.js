@@ -127,9 +127,10 @@ class List {
     this.drawn = true;
     this.switch.textContent = this.asked.graph ? "Table" : "Graph";
     show(this.chips, this.chipsOf(found.counts));
-    show(this.problems, found.sources.map(trouble).filter(Boolean), missing(found.missing, this.asked.dag));
-    show(this.told, ...told(found.sources));
     const looking = found.sources.some(isFirst);
+    show(this.problems, found.sources.map(trouble).filter(Boolean), found.not_created.map(notCreated),
+      missing(found.missing.filter((name) => !found.not_created.some((item) => item.view === name)), this.asked.dag));
+    show(this.told, ...told(found.sources));
     if (!found.total) show(this.body, this.empty(found, looking));
     else if (graph) this.drawGraph(graph);
     else show(this.body, this.table(found), found.groups ? null : this.pager(found.total), about());
@@ -330,6 +331,12 @@ function trouble(source) {
   if (source.looking === null || source.looking < LATE_SECONDS || source.views) return null;
   const message = `The catalog has not answered for ${duration(source.looking)}.`;
   return problem({ message, advice: "If this persists, check that it runs and that the api-server can reach it." }, where);
+}
+
+function notCreated({ view, failed: item }) {
+  return h("section", { class: "problem", role: "alert" },
+    h("p", null, h("strong", null, view), " does not exist: the task ", h("code", null, item.task_id), " has failed, ", ago(item.at), ". Run ", airflowLink(runPath(item), item.run_id)),
+    failure(item));
 }
 
 function missing(names, dag) {
