@@ -8,13 +8,14 @@ from collections.abc import Mapping
 
 __version__ = "0.1.0"
 
-#: Supported minor versions of Spark, newest first, each with the newest Iceberg that has a runtime for it.
-ICEBERG_FOR_SPARK: Mapping[str, str] = {"4.1": "1.12.0", "4.0": "1.11.0"}
+#: The newest Iceberg that has a runtime for a supported Spark and Scala, as the runtime's name has them. The newest
+#: Spark is first, and of each the Scala that its PyPI package has.
+RUNTIMES: Mapping[str, str] = {"4.1_2.13": "1.12.0", "4.0_2.13": "1.11.0", "3.5_2.12": "1.12.0", "3.5_2.13": "1.11.0"}
 #: The oldest Iceberg that is tested.
 OLDEST_ICEBERG = "1.10"
-SCALA = "2.13"
-#: The version of Delta Lake for these versions of Spark.
+#: The version of Delta Lake, which has packages for these versions of Spark.
 DELTA = "4.4.0"
+SPARK_WITH_DELTA = ("4.1", "4.0")
 OLDEST_PYTHON = (3, 11)
 #: Over Spark Connect only a plan's text is available, and Spark 4.0's has no snapshots.
 SPARK_OVER_CONNECT = "4.1"
@@ -26,6 +27,17 @@ def minor(version: str) -> str:
     return found[0] if found else version
 
 
+def runtime(spark: str, scala: str | None = None) -> str | None:
+    """Return the key in :data:`RUNTIMES` of these versions; ``None`` if they are not supported.
+
+    Args:
+        spark: Spark's version.
+        scala: The version of its Scala library; ``None`` if it is not known.
+    """
+    wanted = f"{minor(spark)}_{minor(scala) if scala else ''}"
+    return next((name for name in RUNTIMES if name == wanted or (scala is None and name.startswith(wanted))), None)
+
+
 def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | None:
     """Return one line that says why the job does not run on these versions; ``None`` if it does.
 
@@ -34,22 +46,22 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
         scala: The version of the Scala library that Spark runs with; ``None`` if it is not known.
         iceberg: Iceberg's version; ``None`` if it is not known.
     """
-    release = minor(spark)
-    fits = (
-        release in ICEBERG_FOR_SPARK
-        and (scala is None or minor(scala) == SCALA)
-        and (iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG))
-    )
-    if fits:
+    fits = iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG)
+    if fits and runtime(spark, scala) is not None:
         return None
-    found = f"Spark {spark}" + (f" (Scala {scala})" if scala and minor(scala) != SCALA else "")
+    found = f"Spark {spark}" + (f" (Scala {scala})" if scala and runtime(spark, scala) is None else "")
     found += f" with Iceberg {iceberg}" if iceberg else ""
     return f"{found} is not supported; supported are {supported()}"
 
 
 def supported() -> str:
     """Return the supported versions in words."""
-    return f"Spark {' and '.join(ICEBERG_FOR_SPARK)} with Iceberg {OLDEST_ICEBERG} or newer, for Scala {SCALA}"
+    scalas: dict[str, list[str]] = {}
+    for name in RUNTIMES:
+        spark, _, scala = name.partition("_")
+        scalas.setdefault(spark, []).append(scala)
+    each = [f"{spark} (Scala {' or '.join(versions)})" for spark, versions in scalas.items()]
+    return f"Spark {', '.join(each)} with Iceberg {OLDEST_ICEBERG} or newer"
 
 
 def _numbers(version: str) -> list[int]:

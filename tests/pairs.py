@@ -20,8 +20,8 @@ def _take_pair() -> None:
     if iceberg is None or spec is None or spec.origin is None:
         return
     jar = next(Path(spec.origin).parent.glob("jars/spark-core_*.jar"))
-    _, version.SCALA, spark = jar.stem.replace("-core", "").replace("_", "-").split("-")
-    version.ICEBERG_FOR_SPARK = {version.minor(spark): iceberg}
+    scala, _, spark = jar.stem.removeprefix("spark-core_").partition("-")
+    version.RUNTIMES = {f"{version.minor(spark)}_{scala}": iceberg}
 
 
 _take_pair()

@@ -20,13 +20,13 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
 from airflow_mv.core.freshness.each import left_out
 from airflow_mv.core.freshness.status import Chains
-from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_version
+from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_versions
 from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.repair import diagnose
-from airflow_mv.version import ICEBERG_FOR_SPARK, SPARK_OVER_CONNECT, minor, supported
+from airflow_mv.version import SPARK_OVER_CONNECT, runtime, supported
 
 #: Opens Spark for a catalog.
 SparkFor = Callable[[MaterializedViewCatalog], InProcessStager]
@@ -206,14 +206,14 @@ def _spark_submit() -> Inspection:
         fix = "put Spark's bin folder on the PATH, or name another environment's spark-submit with spark_binary"
         return Inspection(check, ok=None, found="there is no spark-submit", fix=fix)
     program = packaged(program)
-    version = spark_version(Path(os.environ.get("SPARK_HOME") or Path(program).resolve().parent.parent))
-    if version is None:
+    spark, scala = spark_versions(Path(os.environ.get("SPARK_HOME") or Path(program).resolve().parent.parent))
+    if spark is None:
         return Inspection(check, ok=True, found=f"{program}, of an unknown version")
-    return _of_version(check, version, f"{program}, Spark {version}")
+    return _of_version(check, spark, f"{program}, Spark {spark} (Scala {scala})", scala)
 
 
-def _of_version(check: str, version: str, found: str) -> Inspection:
-    return Inspection(check, minor(version) in ICEBERG_FOR_SPARK, found, f"supported are {supported()}")
+def _of_version(check: str, spark: str, found: str, scala: str | None = None) -> Inspection:
+    return Inspection(check, runtime(spark, scala) is not None, found, f"supported are {supported()}")
 
 
 def _connect() -> Inspection:

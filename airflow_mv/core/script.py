@@ -42,12 +42,15 @@ COMPLETE_KEY = "airflow-mv.complete"
 FALLBACK_KEY = "airflow-mv.fallback"
 #: A script must depend on its input only, not on a session. With these settings INSERT OVERWRITE replaces the whole
 #: table, `${…}` in a quoted name is not a variable, and the time zone and the meaning of a backslash in a literal are
-#: the same everywhere (keys are written as literals).
+#: the same everywhere (keys are written as literals). The last three are Spark 4's defaults, and not Spark 3.5's.
 SESSION_CONFS = (
     ("spark.sql.sources.partitionOverwriteMode", "static"),
     ("spark.sql.variable.substitute", "false"),
     ("spark.sql.session.timeZone", "UTC"),
     ("spark.sql.parser.escapedStringLiterals", "false"),
+    ("spark.sql.ansi.enabled", "true"),
+    ("spark.sql.legacy.timeParserPolicy", "CORRECTED"),
+    ("spark.sql.legacy.ctePrecedencePolicy", "CORRECTED"),
 )
 #: In a storage table with few columns a row group is small: so many bytes for each column, as the writer holds them.
 _ROW_GROUP_BYTES, _MAX_ROW_GROUP_BYTES = "write.parquet.row-group-size-bytes", 128 * 2**20

@@ -68,11 +68,11 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
         ConfigurationError: There is no spark-submit, it is of an unsupported version, or the user's properties file is
             missing.
     """
-    from airflow_mv.core.job.submit import build_package, collector, spark_version, write_properties
+    from airflow_mv.core.job.submit import build_package, collector, spark_versions, write_properties
     from airflow_mv.redaction import is_secret
 
     binary = spark_submit(given, target)
-    settings = settings.on(spark_version(_spark_home(given, binary)))
+    settings = settings.on(*spark_versions(_spark_home(given, binary)))
     # A variable's name often does not show that its value is a secret.
     secret = {key: value for key, value in given.conf.items() if key.startswith(_VARIABLES) or is_secret(key, value)}
     plain = {key: value for key, value in given.conf.items() if key not in (*secret, _PACKAGES, _OWN_JARS)}

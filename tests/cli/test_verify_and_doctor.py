@@ -144,7 +144,7 @@ def test_another_environment_s_spark_submit_is_found_with_its_version(
     monkeypatch.delenv("SPARK_HOME", raising=False)
     found = _ways(monkeypatch, pyspark=None, pyspark_client="4.2.0")
     assert found["by spark-submit"].ok
-    assert found["by spark-submit"].found == f"{tmp_path}/bin/spark-submit, Spark 4.0.2"
+    assert found["by spark-submit"].found == f"{tmp_path}/bin/spark-submit, Spark 4.0.2 (Scala 2.13)"
     assert found["java"].ok is False  # it is needed now
     (tmp_path / "jars/spark-core_2.13-4.0.2.jar").rename(tmp_path / "jars/spark-core_2.13-4.2.0.jar")
     old = _ways(monkeypatch, pyspark=None, pyspark_client="4.2.0")["by spark-submit"]

@@ -59,6 +59,28 @@ OF_THE_NAME = {
 }
 
 
+#: Correlated subqueries with an aggregate that has no groups, their rows, and whether Spark 3.5 returns the same ones.
+COUNTED = {
+    "SELECT k FROM {ns}.r o WHERE EXISTS (SELECT count(*) FROM {ns}.b WHERE v = o.k)": ([(1,), (2,)], False),
+    "SELECT k FROM {ns}.r o WHERE k - 1 IN (SELECT count(*) FROM {ns}.b WHERE v = o.k)": ([(1,)], False),
+    "SELECT k, (SELECT sum(c) FROM (SELECT count(*) c FROM {ns}.b WHERE v = o.k)) AS c FROM {ns}.r o": (
+        [(1, 0), (2, 0)],
+        False,
+    ),
+    "SELECT k, (SELECT count(*) FROM {ns}.b WHERE v = o.k ORDER BY 1) AS c FROM {ns}.r o": ([(1, 0), (2, 0)], False),
+    "SELECT k, (SELECT count(*) + 1 FROM {ns}.b WHERE v = o.k) AS c FROM {ns}.r o": ([(1, 1), (2, 1)], True),
+    "SELECT k, c FROM {ns}.r o, LATERAL (SELECT count(*) c FROM {ns}.b WHERE v = o.k)": ([(1, 0), (2, 0)], True),
+    "SELECT k FROM {ns}.r o WHERE EXISTS (SELECT 1 FROM {ns}.b) AND (SELECT max(v) FROM {ns}.b WHERE v > o.k) > 6": (
+        [(1,), (2,)],
+        True,
+    ),
+    "SELECT k FROM {ns}.r o WHERE NOT EXISTS (SELECT n, count(*) FROM {ns}.r i WHERE i.n = o.k + 1 GROUP BY n)": (
+        [(2,)],
+        True,
+    ),
+}
+
+
 @pytest.fixture
 def tables(lake: Lake) -> Iterator[Lake]:
     """Tables r and b; SQL functions are removed from the session afterwards."""
@@ -114,6 +136,19 @@ def test_functions_and_variables_of_one_session_are_refused_at_create(tables: La
     for sql in ("SELECT k + t() AS x FROM {ns}.r", "SELECT k FROM {ns}.r WHERE n < `t` ()"):
         with pytest.raises(InvalidQueryError, match=r"calls the SQL function t\(\)"):
             tables.create("v", sql)
+
+
+def test_a_correlated_subquery_counts_no_rows_as_0_or_is_refused(tables: Lake) -> None:
+    """Spark 3.5 takes an aggregate of no rows for no row, unless it is all of a scalar subquery."""
+    older = tables.spark.version.startswith("3.")
+    for number, (sql, (rows, everywhere)) in enumerate(COUNTED.items()):
+        if older and not everywhere:
+            with pytest.raises(InvalidQueryError, match="returns other rows than Spark 4"):
+                tables.create("v", sql)
+            continue
+        tables.create(f"v{number}", sql)
+        tables.refresh(f"v{number}")
+        assert tables.rows(f"v{number}") == rows, sql
 
 
 def test_functions_of_a_row_s_location_are_refused_before_spark_starts(tables: Lake) -> None:

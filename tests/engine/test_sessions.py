@@ -22,6 +22,7 @@ from airflow_mv.actions import read
 from airflow_mv.core.job.session import interruptible
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import session_stager
+from airflow_mv.errors import QueryValueError
 from airflow_mv.extras.maintenance.verify import verify
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
@@ -128,6 +129,21 @@ def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_sessi
         assert verify(lake.catalog, lake("days"), session=lambda session=session: session).equal, zone
         assert session.conf.get("spark.sql.session.timeZone") == zone
     assert [(str(day), n) for day, _, n in lake.rows("days")] == [("2026-03-08", 3)]
+
+
+def test_the_meaning_of_a_query_does_not_depend_on_the_ansi_mode_of_the_session(lake: Lake) -> None:
+    """Without it, the sum would be of type DOUBLE, and the number that is too large NULL."""
+    lake.table("t", "k INT", "(1)")
+    lake.create("plus", "SELECT k + '1' AS k FROM {ns}.t")
+    lake.create("casts", "SELECT CAST(concat('x', k) AS INT) AS k FROM {ns}.t")
+    session = lake.spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    stager = session_stager(lake.catalog, session, report=lambda _: None)
+    refresh(lake.catalog, [lake("plus")], stager=stager)
+    assert lake.rows("plus") == [(2,)]
+    with pytest.raises(QueryValueError, match="CAST_INVALID_INPUT"):
+        refresh(lake.catalog, [lake("casts")], stager=stager)
+    assert session.conf.get("spark.sql.ansi.enabled") == "false"
 
 
 def test_many_runs_in_many_sessions_leave_a_bounded_number_of_catalogs_and_views(lake: Lake) -> None:

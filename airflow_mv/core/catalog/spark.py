@@ -15,15 +15,16 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.redaction import SECRET, is_secret
-from airflow_mv.version import DELTA, ICEBERG_FOR_SPARK, SCALA, minor, supported
+from airflow_mv.version import DELTA, RUNTIMES, SPARK_WITH_DELTA, runtime, supported
 
-#: The version of Spark whose packages a catalog's settings name, until :meth:`SparkSettings.on` names another's.
-SPARK = next(iter(ICEBERG_FOR_SPARK))
-ICEBERG_VERSION = ICEBERG_FOR_SPARK[SPARK]
-RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_{SCALA}:{ICEBERG_VERSION}"
+#: The versions of Spark and Scala whose packages a catalog's settings name, and of its Iceberg, until
+#: :meth:`SparkSettings.on` names another's.
+SPARK = next(iter(RUNTIMES))
+ICEBERG_VERSION = RUNTIMES[SPARK]
+RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}:{ICEBERG_VERSION}"
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK}_{SCALA}:{DELTA}"
+DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK}:{DELTA}"
 #: Delta's package names them, and Spark has them. Without them Ivy fetches less, and needs no package of theirs.
 _NOT_FETCHED = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
 _EXCLUDES_KEY = "spark.jars.excludes"
@@ -128,27 +129,33 @@ class SparkSettings:
         """Return all settings in one mapping for ``open_session``, with the packages as ``spark.jars.packages``."""
         return {**self.confs, **self.secrets, "spark.jars.packages": ",".join(self.packages)}
 
-    def on(self, spark: str | None) -> SparkSettings:
+    def on(self, spark: str | None, scala: str | None = None) -> SparkSettings:
         """Return the settings for a version of Spark: the packages are its Iceberg runtime, and that Iceberg's bundles.
 
         Args:
             spark: The version, such as ``4.0.2``; ``None`` for one that is not known.
+            scala: The version of its Scala library. By default the one of Spark's PyPI package.
 
         Raises:
             ConfigurationError: It is not supported.
         """
-        release = SPARK if spark is None else minor(spark)
-        if release not in ICEBERG_FOR_SPARK:
-            raise ConfigurationError(f"Spark {spark} is not supported; supported are {supported()}")
-        found = (
-            package.replace(f"-runtime-{SPARK}_", f"-runtime-{release}_").replace(
-                f":{ICEBERG_VERSION}", f":{ICEBERG_FOR_SPARK[release]}"
+        release = SPARK if spark is None else runtime(spark, scala)
+        if release is None:
+            found = f"Spark {spark}" + (f" (Scala {scala})" if scala else "")
+            raise ConfigurationError(f"{found} is not supported; supported are {supported()}")
+        if release.partition("_")[0] not in SPARK_WITH_DELTA and DELTA_PACKAGE in self.packages:
+            raise ConfigurationError(
+                f"a view reads a Delta table: that needs Spark {' or '.join(SPARK_WITH_DELTA)}, not {spark}"
+            )
+        named = (
+            package.replace(f"-runtime-{SPARK}:", f"-runtime-{release}:").replace(
+                f":{ICEBERG_VERSION}", f":{RUNTIMES[release]}"
             )
             if package.startswith("org.apache.iceberg:iceberg-")
-            else package.replace(f"delta-spark_{SPARK}_", f"delta-spark_{release}_")
+            else package.replace(f"delta-spark_{SPARK}:", f"delta-spark_{release}:")
             for package in self.packages
         )
-        return replace(self, packages=tuple(found))
+        return replace(self, packages=tuple(named))
 
     def with_delta(self, properties: Mapping[str, str]) -> SparkSettings:
         """Return the settings for a session that also reads Delta tables. A session catalog that is set is kept.

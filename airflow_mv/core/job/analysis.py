@@ -29,6 +29,10 @@ from airflow_mv.errors import InvalidQueryError
 #: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
 _PART = "`(?:[^`]|``)+`"
+TREE_PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
+_VARIABLES = "VARIABLE_REFERENCE"
+#: The setting of a Spark that counts the rows of correlated subqueries rightly, where there are none.
+_COUNTS = "DECORRELATE_EXISTS_IN_SUBQUERY_LEGACY_INCORRECT_COUNT_HANDLING_ENABLED"
 #: Leaf nodes of a plan that do not read a table.
 _CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"})
 _TABLE = "DataSourceV2Relation"
@@ -96,16 +100,26 @@ def check_reads(context: JobContext, sql: str) -> DataFrame:
         _check_text(context, sql, frame)
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = context.java.find("org.apache.spark.sql.catalyst.trees.TreePattern")
-    nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
-    if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
+    nodes = [(node, _kind(node)) for node in _nodes(plan)]
+    if contains(context, plan, "SQL_SCALAR_FUNCTION") or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(context, sql), "(of unknown name)"))
-    if not context.java.can.marks_variables() or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
+    if not context.java.can.has(TREE_PATTERNS, _VARIABLES) or contains(context, plan, _VARIABLES):
         with whole_text(context):
             _check_variables(str(plan.toString()))
+    _check_counts(context, nodes)
     _check_leaves(context, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
     _check_metadata_columns(sql, [node for node, kind in nodes if kind in (_TABLE, _FILES)])
     return frame
+
+
+def contains(context: JobContext, plan: Any, pattern: str) -> bool:
+    """Whether a plan has a tree pattern. Without such a pattern in Spark it does not: 3.5 has no SQL functions.
+
+    Args:
+        pattern: Such as ``PYTHON_UDF``.
+    """
+    patterns = context.java.find(TREE_PATTERNS)
+    return context.java.can.has(TREE_PATTERNS, pattern) and bool(plan.containsPattern(getattr(patterns, pattern)()))
 
 
 def _check_strings(context: JobContext, sql: str) -> None:
@@ -119,6 +133,57 @@ def _check_strings(context: JobContext, sql: str) -> None:
             f"the query has the string {doubled}…, and Spark {context.spark.version} leaves out quotes written "
             "twice (in Spark 4.1 by the setting spark.sql.legacy.consecutiveStringLiterals.enabled): write \\' instead"
         )
+
+
+def _check_counts(context: JobContext, nodes: list[tuple[Any, str]]) -> None:
+    """Refuse a correlated subquery for which Spark 3.5 does not see that an aggregate of no rows is a row, too.
+
+    There ``EXISTS (SELECT count(*) …)`` is false if no row matches. It does see it if a scalar subquery is no more than
+    the aggregate.
+    """
+    if context.java.can.has("org.apache.spark.sql.internal.SQLConf", _COUNTS):
+        return
+    for node, _ in nodes:
+        if node.subqueries().isEmpty():
+            continue
+        for kind, subquery in _subqueries(node):
+            if not contains(context, subquery, "OUTER_REFERENCE"):
+                continue
+            wholes = [item for item in _below(subquery) if _is_whole(item)]
+            top = subquery
+            while _kind(top) in ("Project", "Filter", "SubqueryAlias"):
+                top = top.children().apply(0)
+            if wholes and not (kind == "ScalarSubquery" and len(wholes) == 1 and _is_whole(top)):
+                raise InvalidQueryError(
+                    f"the query has a correlated subquery with an aggregate without GROUP BY, for which Spark "
+                    f"{context.spark.version} returns other rows than Spark 4 where no row matches: write it as a "
+                    "join, or use Spark 4"
+                )
+
+
+def _is_whole(node: Any) -> bool:
+    """Whether a node of a plan is an aggregate without groups, which returns a row even if there is no row."""
+    return _kind(node) == "Aggregate" and bool(node.groupingExpressions().isEmpty())
+
+
+def _subqueries(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the kind and the plan of each subquery in the expressions of a node."""
+    for item in (found for root in _each(node.expressions()) for found in _below(root)):
+        if (kind := _kind(item)) in ("Exists", "ListQuery", "ScalarSubquery"):
+            yield kind, item.plan()
+
+
+def _below(root: Any) -> Iterator[Any]:
+    """Yield a node of a plan or of an expression, and all below it."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += _each(node.children())
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _check_leaves(context: JobContext, leaves: list[tuple[Any, str]]) -> None:
@@ -170,11 +235,8 @@ def _text(snapshot: int | None) -> str | None:
 
 def _nodes(plan: Any) -> Iterator[Any]:
     """Yield the nodes of a plan and of its subqueries. Their text would be long where a query has many columns."""
-    waiting = [plan, *_each(plan.subqueriesAll())]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += _each(node.children())
+    for root in (plan, *_each(plan.subqueriesAll())):
+        yield from _below(root)
 
 
 def _each(sequence: Any) -> Iterator[Any]:

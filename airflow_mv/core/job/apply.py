@@ -60,10 +60,8 @@ def merge_additive(context: JobContext, step: MergeAdditiveStep) -> None:
     """Run a :class:`~airflow_mv.core.script.MergeAdditiveStep`.
 
     Raises:
-        IncrementalRefusedError: Codes ``ansi-off``, ``overflow``, ``too-many-keys``, ``key-type``.
+        IncrementalRefusedError: Codes ``overflow``, ``too-many-keys``, ``key-type``.
     """
-    if str(context.spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-        raise IncrementalRefusedError("ansi-off", "without spark.sql.ansi.enabled a sum that overflows is not detected")
     try:
         _merge_additive(context, step)
     except IncrementalRefusedError:

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
-from airflow_mv.core.job.context import JobContext, cause
+from airflow_mv.core.job.context import JobContext, cause, translated
 from airflow_mv.core.job.steps import OF_VALUES, fails_on_a_value
 from airflow_mv.core.script import MAX_ROWS, MAX_VALUE_LENGTH, CheckResult, StagedCheck, StagedChecks
 from airflow_mv.core.spec.identifiers import quote
@@ -65,11 +65,12 @@ def _computed(context: JobContext, checks: StagedChecks, in_sql: Sequence[Staged
     try:
         (row,) = context.query(checks.statement(tuple(in_sql))).collect()
     except Exception as error:
+        found = translated(error)
         # What fails in a scalar subquery has no class in Python.
-        if not isinstance(error, AnalysisException) and not fails_on_a_value(error):
+        if not isinstance(found, AnalysisException) and not fails_on_a_value(found):
             raise
         if len(in_sql) == 1:
-            return [_result(in_sql[0], passed=False, problem=_reason(context, error))]
+            return [_result(in_sql[0], passed=False, problem=_reason(context, found))]
         return [result for check in in_sql for result in _computed(context, checks, [check])]
     return [
         _result(
@@ -96,8 +97,10 @@ def _called(context: JobContext, checks: StagedChecks, check: StagedCheck) -> Ch
             more = " or more" if count == MAX_ROWS else ""
             return replace(broken, passed=count == 0, observed=f"violating rows: {count}{more}")
         raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
-    except _OF_FUNCTION as error:
-        return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(context, error)}")
+    except Exception as error:
+        if not isinstance(inner := translated(error), _OF_FUNCTION):
+            raise
+        return _result(check, passed=False, problem=f"{type(inner).__name__}: {_reason(context, inner)}")
 
 
 def _with_rows(result: CheckResult, frame: DataFrame) -> CheckResult:

@@ -278,14 +278,13 @@ class JobContext:
         return self._analysed[sql]
 
     def at(self, table: str, snapshot: int | None) -> DataFrame:
-        """Return a table at a snapshot. Over Spark Connect ``spark.sql`` would take one more round trip.
+        """Return a table at a snapshot.
 
         Args:
             table: Its quoted name.
             snapshot: The snapshot; ``None`` for the present table.
         """
-        reader = self.spark.read
-        return (reader if snapshot is None else reader.option("versionAsOf", str(snapshot))).table(table)
+        return table_at(self.spark, table, snapshot)
 
     def run(self, sql: str) -> None:
         """Run a statement that is not a query. Spark runs it at once; fetching its rows would take 10 ms more."""
@@ -525,6 +524,21 @@ def as_frame(spark: SparkSession, sql: str) -> DataFrame:
     return ConnectFrame(SQL(sql, [], {}, []), session)
 
 
+def table_at(spark: SparkSession, table: str, snapshot: int | None) -> DataFrame:
+    """Return a table at a snapshot.
+
+    Args:
+        spark: A session, classic or Connect.
+        table: Its quoted name.
+        snapshot: The snapshot; ``None`` for the present table.
+    """
+    if snapshot is None:
+        return spark.table(table)
+    if getattr(spark, "_jvm", None) is None:  # ``spark.sql`` would take one more round trip
+        return spark.read.option("versionAsOf", str(snapshot)).table(table)
+    return spark.sql(f"SELECT * FROM {table} VERSION AS OF {snapshot}")  # Spark 3.5 reads no version by the option
+
+
 def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
     """Return a frame with some columns of another type."""
     casts = {name: F.col(quote(name)).cast(kind) for name, kind in types.items()}
@@ -601,6 +615,22 @@ def cause(error: Exception) -> str:
     if "SQLSTATE" not in line:
         line = next((line for line in lines if line.startswith(_CAUSED_BY) and "SQLSTATE" in line), line)
     return shortened(line.removeprefix(_CAUSED_BY).lstrip(": "), 300)
+
+
+def translated(error: Exception) -> Exception:
+    """Return the error that ended a task, as PySpark translates that of a statement. Spark 3.5 wraps it in its own.
+
+    Args:
+        error: What a statement raised.
+    """
+    java = getattr(error, "java_exception", None)  # py4j's error: PySpark has not translated it
+    while java is not None and (java := java.getCause()) is not None:
+        from pyspark.errors.exceptions.captured import UnknownException, convert_exception
+
+        found = convert_exception(java)
+        if not isinstance(found, UnknownException):
+            return found
+    return error
 
 
 def columns_of(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructField, StructType
 
-from airflow_mv.core.job.analysis import check_reads
+from airflow_mv.core.job.analysis import check_reads, contains
 from airflow_mv.core.job.changed_files import ChangedRows, Changelog, Entries, changed_files, changelog
 from airflow_mv.core.job.context import (
     MAX_LOCAL_ROWS,
@@ -81,11 +81,10 @@ def check_deterministic(context: JobContext, step: DeterminismStep) -> None:
     if context.jvm is None:
         return  # Only the server has the analysed plan. The planner's list of functions is used instead.
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = context.java.find("org.apache.spark.sql.catalyst.trees.TreePattern")
-    if any(plan.containsPattern(getattr(patterns, name)()) for name in _OWN_FUNCTIONS):
+    if any(contains(context, plan, name) for name in _OWN_FUNCTIONS):
         message = "the query calls a user-defined function, which may have been replaced by another definition"
         raise IncrementalRefusedError("user-function", message)
-    current = plan.containsPattern(patterns.CURRENT_LIKE())
+    current = contains(context, plan, "CURRENT_LIKE")
     # 'now' and 'today' are strings until they are cast.
     special = context.java.find("org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues")
     current = current or not special.apply(plan).fastEquals(plan)

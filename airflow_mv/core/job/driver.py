@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.check_results import run_checks
-from airflow_mv.core.job.context import JobContext, measured
+from airflow_mv.core.job.context import JobContext, measured, translated
 from airflow_mv.core.job.driver_files import file_access, only_access, open_files
 from airflow_mv.core.job.foreign import formats_of
 from airflow_mv.core.job.session import CATALOG, hide_secrets, interruptible, made_active, temporary_settings
@@ -49,6 +49,9 @@ _LATER_COLUMN = (
     ". A base table is read with the schema of its snapshot. A column that was added or renamed since then becomes "
     "readable with the table's next commit (an INSERT of no rows is enough)."
 )
+#: An error with its SQLSTATE, which Spark 3.5 does not write, and perhaps its place in the SQL.
+_CODED = re.compile(r"(?s)(.*?SQLSTATE: \w{5})(?:[;(\s]+line (\d+),? pos(?:ition)? (\d+))?")
+_CODED_IN_3_5 = re.compile(r"(?s)(\[[\w.]+\] .*?)(?:;\s+|\(|\s+== SQL ?\()line (\d+),? pos(?:ition)? (\d+)")
 _NO_EXPRESSION = (
     ". Spark does not name the expression: corr, regr_r2, regr_slope and regr_intercept divide too, for a group in "
     "which all values are equal."
@@ -152,7 +155,7 @@ def _run(
             )
     except Exception as error:  # noqa: BLE001 (Spark's, py4j's and gRPC's errors have no common base)
         _drop_branch(spark, script)
-        return _failed(context, script, error, seconds)
+        return _failed(context, script, translated(error), seconds)
 
 
 def _failed(context: JobContext, script: Script, error: Exception, seconds: list[float]) -> Outcome:
@@ -318,8 +321,11 @@ def _unregister(spark: SparkSession, catalog: str, table: str) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep PySpark from printing a Java stack trace for an error that the outcome reports."""
-    from pyspark.logger import PySparkLogger  # Spark 3 has none, and is refused before
-
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # Spark 3.5 prints none
+        yield
+        return
     # This must be PySpark's own logger class: a plain logger of this name would break PySpark in the whole process.
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     levels = [logger.level for logger in loggers]
@@ -394,7 +400,7 @@ def reason(error: BaseException, sql: str = "") -> str:
     """
     text, _, stack = str(error).partition("JVM stacktrace:")
     head = re.sub(r"^An error occurred while calling \S+\s*:?\s*", "", text.strip())
-    coded = re.match(r"(?s)(.*?SQLSTATE: \w{5})(?:[;(\s]+line (\d+),? pos(?:ition)? (\d+))?", head)
+    coded = _CODED.match(head) or _CODED_IN_3_5.match(head)
     message = coded[1] if coded else re.split(r"\n\s+at |\nDriver stacktrace|\nCaused by", head)[0]
     place = _place(error, sql, coded)
     causes = [*re.findall(r"(?m)^Caused by: (.+)$", text + stack), *_causes(error)]
@@ -438,15 +444,19 @@ def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:
 
 
 def _sql_state(error: BaseException) -> str | None:
-    found = re.search(r"SQLSTATE: (\w{5})", str(error))
-    return found[1] if found else None
+    if found := re.search(r"SQLSTATE: (\w{5})", str(error)):
+        return found[1]
+    with suppress(Exception):  # Spark 3.5 does not write it into the message
+        return error.getSqlState()  # type: ignore[attr-defined, no-any-return]
+    return None
 
 
 def _condition(error: BaseException) -> str | None:
     if isinstance(error, ClockError):
         return CLOCK
     with suppress(Exception):
-        condition = error.getCondition()  # type: ignore[attr-defined]
+        named: Any = error
+        condition = named.getCondition() if hasattr(error, "getCondition") else named.getErrorClass()  # in Spark 3.5
         return str(condition) if condition else None
     return None
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from airflow_mv.core.job.context import table_at
 from airflow_mv.core.job.driver import open_staging, staging_catalog
 from airflow_mv.core.job.driver_files import HADOOP, file_access
 from airflow_mv.core.job.session import temporary_settings
@@ -32,11 +33,11 @@ class TableReader:
     def __init__(self, spark: SparkSession, catalog: str, snapshot_id: int | None) -> None:
         self._spark = spark
         self._catalog = catalog
-        self._options = {} if snapshot_id is None else {"versionAsOf": str(snapshot_id)}
+        self._snapshot_id = snapshot_id
 
     def table(self, name: str) -> DataFrame:
         """Read a table by its quoted name."""
-        return self._reader().table(name)
+        return table_at(self._spark, name, self._snapshot_id)
 
     def load(self, location: str) -> DataFrame:
         """Read the table of a metadata file.
@@ -46,7 +47,8 @@ class TableReader:
         """
         access = file_access(self._spark, self._catalog)
         if access["io-impl"] == HADOOP:
-            return self._reader().load(location)
+            options = {} if self._snapshot_id is None else {"versionAsOf": str(self._snapshot_id)}
+            return self._spark.read.format("iceberg").options(**options).load(location)
         kept = _kept.setdefault(self._spark, {})
         if self._catalog not in kept:
             kept[self._catalog] = self._opened(access)
@@ -64,6 +66,3 @@ class TableReader:
         with temporary_settings(self._spark, staging_catalog(name)):
             open_staging(self._spark, name, access)
         return name
-
-    def _reader(self) -> DataFrameReader:
-        return self._spark.read.format("iceberg").options(**self._options)

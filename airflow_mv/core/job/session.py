@@ -105,7 +105,7 @@ def active_session() -> SparkSession | None:
     if session is not None:
         return session
     try:
-        from pyspark.core.context import SparkContext
+        from pyspark import SparkContext
     except ImportError:  # only the Connect client is installed
         return None
     return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
@@ -124,7 +124,7 @@ def made_active(spark: SparkSession) -> Iterator[None]:
     if jvm is None:
         yield
         return
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    sessions = spark._jsparkSession  # has the static methods of its class, whose package was another one in Spark 3
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
     try:
@@ -166,7 +166,7 @@ def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event | N
         except BaseException as error:  # noqa: BLE001 (the caller raises it)
             result.set_exception(error)
 
-    inheriting = inheritable_thread_target(spark)(act) if classic else act
+    inheriting = _inheriting(spark, act) if classic else act
     thread = Thread(target=copy_context().run, args=(inheriting,), daemon=True)
     thread.start()
     try:
@@ -180,6 +180,12 @@ def interruptible(spark: SparkSession, work: Callable[[], T], stopped: Event | N
                 cancel(tag)
             thread.join(_STOP_LOOK_SECONDS)
         raise
+
+
+def _inheriting(spark: SparkSession, act: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that runs in another thread with this thread's properties of Spark."""
+    found = inheritable_thread_target(act if spark.version.startswith("3.") else spark)
+    return found if spark.version.startswith("3.") else found(act)
 
 
 def _connect(remote: str) -> SparkSession:
@@ -331,7 +337,7 @@ def _defaults(*, local: bool) -> dict[str, str]:
 
 
 def _start(settings: Mapping[str, str]) -> SparkSession:
-    from pyspark.core.context import SparkContext
+    from pyspark import SparkContext
 
     kept: dict[str, Any] = {key: value for key, value in settings.items() if value != ""}
     try:
@@ -347,16 +353,18 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
 @contextmanager
 def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
     """Pass the settings in a file: PySpark would make each one an argument of Java, visible in the process list."""
+    users = _users_settings()
     if "spark.driver.extraJavaOptions" not in settings:
         log4j = folder / "log4j2.properties"
         log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))
         options = [f"-Dlog4j2.configurationFile={log4j}", "-Dderby.stream.error.file=/dev/null"]
         if settings["spark.master"].startswith("local"):
-            options += collector(os.environ, *settings.values(), _users_settings())
+            options += collector(os.environ, *settings.values(), users)
         settings = {**settings, "spark.driver.extraJavaOptions": " ".join(options)}
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
-    arguments = f"--properties-file {write_properties(folder, settings)} --load-spark-defaults"
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {before or 'pyspark-shell'}"
+    file = write_properties(folder, settings)  # of two lines for one setting the last one counts
+    file.write_text("\n".join((users, file.read_text(encoding="ascii"))), encoding="latin-1")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} {before or 'pyspark-shell'}"
     try:
         yield
     finally:
@@ -367,7 +375,7 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
 
 
 def _users_settings() -> str:
-    """Return the text of the user's ``spark-defaults.conf``, which Spark reads beside our settings."""
+    """Return the text of the user's ``spark-defaults.conf``. Spark reads only one file, which begins with it."""
     import pyspark
 
     path = spark_defaults(os.environ, Path(pyspark.__file__).parent)

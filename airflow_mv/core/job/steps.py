@@ -25,7 +25,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from airflow_mv.core.job.analysis import check_reads, check_types
 from airflow_mv.core.job.apply import merge_additive, replace_keys
-from airflow_mv.core.job.context import JobContext, cause, incomparable
+from airflow_mv.core.job.context import JobContext, cause, incomparable, translated
 from airflow_mv.core.job.delta import check_deterministic, check_snapshots, make_delta, read_ahead
 from airflow_mv.core.job.history import read_history
 from airflow_mv.core.script import (
@@ -57,7 +57,9 @@ OF_VALUES = (
     SparkRuntimeException,
 )
 #: The same for errors without a Python class or with only Java's name: SQLSTATEs of data errors, errors of libraries.
-_ABOUT_VALUES = re.compile(r"SQLSTATE: (?:2[12]|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
+_ABOUT_VALUES = re.compile(
+    r"SQLSTATE: (?:2[12]|42601)|\): java\.(?:lang\.(?:IllegalArgument|Runtime)Exc|util\.regex\.)"
+)
 #: Set for a script's last statement, so that another run that finds the branch knows whether all statements have run.
 COMPLETE = f"{SNAPSHOT_PROPERTY}{COMPLETE_KEY}"
 #: Set to the code and the reason while the fallback runs, so that such a run also knows about the fallback.
@@ -113,10 +115,11 @@ def _run_incremental(context: JobContext, script: Script, seconds: list[float], 
     except IncrementalRefusedError:
         raise
     except Exception as error:
-        if not script.incremental or not fails_on_a_value(error):
+        found = translated(error)
+        if not script.incremental or not fails_on_a_value(found):
             raise
         # The statement combines old and new rows, which never existed together. A full refresh may still succeed.
-        raise IncrementalRefusedError("values", f"a statement fails on a value: {cause(error)}") from error
+        raise IncrementalRefusedError("values", f"a statement fails on a value: {cause(found)}") from error
     finally:
         for line in context.java.can.slower() if context.jvm is not None else ():
             report(line)

@@ -91,15 +91,16 @@ def packaged(program: str) -> str:
     return str(next(inside, program))
 
 
-def spark_version(home: Path) -> str | None:
-    """Return the version of a Spark installation, by its jars; ``None`` if it is not known.
+def spark_versions(home: Path) -> tuple[str, str] | tuple[None, None]:
+    """Return the versions of Spark and Scala of an installation, by its jars; ``None`` twice if they are not known.
 
     Args:
         home: ``SPARK_HOME``.
     """
     for jar in home.glob("jars/spark-core_*.jar"):
-        return jar.stem.partition("-")[2].partition("-")[2]  # spark-core_2.13-4.1.3
-    return None
+        scala, _, spark = jar.stem.removeprefix("spark-core_").partition("-")  # spark-core_2.13-4.1.3
+        return spark, scala
+    return None, None
 
 
 def write_properties(folder: Path, confs: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> Path:
@@ -174,7 +175,8 @@ def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
     wanted = [item for item in dict.fromkeys(part.strip() for part in listed) if item]
     folders = [Path(os.environ[JARS_VARIABLE])] if os.environ.get(JARS_VARIABLE) else []
     ivy = settings.get("spark.jars.ivy")
-    folders.append(Path(ivy, "jars") if ivy else Path.home() / ".ivy2.5.2" / "jars")
+    # Spark 3.5 has the second one.
+    folders += [Path(ivy, "jars")] if ivy else [Path.home() / name / "jars" for name in (".ivy2.5.2", ".ivy2")]
     needed = [name for item in wanted for name in (item, *_companions(item))]
     found = [path for item in needed if (path := _jar(item, folders)) is not None]
     if len(found) < len(needed):

@@ -86,20 +86,16 @@ class Capabilities:
 
     def stamps_by_setting(self) -> bool:
         """Whether Iceberg adds the settings ``spark.sql.iceberg.snapshot-property.*`` to the summary of a snapshot."""
-        return self._has("org.apache.iceberg.spark.SparkSQLProperties", "SNAPSHOT_PROPERTY_PREFIX")
+        return self.has("org.apache.iceberg.spark.SparkSQLProperties", "SNAPSHOT_PROPERTY_PREFIX")
 
     def reads_tasks_by_option(self) -> bool:
         """Whether the name of a set of scan tasks is an option of the reader. Else a table of that name is the set."""
-        return self._has("org.apache.iceberg.spark.SparkReadOptions", "SCAN_TASK_SET_ID")
+        return self.has("org.apache.iceberg.spark.SparkReadOptions", "SCAN_TASK_SET_ID")
 
     def slower(self) -> list[str]:
         """Return what was found to be missing, in a line for each with the versions that have it."""
         known = _answers.setdefault(self._jvm, {})
         return [f"slower here: {line}" for question, line in _SLOWER.items() if known.get(question) is False]
-
-    def marks_variables(self) -> bool:
-        """Whether a plan tells that it reads session variables. Else its text must be searched."""
-        return self._has("org.apache.spark.sql.catalyst.trees.TreePattern", "VARIABLE_REFERENCE")
 
     def answer(self, question: str, asked: Callable[[], bool]) -> bool:
         """Return the answer to a question, which is asked once in a process."""
@@ -108,6 +104,10 @@ class Capabilities:
             known[question] = asked()
         return known[question]
 
-    def _has(self, name: str, member: str) -> bool:
-        """Whether a Java class has a static field or method."""
+    def has(self, name: str, member: str = "") -> bool:
+        """Whether there is a Java class, and whether it has a static field or method."""
+        if not member:
+            return self.answer(
+                name, lambda: bool(getattr(self._jvm, "org.apache.spark.util.Utils").classIsLoadable(name))
+            )
         return self.answer(member, lambda: member in dir(getattr(self._jvm, name)))

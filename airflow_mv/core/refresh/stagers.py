@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog
@@ -140,6 +141,7 @@ class InProcessStager:
             import pyspark
 
             from airflow_mv.core.job.session import active_session, open_session
+            from airflow_mv.core.job.submit import spark_versions
 
             self._ours = active_session() is None
             if self._ours and not self._remote and find_spec("pyspark.core") is None:
@@ -148,7 +150,8 @@ class InProcessStager:
                     "the extra airflow-mv[spark], use a Spark Connect server, or refresh from Airflow with another "
                     "environment's spark-submit (spark_binary). `airflow-mv doctor` shows what works here"
                 )
-            settings = settings_of(self._catalog).on(None if self._remote else pyspark.__version__)
+            scala = None if self._remote else spark_versions(Path(pyspark.__file__).parent)[1]
+            settings = settings_of(self._catalog).on(None if self._remote else pyspark.__version__, scala)
             self._session = open_session(
                 settings.session_confs(), master=self._master, remote=self._remote, report=self._report
             )

@@ -193,7 +193,7 @@ def test_each_bundle_has_a_version_that_exists(store: str, bundle: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spark", ["4.0.2", "4.1.3"])
+@pytest.mark.parametrize("spark", ["3.5.8", "4.0.2", "4.1.3"])
 def test_every_package_is_on_maven_central(spark: str) -> None:
     """Of each store and each supported Spark. Only their descriptions are loaded.
 
@@ -265,5 +265,11 @@ def test_the_packages_follow_the_version_of_spark() -> None:
     older = ("iceberg-spark-runtime-4.0_2.13:1.11.0", "iceberg-aws-bundle:1.11.0")
     assert settings.on("4.0.2-amzn-0").packages == tuple(f"org.apache.iceberg:{name}" for name in older)
     assert settings.on("4.1.4") == settings.on(None) == settings
-    with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.8 is not supported; supported are Spark 4\.1 and 4\.0"):
-        settings.on("3.5.8")
+    by_scala = {scala: settings.on("3.5.6", scala).packages[0] for scala in ("2.12", "2.13")}
+    runtime = "org.apache.iceberg:iceberg-spark-runtime-3.5"
+    assert by_scala == {"2.12": f"{runtime}_2.12:1.12.0", "2.13": f"{runtime}_2.13:1.11.0"}
+    assert settings.on("3.5").packages[0] == by_scala["2.12"]  # that of the PyPI package
+    with pytest.raises(ConfigurationError, match=r"Spark 3\.4\.4 is not supported; supported are Spark 4\.1 "):
+        settings.on("3.4.4")
+    with pytest.raises(ConfigurationError, match=r"Delta table: that needs Spark 4\.1 or 4\.0, not 3\.5\.6"):
+        settings.with_delta({}).on("3.5.6")

@@ -21,8 +21,9 @@ LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3,
 COLUMNS = ("id", "k", "x y", "b", "m", "s")
 VIEW = temporary("change")
 #: Settings for tables of a few rows: interpreting code is faster than compiling it, adaptive plans cost more than they
-#: save, and neither plan texts nor Spark's checks of its rules are needed.
+#: save, and neither plan texts nor Spark's checks of its rules are needed. Spark 3.5 also needs ANSI mode for them.
 QUICK = {
+    "spark.sql.ansi.enabled": "true",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",

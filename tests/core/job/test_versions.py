@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.spark import SparkSettings
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.job.submit import build_package, main_file, spark_version, write_properties
+from airflow_mv.core.job.submit import build_package, main_file, spark_versions, write_properties
 from airflow_mv.core.job.versions import require_supported
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.refresh.run import refresh
@@ -34,7 +35,9 @@ from airflow_mv.version import unsupported
 from tests.core.job.processes import command_line
 from tests.engine.support import configure
 
-SUPPORTED = "supported are Spark 4.1 and 4.0 with Iceberg 1.10 or newer, for Scala 2.13"
+SUPPORTED = (
+    "supported are Spark 4.1 (Scala 2.13), 4.0 (Scala 2.13), 3.5 (Scala 2.12 or 2.13) with Iceberg 1.10 or newer"
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,8 @@ SUPPORTED = "supported are Spark 4.1 and 4.0 with Iceberg 1.10 or newer, for Sca
         ("4.1.1", "2.13.17", "1.11.0"),  # Glue 6.0
         ("4.0.2-amzn-0", "2.13.16", "1.10.1-amzn-0"),  # EMR 8
         ("4.0.2", None, None),  # a Connect server
+        ("3.5.6-amzn-1", "2.12.18", "1.10.0-amzn-0"),  # EMR 7
+        ("3.5.8", "2.13.8", "1.11.0"),
     ],
 )
 def test_supported_versions_are_accepted(spark: str, scala: str | None, iceberg: str | None) -> None:
@@ -54,8 +59,9 @@ def test_supported_versions_are_accepted(spark: str, scala: str | None, iceberg:
 @pytest.mark.parametrize(
     ("spark", "scala", "iceberg", "found"),
     [
-        ("3.5.8", "2.13.8", "1.10.2", "Spark 3.5.8 with Iceberg 1.10.2"),
-        ("3.5.6-amzn-1", "2.12.18", "1.12.0", "Spark 3.5.6-amzn-1 (Scala 2.12.18) with Iceberg 1.12.0"),
+        ("3.5.2", "2.12.18", "1.6.1", "Spark 3.5.2 with Iceberg 1.6.1"),
+        ("3.4.4", "2.12.17", "1.10.1", "Spark 3.4.4 (Scala 2.12.17) with Iceberg 1.10.1"),
+        ("4.0.2", "2.12.18", "1.10.1", "Spark 4.0.2 (Scala 2.12.18) with Iceberg 1.10.1"),
         ("4.0.2", "2.13.16", "1.9.2", "Spark 4.0.2 with Iceberg 1.9.2"),
         ("4.2.0", None, None, "Spark 4.2.0"),
     ],
@@ -66,12 +72,12 @@ def test_others_are_refused_with_what_is_supported(
     assert unsupported(spark, scala, iceberg) == f"{found} is not supported; {SUPPORTED}"
 
 
-def test_spark_connect_on_4_0_is_refused_in_one_line() -> None:
+@pytest.mark.parametrize("version", ["4.0.2", "3.5.8"])
+def test_spark_connect_on_an_older_spark_is_refused_in_one_line(version: str) -> None:
     """Before anything is read or written; the server's version is the only one that a client knows."""
-    server = SimpleNamespace(version="4.0.2")
-    with pytest.raises(
-        UnsupportedError, match=r"^Spark Connect on Spark 4\.0\.2 is not supported, only on Spark 4\.1$"
-    ):
+    server = SimpleNamespace(version=version)
+    refusal = f"^Spark Connect on Spark {re.escape(version)} is not supported, only on Spark 4\\.1$"
+    with pytest.raises(UnsupportedError, match=refusal):
         require_supported(server)
     server.version = "4.1.3"
     require_supported(server)
@@ -177,7 +183,7 @@ def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path
     Deletes by position and deletion vectors are read, and rows that were rewritten with other row ids.
     """
     spark = OtherSpark(lake_folder, OLDER)
-    assert spark_version(spark.packages / "pyspark") == OLDER
+    assert spark_versions(spark.packages / "pyspark") == (OLDER, "2.13")
     catalog, outcomes = MaterializedViewCatalog("lake"), []
     settings = settings_of(catalog).on(OLDER)
     runtime = f"org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:{iceberg}"
@@ -222,12 +228,12 @@ def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path
 
 
 @pytest.mark.slow
-def test_spark_3_5_is_refused_in_one_line(lake_folder: Path) -> None:
-    """It ignores the setting for a snapshot's summary, and lacks classes that the job imports."""
-    spark = OtherSpark(lake_folder, "3.5.8")
+def test_spark_3_4_is_refused_in_one_line(lake_folder: Path) -> None:
+    """It lacks names that the job imports: its versions are looked at first."""
+    spark = OtherSpark(lake_folder, "3.4.4")
     settings = settings_of(MaterializedViewCatalog("lake"))
-    runtime = "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.1"
+    runtime = "org.apache.iceberg:iceberg-spark-runtime-3.4_2.12:1.10.1"
     done = spark.submit(replace(settings, packages=(runtime,)), str(lake_folder / "nothing.json"))
     assert done.returncode == 1
     last = done.stdout.rstrip().splitlines()[-1]
-    assert last == f"Spark 3.5.8 (Scala 2.12.18) with Iceberg 1.10.1 is not supported; {SUPPORTED}"
+    assert last == f"Spark 3.4.4 (Scala 2.12.17) with Iceberg 1.10.1 is not supported; {SUPPORTED}"

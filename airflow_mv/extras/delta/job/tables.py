@@ -25,7 +25,8 @@ from airflow_mv.core.job.context import JobContext
 from airflow_mv.core.job.delta import cancelled, no_change, signed
 from airflow_mv.core.job.foreign import ChangeRead
 from airflow_mv.core.script import Delta, DeltaStep, TableRead
-from airflow_mv.errors import ConfigurationError, IncrementalRefusedError
+from airflow_mv.errors import ConfigurationError, IncrementalRefusedError, UnsupportedError
+from airflow_mv.version import SPARK_WITH_DELTA, minor
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -55,7 +56,11 @@ def require(context: JobContext, table: str) -> None:
 
     Raises:
         ConfigurationError: The session was started without Delta Lake.
+        UnsupportedError: It is of a Spark for which there is no such Delta Lake.
     """
+    if minor(context.spark.version) not in SPARK_WITH_DELTA:
+        wanted = " or ".join(SPARK_WITH_DELTA)
+        raise UnsupportedError(f"{table}: Delta tables need Spark {wanted}, not {context.spark.version}")
     if context.jvm is None:
         raise ConfigurationError(
             f"{table}: Delta tables cannot be read over Spark Connect: only a classic session shows which version of a "
