@@ -46,6 +46,7 @@ test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS
 	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 test-matrix: setup ## a part of the tests with each supported Airflow and Python (CELLS="3.3.2 3.13": one), and pairs of Spark and Iceberg
+	@bash .ci/setup.sh matrix
 	@bash .ci/matrix.sh
 	$(if $(CELLS),,@bash .ci/pairs.sh)
 

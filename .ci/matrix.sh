@@ -5,7 +5,7 @@
 #   CELLS="3.3.2 3.13" matrix.sh     this one: Airflow and Python
 #   CELLS="mwaa-3.3.1 3.12" …        this one: a managed Airflow, with the constraints that it publishes (.ci/platforms)
 #   matrix.sh --list                 print all cells, as the list that a workflow's matrix takes
-# Java and Spark's jars must be there (make setup). uv finds the interpreters, or downloads them.
+# Java, Spark's jars and PostgreSQL must be there. uv finds the interpreters, or downloads them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,12 +25,13 @@ readonly PART=(
     tests/core/{spec,sql,catalog,freshness} tests/core/refresh/test_*.py tests/core/ivm/test_rules.py tests/plugin
     tests/airflow/test_{airflow_compat,backfill,checks,hooks,operators,provider,retries,sensors,sharing,spark_provider,triggers}.py
 )
-# Of Airflow 3.1 and of the managed ones: catalogs, planning, tasks in a real scheduler, the page. Where the platform's
-# pyspark-client is newer than Iceberg's newest runtime, Spark is that of .venv, by spark-submit and over Spark Connect.
+# Of Airflow 3.1 and of the managed ones: what depends on Airflow, its providers or pyiceberg. Tasks run in a real scheduler.
+# Where the platform's pyspark-client is newer than Iceberg's newest runtime, Spark is that of .venv, by spark-submit and
+# over Spark Connect.
 readonly OLDER=(
-    tests/core/{spec,sql,catalog,freshness} tests/core/refresh/test_*.py tests/core/ivm/test_rules.py tests/plugin
-    tests/structure/test_floors.py
-    tests/airflow/test_{airflow_compat,hooks,outcome,provider,retries,scheduler,sensors,spark_provider,triggers}.py
+    tests/core/{catalog,freshness} tests/core/refresh/test_*.py tests/plugin tests/structure/test_floors.py
+    tests/airflow/test_{airflow_compat,chain_files,examples,hooks,outcome,provider,retries,scheduler,sensors}.py
+    tests/airflow/test_{spark_provider,triggers}.py
 )
 # What these tests import.
 readonly TOOLS=(
@@ -75,16 +76,16 @@ install_platform() {
 
 # cell AIRFLOW PYTHON FOLDER
 cell() {
-    local python=$3/bin/python warnings=() part=("${PART[@]}") home
+    local python=$3/bin/python warnings=() part=("${PART[@]}") postgres="not postgres" home
     # Libraries of an older Airflow warn of each other, which is no failure of these tests.
     if [[ $1 != "$PINNED" ]]; then warnings=(-W default); fi
-    if [[ $1 == 3.1.* || $1 == mwaa-* ]]; then part=("${OLDER[@]}"); fi
+    if [[ $1 == 3.1.* || $1 == mwaa-* ]]; then part=("${OLDER[@]}") postgres="(airflow or not postgres)"; fi
     PYENV_VERSION=$(all_of_pyenv) "$UV" venv --quiet --python "$2" "$3" || return
     if [[ $1 == mwaa-* ]]; then install_platform "$python" ".ci/platforms/$1.txt"; else install "$python" "$1"; fi || return
     home=$(.venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')
     if [[ -e $("$python" -c 'import pyspark; print(pyspark.__path__[0])')/bin/spark-submit ]]; then home=; fi
     AIRFLOW_MV_TEST_SPARK_HOME=$home "$python" -m pytest -q -p no:cacheprovider "${warnings[@]}" --numprocesses 2 \
-        --dist loadfile -m "not slow and not browser and not postgres and not rest and not cluster" "${part[@]}"
+        --dist loadfile -m "not slow and not browser and not rest and not cluster and $postgres" "${part[@]}"
 }
 
 if [[ -n $ONE ]]; then cells=("$ONE"); else cells=("${ALL[@]}"); fi

@@ -3,6 +3,7 @@
 # Everything that must be there before the first command, each step a no-op when it is there already:
 #   setup.sh            Python environment .venv with all packages, Java, Spark's jars
 #   setup.sh demo       the same with the packages of the demo alone (.ci/demo.txt)
+#   setup.sh matrix     PostgreSQL, which the schedulers of make test-matrix have their data in
 #   setup.sh services   what the tests start or call: PostgreSQL's programs, a REST catalog's jars (by Maven),
 #                       DuckDB's TPC-DS extension, Chromium, strace, faketime, and `docker-compose config` where CI is set
 set -euo pipefail
@@ -308,6 +309,7 @@ case ${1:-all} in
         setup_python "${1:-all}"
         setup_jars
         ;;
+    matrix) setup_postgres ;;
     services)
         setup_postgres
         setup_rest
@@ -318,5 +320,5 @@ case ${1:-all} in
         setup_compose
         setup_faults
         ;;
-    *) die "unknown part: $1 (one of: all, demo, services)" ;;
+    *) die "unknown part: $1 (one of: all, demo, matrix, services)" ;;
 esac
