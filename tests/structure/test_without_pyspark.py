@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: Publication of staged rows, commits that wait for a job elsewhere, sensors, the provider's metadata, the page's links.
+#: Publication of staged rows, commits that wait for a job elsewhere, triggers, and the page's links.
 TESTS = (
     "tests/contract/test_publication.py::test_a_refresh_that_is_published_twice_lands_once",
     "tests/airflow/test_outcome.py",
-    "tests/airflow/test_sensors.py",
-    "tests/airflow/test_provider.py",
+    "tests/airflow/test_triggers.py::test_a_commit_fires_once_and_a_compaction_never",
     "tests/plugin/test_links.py",
 )
 #: Runs the tests in a process where `import pyspark` fails, and loads the page.
