@@ -9,12 +9,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # EMR 7 and Glue 5.1, the newest Iceberg for Spark 3.5; EMR 8, the newest for Spark 4.0; Glue 6.0 and Dataproc 3.0.
 readonly ALL=("3.5.8 1.10.1" "3.5.8 1.12.0" "4.0.2 1.10.1" "4.0.2 1.11.0" "4.1.3 1.11.0")
-readonly PART=(tests/core/job/test_{delta,apply}.py tests/engine/test_refresh_equals_recompute.py)
+readonly PART=(
+    tests/core/job/test_{delta,apply}.py tests/engine/test_refresh_equals_recompute.py
+    tests/engine/incremental/test_{fuzz,regenerated_sql}.py
+)
 
 # pair PYSPARK ICEBERG FOLDER: with the environment of .venv, in which this PySpark is found first.
 pair() {
     local but=""
-    if [[ $1 != 4.1.* ]]; then but="not connect"; fi # a client of Spark Connect needs a server of Spark 4.1
+    # A client of Spark Connect needs a server of Spark 4.1; other versions refuse the quotes of that query.
+    if [[ $1 != 4.1.* ]]; then but="not connect and not regenerated_sql_differs"; fi
     if [[ $2 == 1.10.* ]]; then but+=" and not values_that_cannot_be_compared"; fi # it cannot update VARIANT columns
     # It has no VARIANT, and rows of rewritten files are not read by their ids.
     if [[ $1 == 3.5.* ]]; then but+=" and not values_that_cannot_be_compared and not rewritten_files"; fi

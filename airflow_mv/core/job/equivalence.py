@@ -11,19 +11,15 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from airflow_mv.core.job.analysis import whole_text
-from airflow_mv.core.job.context import JobContext
+from airflow_mv.core.job.context import JobContext, SparkJava
 from airflow_mv.core.script import DeterminismStep
 from airflow_mv.errors import IncrementalRefusedError
 
-#: Rules that number CTEs, and remove differences of notation (``CAST('1' AS INT)`` is 1). They do not read tables.
-#: Spark 3.5 does not number CTEs: queries with CTEs that it does not inline differ there.
-_RULES = (
-    "normalizer.NormalizeCTEIds",
-    "optimizer.ReplaceExpressions",
-    "optimizer.ConstantFolding",
-    "optimizer.SimplifyCasts",
-    "optimizer.BooleanSimplification",
-)
+_CATALYST = "org.apache.spark.sql.catalyst"
+#: A rule that numbers CTEs, whose ids differ in each plan. Before Spark 4.1 only one is there that inlines them.
+_NUMBERS_CTES, _INLINES_CTES = f"{_CATALYST}.normalizer.NormalizeCTEIds", f"{_CATALYST}.optimizer.InlineCTE"
+#: Rules that remove differences of notation (``CAST('1' AS INT)`` is 1). They do not read tables.
+_RULES = ("ReplaceExpressions", "ConstantFolding", "SimplifyCasts", "BooleanSimplification")
 #: They switch off rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
 _RUNTIME_FILTERS = {
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
@@ -66,8 +62,7 @@ def _plans(context: JobContext, step: DeterminismStep) -> tuple[str, str] | None
     Returns:
         The texts of the analysed plans; ``None`` if the plans are equal.
     """
-    names = (f"org.apache.spark.sql.catalyst.{name}" for name in _RULES)
-    rules = [context.java.find(name) for name in names if context.java.can.has(name)]
+    rules = [_ctes(context.java), *(context.java.find(f"{_CATALYST}.optimizer.{name}") for name in _RULES)]
     with context.settings(_RUNTIME_FILTERS):
         frames: list[Any] = [context.query(sql) for sql in (step.query, step.again)]
         one, other = (frame._jdf.queryExecution() for frame in frames)
@@ -78,6 +73,16 @@ def _plans(context: JobContext, step: DeterminismStep) -> tuple[str, str] | None
             return None
         with whole_text(context):
             return _renumbered(str(plans[0].toString())), _renumbered(str(plans[1].toString()))
+
+
+def _ctes(java: SparkJava) -> Any:
+    """Return the rule that makes CTEs of two plans comparable."""
+    if java.can.has(_NUMBERS_CTES):
+        return java.find(_NUMBERS_CTES)
+    loader = java.find("java.lang.Thread").currentThread().getContextClassLoader()
+    inlining = loader.loadClass(_INLINES_CTES).getConstructors()[0]
+    always, keeps_unread = True, False  # Spark 3.5 has no second one
+    return inlining.newInstance(java.array("Object", [always, keeps_unread][: inlining.getParameterCount()]))
 
 
 def _texts(context: JobContext, step: DeterminismStep) -> tuple[str, str] | None:
