@@ -74,10 +74,9 @@ def refresh_views(
     """
 
     def redefined(view: LoadedView) -> LoadedView:
-        from airflow_mv.core.define.create import create
         from airflow_mv.core.define.definition import Definition
 
-        return create(catalog, view.identifier, Definition(None), stager=stager, replace=True)
+        return create_view(catalog, view.identifier, Definition(None), stager=stager, replace=True)
 
     def after(plan: RefreshPlan, outcome: Outcome | None, result: RefreshResult) -> None:
         add_to_registry(catalog, plan, outcome, result, requester=requester or Requester())
@@ -96,6 +95,40 @@ def refresh_views(
     )
 
 
+def create_view(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    definition: Definition,
+    *,
+    stager: Stager,
+    replace: bool = False,
+    effects: Effects | None = None,
+) -> LoadedView:
+    """Create a view as :func:`airflow_mv.core.define.create.create` does, without Spark where its columns are certain.
+
+    See there for the arguments and errors.
+    """
+    from airflow_mv.core.define.create import create
+    from airflow_mv.extras.columns.create import make_without_spark
+
+    return create(
+        catalog, view, definition, stager=stager, replace=replace, effects=effects, without_spark=make_without_spark
+    )
+
+
+def adopt_table(
+    catalog: MaterializedViewCatalog, view: str | Identifier, definition: Definition, *, stager: Stager
+) -> LoadedView:
+    """Make a table a view as :func:`airflow_mv.extras.adopt.adopt` does, without Spark where its columns are certain.
+
+    See there for the arguments and errors.
+    """
+    from airflow_mv.extras.adopt import adopt
+    from airflow_mv.extras.columns.create import make_without_spark
+
+    return adopt(catalog, view, definition, stager=stager, without_spark=make_without_spark)
+
+
 def define_view(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
@@ -109,14 +142,13 @@ def define_view(
 
     See there for the arguments and errors.
     """
-    from airflow_mv.extras.adopt import adopt as adopted
     from airflow_mv.extras.define import define
     from airflow_mv.extras.explain.explain import why_recomputed
     from airflow_mv.extras.readers import for_readers
 
-    adopting = adopted if adopt else None
+    adopting = adopt_table if adopt else None
     definition = for_readers(definition, catalog, view)
-    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting)
+    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting, create=create_view)
     is_new = done.action in ("created", "adopted", "replaced")
     return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.run import publish, stage

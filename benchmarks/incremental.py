@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedStorage
 from airflow_mv.core.catalog.layouts import PointedStorage
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshResult

@@ -21,8 +21,8 @@ import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.publish.layout import read_outcome

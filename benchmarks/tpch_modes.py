@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import InProcessStager

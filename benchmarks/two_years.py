@@ -32,8 +32,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import plan_refresh

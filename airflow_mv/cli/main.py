@@ -222,9 +222,7 @@ def _defined(
     on_change: OnChange | None,
 ) -> tuple[LoadedView, list[str]]:
     """Create, adopt, compare or replace a view; return it, and what was done."""
-    from airflow_mv.actions import define_view
-    from airflow_mv.core.define import create as creation
-    from airflow_mv.extras import adopt as adoption
+    from airflow_mv.actions import adopt_table, create_view, define_view
     from airflow_mv.extras.explain.explain import why_recomputed
     from airflow_mv.extras.readers import for_readers
 
@@ -235,10 +233,10 @@ def _defined(
         return done.view, done.lines
     definition = for_readers(definition, catalog, view)
     if adopt:
-        made, action = adoption.adopt(catalog, view, definition, stager=stager), "adopted"
+        made, action = adopt_table(catalog, view, definition, stager=stager), "adopted"
     else:
         action = "replaced" if replace and catalog.exists(view) else "created"
-        made = creation.create(catalog, view, definition, stager=stager, replace=replace)
+        made = create_view(catalog, view, definition, stager=stager, replace=replace)
     return made, [f"{action} {view}", *why_recomputed(catalog, made)]
 
 

@@ -18,7 +18,7 @@ from airflow_mv.core.catalog import STORED_LAYOUTS, LoadedStorage, LoadedView, M
 from airflow_mv.core.catalog.loaded import Holder
 from airflow_mv.core.catalog.locations import check_places
 from airflow_mv.core.catalog.tables import definition_properties, view_in_table
-from airflow_mv.core.define.create import query_columns
+from airflow_mv.core.define.create import Makers, WithoutSpark, query_columns
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.new_storage import removed_template
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
@@ -53,6 +53,7 @@ def adopt(
     *,
     stager: Stager,
     effects: Effects | None = None,
+    without_spark: WithoutSpark | None = None,
 ) -> LoadedView:
     """Make the existing table of a name a materialized view of a query.
 
@@ -62,6 +63,7 @@ def adopt(
     Args:
         stager: Runs the script that finds the query's columns.
         effects: Clock, sleep and jitter.
+        without_spark: As for :func:`airflow_mv.core.define.create.create`.
 
     Raises:
         AlreadyExistsError: The name is a view's.
@@ -80,9 +82,8 @@ def adopt(
     _require_adoptable(name, table, layout)
     definition = dataclasses.replace(definition, layout=layout.layout)
     definition.require_accepted(catalog, name, sql)
-    template = query_columns(
-        catalog, name, definition, sql, definition.columns, catalog.folders.new(name), stager, name
-    )
+    makers, folder = Makers(stager, without_spark), catalog.folders.new(name)
+    template = query_columns(catalog, name, definition, sql, definition.columns, folder, makers, name)
     with removed_template(catalog, template):
         _require_columns(name, template.fields, table)
         metadata = new_view(

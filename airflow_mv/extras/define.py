@@ -119,6 +119,7 @@ def define(
     stager: Stager,
     on_change: OnChange = "apply",
     adopt: Callable[..., LoadedView] | None = None,
+    create: Callable[..., LoadedView] = create,
 ) -> DefinitionResult:
     """Create a view, or give an existing one this definition. Idempotent.
 
@@ -133,6 +134,7 @@ def define(
             applied, and the next refresh recomputes the rows where needed. ``fail``: every difference is refused.
         adopt: Makes the existing table of this name the view, if it is not a view yet. Has the arguments of
             :func:`airflow_mv.extras.adopt.adopt`.
+        create: Creates or replaces a view, with the arguments of :func:`airflow_mv.core.define.create.create`.
 
     Raises:
         ConfigurationError: ``on_change`` is something else.
@@ -143,8 +145,8 @@ def define(
     if on_change not in get_args(OnChange):
         raise ConfigurationError(f"on_change is {on_change!r}; it must be apply, rebuild or fail")
     identifier = catalog.identify(view)
-    if not catalog.exists(identifier) and (new := _made(catalog, identifier, definition, stager, adopt=adopt)):
-        return new
+    if not catalog.exists(identifier) and (new := _made(catalog, identifier, definition, stager, adopt or create)):
+        return DefinitionResult(new, "adopted" if adopt else "created")
     existing = catalog.load(identifier)
     if existing.settings is None:
         if definition.sql is not None:
@@ -171,20 +173,18 @@ def _made(
     view: Identifier,
     definition: Definition,
     stager: Stager,
-    *,
-    adopt: Callable[..., LoadedView] | None,
-) -> DefinitionResult | None:
+    make: Callable[..., LoadedView],
+) -> LoadedView | None:
     """Create the view, or adopt its table; ``None`` if another run has done it meanwhile.
 
     The first runs of a DAG define a view at the same time, for example in a backfill.
     """
     try:
-        made = (adopt or create)(catalog, view, definition, stager=stager)
+        return make(catalog, view, definition, stager=stager)
     except (AlreadyExistsError, CommitConflictError):
         if catalog.exists(view):
             return None
         raise
-    return DefinitionResult(made, "adopted" if adopt else "created")
 
 
 def _require_allowed(view: Identifier, found: Sequence[Difference], on_change: OnChange) -> None:

@@ -219,14 +219,14 @@ class MaterializedViewHook(BaseHook):
             AlreadyExistsError: The name is a view's.
             UnsupportedError: The table does not fit. The message names everything that differs.
         """
+        from airflow_mv.actions import adopt_table
         from airflow_mv.core.define.definition import Definition
-        from airflow_mv.extras.adopt import adopt
         from airflow_mv.extras.readers import for_readers
 
         catalog = self.catalog_for(view)
         with closing(_Lazy(self, view)) as stager:
             wanted = for_readers(Definition(sql, **definition), catalog, view)
-            return adopt(catalog, self.connection.identify(view), wanted, stager=stager)
+            return adopt_table(catalog, self.connection.identify(view), wanted, stager=stager)
 
     def versions(self, view: str, *, at: datetime | None = None) -> list[dict[str, Any]]:
         """Return the retained versions of a view's definition, oldest first.

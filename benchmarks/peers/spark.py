@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.extras.maintenance.drop import drop

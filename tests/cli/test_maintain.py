@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import stage

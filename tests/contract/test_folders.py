@@ -15,9 +15,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties

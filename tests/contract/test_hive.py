@@ -15,7 +15,7 @@ import pytest
 from hive_metastore.ThriftHiveMetastore import Client
 from thrift.transport.TTransport import TTransportException
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.errors import CommitError, InvalidIdentifierError, UnsupportedError

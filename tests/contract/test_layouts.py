@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import stored_layout
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog.sql import SqlPointers
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.protocol import commit
 from airflow_mv.core.publish.registered import DropBranch

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status

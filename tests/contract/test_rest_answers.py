@@ -16,9 +16,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.rest import view_updates
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import load_dependencies, observe_tables
 from airflow_mv.core.spec.identifiers import Identifier

@@ -14,11 +14,11 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, endpoints_of
 from airflow_mv.core.catalog.sql import SqlPointers
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import how_to_read, status

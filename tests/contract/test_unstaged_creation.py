@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.spec.materialized_view import DEFINITION_ID_PROPERTY, STORAGE_OF_PROPERTY

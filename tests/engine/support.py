@@ -20,10 +20,10 @@ from pyiceberg.table import StaticTable
 from pyiceberg.utils.config import Config
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.actions import refresh_views
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.spark import ICEBERG_VERSION, POSTGRESQL
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import ViewStatus, status
 from airflow_mv.core.job.session import open_session

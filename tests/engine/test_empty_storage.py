@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.catalog import LoadedView
-from airflow_mv.core.define import create as creation
 from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.extras.columns import create as creation
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
@@ -43,7 +43,7 @@ def test_the_storage_table_is_the_one_that_spark_makes(
         without = lake.create(f"planned{number}", sql, **given)
         assert len(lake.scripts) == before
         with monkeypatch.context() as patched:
-            patched.setattr(creation, "known_table", lambda *_, **__: _ONLY_SPARK)
+            patched.setattr(creation, "known_table", lambda *_: _ONLY_SPARK)
             by_spark = lake.create(f"spark{number}", sql, **given)
         assert len(lake.scripts) == before + 1
         assert without.metadata.schema_ == by_spark.metadata.schema_

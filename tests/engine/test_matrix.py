@@ -32,7 +32,7 @@ from airflow_mv import MaterializedViewCatalog
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.history.rollback import rollback
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.refresh.stagers import InProcessStager, stored_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.extras.describe import history, with_failures

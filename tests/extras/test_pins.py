@@ -222,7 +222,7 @@ def test_a_view_that_does_not_exist_can_be_pinned_by_its_query(home: Lake) -> No
 def test_a_view_whose_query_has_changed_since_must_be_pinned_again(home: Lake) -> None:
     home.table("others")
     pins = pin_base_tables(home.catalog, VIEWS)
-    from airflow_mv.core.define.create import create
+    from airflow_mv.actions import create_view as create
     from airflow_mv.core.define.definition import Definition
 
     wanted = Definition("SELECT count(*) AS n FROM lake.sales.others")

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import RefreshNotFoundError

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import UnsupportedError

@@ -23,7 +23,7 @@ from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPResponse
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.protocol import Effects, Verdict, commit
 from airflow_mv.core.publish.registered import DropBranch

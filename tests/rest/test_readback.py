@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedView
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.stored import decode

@@ -42,7 +42,7 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lake
 
 
 def _view(found: Lake, name: str) -> None:
-    from airflow_mv.core.define.create import create
+    from airflow_mv.actions import create_view as create
     from airflow_mv.core.define.definition import Definition
     from tests.builders import QUERY
 

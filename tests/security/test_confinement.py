@@ -200,7 +200,7 @@ def test_i19_making_a_plain_view_outside_materialized_writes_nothing_there(shop:
     moved = {**plain.metadata.document(), "location": folder.as_uri()}
     shop.point(shop.put(moved, "plain.metadata.json"), "plain")
     before = sorted(folder.rglob("*"))
-    from airflow_mv.core.define.create import create
+    from airflow_mv.actions import create_view as create
     from airflow_mv.core.define.definition import Definition
 
     with pytest.raises((InvalidMetadataError, UnsupportedError), match="outside of this catalog's folders"):

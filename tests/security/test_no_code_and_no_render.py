@@ -14,8 +14,8 @@ from airflow.sdk import DAG, Context
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog, TableChange
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import plan_refresh

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from airflow_mv.core.refresh.statements import PinnedQuery, create_storage, renamed
+from airflow_mv.core.refresh.statements import EmptyStorage, PinnedQuery, create_storage, renamed
 from airflow_mv.core.script import CreateStorageStep
 from airflow_mv.core.spec.identifiers import Identifier, quote, string_literal
 from airflow_mv.core.spec.identifiers import quote as script_quote
@@ -88,9 +88,8 @@ def test_i23_a_default_namespace_of_any_name_is_quoted() -> None:
     tables = {name: PinnedTable(name, 7)}
     pinned = pin_query(parsed("SELECT * FROM orders", name.namespace), tables=tables, views={})
     assert pinned == "SELECT * FROM `c`.`${env:HOME}`.`a``; DROP TABLE t--`.`orders` VERSION AS OF 7"
-    script = create_storage(
-        view="v", pinned=PinnedQuery(pinned, (), {}), columns=None, location="file:///w", partition_by=[], token="t"
-    )
+    new = EmptyStorage(None, "file:///w", None, (), {}, ())
+    script = create_storage(view=name, pinned=PinnedQuery(pinned, (), {}), token="t", new=new)
     assert ("spark.sql.variable.substitute", "false") in script.confs
     assert isinstance(script.steps[-1], CreateStorageStep)
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from sqlalchemy.exc import OperationalError
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import STORED_LAYOUTS, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import refresh as publish_refresh
 from airflow_mv.core.publish.protocol import Effects

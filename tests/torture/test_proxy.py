@@ -19,8 +19,8 @@ from _pytest.mark import ParameterSet
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, make_url, text
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (

@@ -32,7 +32,7 @@ PREPARE = f"""
 from pyiceberg.catalog import load_catalog
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.refresh.stagers import InProcessStager
 from examples.demo.data import load
 from examples.demo.home import CATALOG

@@ -57,7 +57,6 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from pyiceberg.types import BooleanType, NestedField
 
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
-from airflow_mv.core.catalog.empty_table import EmptyTable
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES, MetadataFiles, first_folder, flush, static_table
 from airflow_mv.core.catalog.first_commit import first_content, is_unfinished
 from airflow_mv.core.catalog.limits import require_no_writer
@@ -364,30 +363,6 @@ class StorageTables:
                 self.drop(name, uuid=str(table.metadata.table_uuid), owner=owner)
             except MaterializedViewError as error:
                 log.warning("Could not drop the unused empty table %s: %s", name, error)
-
-    def create_empty(self, name: Identifier, location: str | None, table: EmptyTable) -> str:
-        """Create an empty table, and return its metadata file.
-
-        Args:
-            location: Its folder; ``None``: the catalog chooses it.
-
-        Raises:
-            AlreadyExistsError: The name is taken.
-            NotFoundError: The namespace does not exist.
-            CatalogUnavailableError: No answer. The table may be created, even later.
-        """
-        with taken(f"a table or view {name} exists already"), answered(self._catalog.name, f"creating table {name}"):
-            try:
-                made = self._catalog.create_table(
-                    (*name.namespace, name.name),
-                    table.schema,
-                    location=location,
-                    partition_spec=table.spec,
-                    properties=table.all_properties,
-                )
-            except NoSuchNamespaceError:
-                raise NotFoundError(f"there is no namespace {'.'.join(name.namespace)} for table {name}") from None
-        return made.metadata_location
 
     def send(self, name: Identifier, creation: CreateTableTransaction) -> None:
         """Send the commit that creates a table.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ from airflow_mv.core.define.definition import (
     check_interval_column,
     check_properties,
 )
-from airflow_mv.core.define.resolved import ResolvedQuery, columns_given_again, known_table, resolve_query, write_table
+from airflow_mv.core.define.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.core.publish.new_storage import (
     CreateStorage,
     NewStorage,
@@ -39,7 +39,13 @@ from airflow_mv.core.publish.new_storage import (
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.core.refresh.checks import require_fitting
-from airflow_mv.core.refresh.statements import create_storage, partition_transforms, partitioning_text, storage_settings
+from airflow_mv.core.refresh.statements import (
+    EmptyStorage,
+    create_storage,
+    partition_transforms,
+    partitioning_text,
+    storage_settings,
+)
 from airflow_mv.core.script import MAX_AHEAD_MS, METADATA_COLUMNS, Stager
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
@@ -50,7 +56,6 @@ from airflow_mv.core.spec.materialized_view import (
 from airflow_mv.core.spec.properties import (
     FORMAT_VERSION,
     STORAGE_PREFIX,
-    partition_transform,
     sort_order,
     storage_properties,
 )
@@ -82,6 +87,18 @@ from airflow_mv.errors import (
 log = logging.getLogger(__name__)
 
 
+#: Makes the empty table of a query without Spark; returns its metadata file, or why only Spark knows its columns.
+WithoutSpark = Callable[[MaterializedViewCatalog, ResolvedQuery, EmptyStorage], str | Reason]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Makers:
+    """What makes the empty tables of queries: Spark, and what is asked before it is started."""
+
+    stager: Stager
+    without_spark: WithoutSpark | None = None
+
+
 def create(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
@@ -90,14 +107,17 @@ def create(
     stager: Stager,
     replace: bool = False,
     effects: Effects | None = None,
+    without_spark: WithoutSpark | None = None,
 ) -> LoadedView:
     """Create a materialized view with an empty storage table.
 
-    The view's columns are what Spark will write: where they are not certain from metadata, Spark analyses the query. A
-    plain view of this name is
-    turned into a materialized one if no query is given. With ``replace`` an existing materialized view
-    gets a new version, unless its query and the types of its columns are the same. Its rows stay those of
-    the old version until the next refresh.
+    The view's columns are what Spark will write. A plain view of this name is turned into a materialized one if no
+    query is given. With ``replace`` an existing materialized view gets a new version, unless its query and the types of
+    its columns are the same. Its rows stay those of the old version until the next refresh.
+
+    Args:
+        stager: Runs the script in which Spark analyses the query and makes the table.
+        without_spark: Asked first; Spark is started only if it returns a reason.
 
     Raises:
         AlreadyExistsError: The name is taken.
@@ -108,10 +128,10 @@ def create(
     """
     identifier = catalog.identify(view)
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
-    effects = effects or Effects()
+    effects, makers = effects or Effects(), Makers(stager, without_spark)
     definition = possible(catalog, identifier, existing, definition)
     if existing is None:
-        return _create_new(catalog, identifier, definition, stager, effects)
+        return _create_new(catalog, identifier, definition, makers, effects)
     if existing.was_materialized:
         existing.materialized  # noqa: B018 (the error names what restores it)
     catalog.folders.of(existing)
@@ -133,12 +153,12 @@ def create(
                 f"{identifier} is a view and keeps its SQL representations: make it materialized first, then add "
                 "dialects with --replace --dialect"
             )
-        return _materialize(catalog, existing, definition, stager, effects)
+        return _materialize(catalog, existing, definition, makers, effects)
     if not replace:
         raise AlreadyExistsError(
             f"a view {identifier} exists already; replace it with --replace, or choose another name"
         )
-    return _redefine(catalog, existing, definition, stager, effects)
+    return _redefine(catalog, existing, definition, makers, effects)
 
 
 def possible(
@@ -222,7 +242,7 @@ def _create_new(
     catalog: MaterializedViewCatalog,
     view: Identifier,
     definition: Definition,
-    stager: Stager,
+    makers: Makers,
     effects: Effects,
 ) -> LoadedView:
     if definition.sql is None:
@@ -232,7 +252,7 @@ def _create_new(
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
     definition.require_accepted(catalog, view, definition.sql)
     location = catalog.folders.new(view)
-    columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, stager, view)
+    columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, makers, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         properties = {**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex}
         metadata = new_view(
@@ -252,7 +272,7 @@ def _create_new(
         return created
     # Another creation of the view has taken its storage table for one that was left over.
     try:
-        return _materialize(catalog, created, definition, stager, effects)
+        return _materialize(catalog, created, definition, makers, effects)
     except CommitConflictError:
         if _has_storage(catalog, now := catalog.load(view)):
             return now  # the other one has put it back
@@ -263,14 +283,14 @@ def _materialize(
     catalog: MaterializedViewCatalog,
     existing: LoadedView,
     definition: Definition,
-    stager: Stager,
+    makers: Makers,
     effects: Effects,
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
     sql, context = _stored_sql(definition, existing), existing.context
     definition.require_accepted(catalog, existing.identifier, sql, context=context)
     location, names = existing.metadata.location, existing.metadata.schema_.names
-    columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context, existing)
+    columns = query_columns(catalog, existing.identifier, definition, sql, names, location, makers, context, existing)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         if TRANSPILE_PROPERTY in definition.properties:
             _require_types(existing, storage)
@@ -299,7 +319,7 @@ def _redefine(
     catalog: MaterializedViewCatalog,
     existing: LoadedView,
     definition: Definition,
-    stager: Stager,
+    makers: Makers,
     effects: Effects,
 ) -> LoadedView:
     existing.materialized  # noqa: B018 (a plain view is refused, before anything is made)
@@ -320,7 +340,7 @@ def _redefine(
         stored = comments_of(existing.metadata.schema_.fields)
         kept = {name: stored[name] for name in names if stored.get(name)}
         definition = dataclasses.replace(definition, column_comments={**kept, **definition.column_comments})
-    columns = query_columns(catalog, view, definition, sql, names, location, stager, context, existing)
+    columns = query_columns(catalog, view, definition, sql, names, location, makers, context, existing)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()
     if same:
@@ -486,37 +506,31 @@ def query_columns(
     sql: str,
     columns: Sequence[str] | None,
     location: str,
-    stager: Stager,
+    makers: Makers,
     context: Identifier,
     existing: LoadedView | None = None,
 ) -> NewStorage:
     """Make an empty table with a query's columns: the new storage table, or a template for it.
 
-    It is below the view's location, and no view names it yet. Spark makes it only if the columns are not certain
-    without Spark. The properties of an existing view that stay must also fit the columns.
+    It is below the view's location, and no view names it yet. The properties of an existing view that stay must also
+    fit the columns.
     """
     token = uuid.uuid4().hex
     properties = {**(existing.metadata.properties if existing else {}), **definition.given_properties}
-    resolved = resolve_query(catalog, sql, columns, context, view=str(view))
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
     name = layout.template_name(view, token)
     folder = catalog.folders.below(location, f"storage-{token[:12]}")
-    known = known_table(
-        resolved,
-        columns,
-        partition_by=definition.partition_by,
-        comments=definition.column_comments,
-        properties=storage_settings(name, owner=view.within_catalog),
-    )
-    if isinstance(known, Reason):
-        log.info("Spark is started to find the columns of %s: %s", view, known.message)
-        file = _made_by_spark(view, definition, resolved, columns, folder, name, token, stager)
-    else:
-        file = write_table(catalog, name, folder, known)
+    resolved = resolve_query(catalog, sql, columns, context, view=str(view))
+    settings = storage_settings(name, owner=view.within_catalog)
+    new = EmptyStorage(name, folder, columns, definition.partition_by, definition.column_comments, settings)
+    made = makers.without_spark(catalog, resolved, new) if makers.without_spark else None
+    if isinstance(made, Reason):
+        log.info("Spark is started to find the columns of %s: %s", view, made.message)
+    file = made if isinstance(made, str) else _made_by_spark(view, resolved, new, token, makers.stager)
     what = f"view {view}, storage table"
     storage = NewStorage(created_storage(layout, catalog, name, file, what=what), view, is_template=name is not None)
     try:
-        _require_clock(catalog, storage, "Spark's driver" if isinstance(known, Reason) else "this host")
+        _require_clock(catalog, storage, "this host" if isinstance(made, str) else "Spark's driver")
         if name is not None:
             catalog.tables.require_refs(name)
         catalog.folders.flush_new(storage.location)
@@ -533,35 +547,16 @@ def query_columns(
     return storage
 
 
-def _made_by_spark(
-    view: Identifier,
-    definition: Definition,
-    resolved: ResolvedQuery,
-    columns: Sequence[str] | None,
-    folder: str | None,
-    name: Identifier | None,
-    token: str,
-    stager: Stager,
-) -> str:
+def _made_by_spark(view: Identifier, resolved: ResolvedQuery, new: EmptyStorage, token: str, stager: Stager) -> str:
     """Let Spark analyse the query and create the table; return its metadata file."""
-    script = create_storage(
-        view=str(view),
-        pinned=resolved.pinned,
-        columns=columns,
-        location=folder,
-        partition_by=[partition_transform(text) for text in definition.partition_by],
-        token=token,
-        table=name,
-        owner=view.within_catalog,
-        comments=definition.column_comments,
-    )
+    script = create_storage(view=view, pinned=resolved.pinned, token=token, new=new)
     outcome = stager(script)
     if outcome.error is not None or outcome.metadata_location is None:
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
-    if folder is not None:
+    if new.location is not None:
         # The job's location is untrusted: it is read, and deleted if the view is refused.
-        check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
+        check_confined(outcome.metadata_location, (new.location,), what=f"view {view}, file of its new storage table")
     return outcome.metadata_location
 
 

@@ -3,31 +3,22 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.empty_table import EmptyTable, NewColumn
-from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.freshness.observe import load_dependencies, observe_tables, require_readable
 from airflow_mv.core.freshness.state import ObservedTable
-from airflow_mv.core.ivm import BaseRelation, certain_output
 from airflow_mv.core.refresh.inputs import expanded_dependencies, load_tables, schemas_of
 from airflow_mv.core.refresh.statements import PinnedQuery, pin, pinned_tables
-from airflow_mv.core.script import with_row_groups
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.core.spec.properties import partition_field
-from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, parse_query
 from airflow_mv.core.sql.types import (
     Schemas,
-    columns_of,
     expand_stars,
     present_columns,
     refuse_metadata_columns,
-    required_columns,
 )
 
 
@@ -106,78 +97,3 @@ def columns_given_again(
     resolved = resolve_query(catalog, sql, None, context, view=view)
     schemas = schemas_of(resolved.tables, resolved.metadata)
     return present_columns(resolved.query, columns=columns, views=resolved.dependencies.nested, schemas=schemas)
-
-
-# --------------------- Make the empty storage table of a query without Spark, where its columns are certain without it
-
-
-def known_table(
-    resolved: ResolvedQuery,
-    columns: Sequence[str] | None,
-    *,
-    partition_by: Sequence[str],
-    comments: Mapping[str, str],
-    properties: Sequence[tuple[str, str]],
-) -> EmptyTable | Reason:
-    """Return the empty table that Spark would create for a query; or why only Spark knows it.
-
-    Args:
-        columns: Names of the columns, if the view has its own.
-        partition_by: Partition fields.
-        comments: The comments of columns that have another one than the query's, by column.
-    """
-    for identifier, observed in zip(resolved.dependencies.tables, resolved.tables, strict=True):
-        table = resolved.metadata[identifier]
-        if not identifier.kind.is_iceberg:
-            return Reason(
-                Code.UNSUPPORTED_OPERATOR,
-                f"only Spark can resolve the column types of the {identifier.kind.data_source} table {identifier}",
-            )
-        if table.schema_at(observed.head).get("fields") != table.current_schema.get("fields"):
-            return Reason(
-                Code.SCHEMA_CHANGED, f"the current schema of {identifier} differs from that of its newest snapshot"
-            )
-    relations = [
-        BaseRelation(name, f"t{number}", columns_of(schema), changed=True, not_null=required_columns(schema))
-        for number, name in enumerate(resolved.dependencies.tables)
-        for schema in [resolved.metadata[name].current_schema]
-    ]
-    found = certain_output(resolved.query, relations, resolved.dependencies.nested, columns)
-    if isinstance(found, Reason):
-        return found
-    inherited = {name: _comments(table) for name, table in resolved.metadata.items()}
-    new = []
-    for item, base in found:
-        own = inherited[base].get(item.origin[1], "") if base is not None and item.origin is not None else ""
-        new.append(NewColumn(item.name, item.type, comments.get(item.name, own)))
-    made = EmptyTable(new, [partition_field(text) for text in partition_by], with_row_groups(properties, len(new)))
-    if not made.is_possible:
-        return Reason(Code.UNSUPPORTED_OPERATOR, "only Spark can validate this partitioning")
-    return made
-
-
-def _comments(table: TableMetadata) -> dict[str, str]:
-    return {str(item["name"]): str(item.get("doc") or "") for item in table.current_schema.get("fields", ())}
-
-
-def write_table(
-    catalog: MaterializedViewCatalog, name: Identifier | None, location: str | None, table: EmptyTable
-) -> str:
-    """Make an empty table, and return its metadata file.
-
-    Args:
-        catalog: Where the view is, or will be.
-        name: Its name in the catalog; ``None``: it is in no catalog.
-        location: Its folder; ``None``: the catalog chooses it.
-
-    Raises:
-        AlreadyExistsError: The name is taken.
-        CatalogUnavailableError: The catalog or the store did not answer.
-    """
-    if name is not None:
-        return catalog.tables.create_empty(name, location, table)
-    if location is None:
-        raise ValueError("a table in no catalog has a folder")
-    file = join(location, f"metadata/00000-{uuid.uuid4()}.metadata.json")
-    catalog.files.write(file, table.metadata_file(location))
-    return file

@@ -9,9 +9,8 @@ reason why the strategy is impossible. The caller creates the relations that the
 from __future__ import annotations
 
 from airflow_mv.core.ivm.incremental_query import IncrementalQuery as IncrementalQuery
-from airflow_mv.core.ivm.incremental_query import certain_output as certain_output
-from airflow_mv.core.ivm.incremental_query import output_of as output_of
 from airflow_mv.core.ivm.incremental_query import regenerated_sql as regenerated_sql
+from airflow_mv.core.ivm.incremental_query import use_of as use_of
 from airflow_mv.core.ivm.ir import Appended as Appended
 from airflow_mv.core.ivm.ir import BaseRelation as BaseRelation
 from airflow_mv.core.ivm.ir import Comparison as Comparison

@@ -12,7 +12,6 @@ from sqlglot.errors import SqlglotError
 
 from airflow_mv.core.ivm import ir, regeneration
 from airflow_mv.core.ivm.append import appended
-from airflow_mv.core.ivm.column_types import CertainColumn, certain_columns, check_left_out, column_types
 from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced
 from airflow_mv.core.ivm.merge import merged, merged_rows
 from airflow_mv.core.ivm.monotone import Monotone
@@ -199,52 +198,25 @@ def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
 
 
-def output_of(
-    query: ParsedQuery, relations: Sequence[BaseRelation], views: Mapping[Identifier, NestedView]
-) -> tuple[tuple[str, str | None], ...] | Reason:
-    """Return the name of each column of a query, and the Spark type where it is certain without Spark.
-
-    Args:
-        relations: Its base tables, those of nested views too.
-
-    Returns:
-        The columns; or why the query cannot be analysed.
-    """
-
-    def build() -> tuple[tuple[str, str | None], ...]:
-        tree, _ = _resolved(Resolver(relations, views), query)
-        return tuple(zip(ir.names(tree), column_types(tree), strict=True))
-
-    return _unless_refused(build)
-
-
-def certain_output(
+def use_of(
     query: ParsedQuery,
     relations: Sequence[BaseRelation],
     views: Mapping[Identifier, NestedView],
-    names: Sequence[str] | None = None,
-) -> tuple[tuple[CertainColumn, Identifier | None], ...] | Reason:
-    """Return the columns of a query, each with the base table that its ``origin`` is in, if Spark surely agrees.
+    use: Callable[[Resolver, ir.Tree, Sequence[str | None]], _Plan],
+) -> _Plan | Reason:
+    """Return what a function makes of a query in normal form.
 
     Args:
         relations: Its base tables, those of nested views too.
-        names: The names of its columns; by default the query's own.
+        use: Takes the normal form and the name of each column, ``None`` for one that Spark chooses.
 
     Returns:
-        The columns; or what is not certain without Spark.
+        Its result; or why the query cannot be analysed.
     """
 
-    def build() -> tuple[tuple[CertainColumn, Identifier | None], ...]:
-        for each in (query, *(view.query for view in views.values())):
-            check_left_out(each.tree)
+    def build() -> _Plan:
         resolver = Resolver(relations, views)
-        tree, written = _resolved(resolver, query)
-        if names is not None and len(names) != len(written):
-            raise RefusedError(
-                Code.UNREADABLE, f"the query has {len(written)} columns, and there are {len(names)} names"
-            )
-        found = certain_columns(tree, tuple(written if names is None else names))
-        return tuple((item, resolver.tables[item.origin[0]] if item.origin else None) for item in found)
+        return use(resolver, *_resolved(resolver, query))
 
     return _unless_refused(build)
 

@@ -242,37 +242,46 @@ def all_rows(table: str, snapshot: int | None = None) -> str:
     return f"SELECT * FROM {table}" if snapshot is None else f"SELECT * FROM {table} VERSION AS OF {snapshot}"
 
 
+@dataclass(frozen=True, slots=True)
+class EmptyStorage:
+    """An empty storage table to be made, with the columns of a query.
+
+    Args:
+        name: Its name in the catalog; ``None``: it is in no catalog.
+        location: Its folder; ``None``: the catalog chooses it.
+        columns: Names of the columns, if the view has its own.
+        partition_by: Partition fields.
+        comments: The comments of columns that have another one than the query's, by column.
+        properties: Its initial properties, from :func:`storage_settings`.
+    """
+
+    name: Identifier | None
+    location: str | None
+    columns: Sequence[str] | None
+    partition_by: Sequence[str]
+    comments: Mapping[str, str]
+    properties: tuple[tuple[str, str], ...]
+
+
 def create_storage(
     *,
-    view: str,
+    view: Identifier,
     pinned: PinnedQuery,
-    columns: Sequence[str] | None,
-    location: str | None,
-    partition_by: Sequence[str],
     token: str,
-    table: Identifier | None = None,
-    owner: str = "",
-    comments: Mapping[str, str] | None = None,
+    new: EmptyStorage,
 ) -> Script:
     """Return the script that makes an empty storage table with the columns of a query.
 
     Args:
         pinned: The view's SQL with every base table pinned.
-        columns: Names of the columns, if the view has its own.
-        location: The storage table's directory; with ``None`` the catalog chooses it.
-        partition_by: Checked and quoted partition transforms.
         token: Used in place of a refresh id.
-        table: Its name in the catalog; by default it is in no catalog.
-        owner: The view's namespace and name, for a table in the catalog.
-        comments: The comments of columns that have another one than the query's, by column.
     """
-    source = renamed(pinned.sql, columns) if columns else pinned.sql
-    name = table.sql() if table else staged(STORAGE)
-    properties = storage_settings(table, owner=owner)
-    documented = tuple((comments or {}).items())
-    step = CreateStorageStep(name, source, location, tuple(partition_by), properties, documented)
+    source = renamed(pinned.sql, new.columns) if new.columns else pinned.sql
+    name = new.name.sql() if new.name else staged(STORAGE)
+    partition_by = tuple(map(partition_transform, new.partition_by))
+    step = CreateStorageStep(name, source, new.location, partition_by, new.properties, tuple(new.comments.items()))
     steps: tuple[Step, ...] = (*(register(name, file) for name, file in sorted(pinned.nested.items())), step)
-    return Script(view, token, name, steps, None, SESSION_CONFS, len(pinned.nested), reads=pinned.reads)
+    return Script(str(view), token, name, steps, None, SESSION_CONFS, len(pinned.nested), reads=pinned.reads)
 
 
 def storage_settings(table: Identifier | None, *, owner: str) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,8 @@ from typing import Any
 
 from airflow_mv.core.freshness.changes import UNCHANGED, Kind, Range, Size, between
 from airflow_mv.core.freshness.state import Freshness, State
-from airflow_mv.core.ivm import BaseRelation, Comparison, IncrementalQuery, output_of
+from airflow_mv.core.ivm import BaseRelation, Comparison, IncrementalQuery, ir, use_of
+from airflow_mv.core.ivm.column_types import column_types
 from airflow_mv.core.refresh.candidates import (
     BaseTableInput,
     Candidate,
@@ -136,7 +137,11 @@ class QueryInputs:
 
 def output_types(setting: QueryInputs, query: ParsedQuery) -> tuple[tuple[str, str | None], ...] | Reason:
     """Return name and type of each column of a query; a type that Spark alone knows is ``None``."""
-    return output_of(query, setting.relations, setting.views)
+
+    def types(_: object, tree: ir.Tree, __: object) -> tuple[tuple[str, str | None], ...]:
+        return tuple(zip(ir.names(tree), column_types(tree), strict=True))
+
+    return use_of(query, setting.relations, setting.views, types)
 
 
 def prospects(

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from airflow_mv.core.ivm import certain_output
 from airflow_mv.core.spec.reasons import Reason
+from airflow_mv.extras.columns.certain import certain_output
 from tests.core.ivm import tpcds
 from tests.core.ivm.lab import Lab, parsed
 from tests.core.ivm.tpch import QUERIES

@@ -8,8 +8,8 @@ from itertools import product
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.ivm import BaseRelation
-from airflow_mv.core.ivm.incremental_query import output_of
+from airflow_mv.core.ivm import BaseRelation, use_of
+from airflow_mv.core.ivm.column_types import column_types
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Reason
 from tests.core.ivm.lab import parsed
@@ -74,8 +74,8 @@ def _relations(tables: dict[str, str]) -> list[BaseRelation]:
 
 def _known(tables: dict[str, str], sql: str) -> list[str | None]:
     """Return the types of a query's columns that are determined without Spark."""
-    found = output_of(parsed(sql), _relations(tables), {})
-    return [] if isinstance(found, Reason) else [kind and kind.replace(" ", "") for _, kind in found]
+    found = use_of(parsed(sql), _relations(tables), {}, lambda _, tree, __: column_types(tree))
+    return [] if isinstance(found, Reason) else [kind and kind.replace(" ", "") for kind in found]
 
 
 def _of_spark(spark: SparkSession, sql: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, WatchedViews, freshness_slos, settle

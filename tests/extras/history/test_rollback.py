@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.extras.history.rollback import rollback

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_mv.core.define.create import create
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import RefreshOptions

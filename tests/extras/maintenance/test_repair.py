@@ -19,8 +19,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from sqlalchemy import text
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import publish
 from airflow_mv.core.read.read import read_arrow, readable

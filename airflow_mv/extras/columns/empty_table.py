@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg import partitioning
+from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -33,7 +34,12 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from airflow_mv.core.catalog import MaterializedViewCatalog
+from airflow_mv.core.catalog.answers import answered
+from airflow_mv.core.catalog.tables import taken
+from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import PartitionField
+from airflow_mv.errors import NotFoundError
 
 #: Iceberg's type of each of Spark's, but the decimals.
 _TYPES: Mapping[str, IcebergType] = {
@@ -121,6 +127,30 @@ class EmptyTable:
             and (not item.transform or _name(item) not in names)
             for item in self.partitions
         )
+
+    def create(self, catalog: MaterializedViewCatalog, name: Identifier, location: str | None) -> str:
+        """Create the table in a catalog, and return its metadata file.
+
+        Args:
+            location: Its folder; ``None``: the catalog chooses it.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            NotFoundError: The namespace does not exist.
+            CatalogUnavailableError: No answer. The table may be created, even later.
+        """
+        with taken(f"a table or view {name} exists already"), answered(catalog.name, f"creating table {name}"):
+            try:
+                made = catalog.iceberg.create_table(
+                    (*name.namespace, name.name),
+                    self.schema,
+                    location=location,
+                    partition_spec=self.spec,
+                    properties=self.all_properties,
+                )
+            except NoSuchNamespaceError:
+                raise NotFoundError(f"there is no namespace {'.'.join(name.namespace)} for table {name}") from None
+        return made.metadata_location
 
     def metadata_file(self, location: str) -> bytes:
         """Return the content of its first metadata file.
