@@ -18,7 +18,6 @@ from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
-from airflow_mv.core.read.read import log_what_is_read, readable
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.run import refresh
@@ -29,6 +28,7 @@ from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
+from airflow_mv.extras.read import log_what_is_read, readable
 from airflow_mv.extras.registry.model import RefreshRow, Requester
 from airflow_mv.extras.registry.settings import PLACE
 

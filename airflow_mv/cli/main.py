@@ -506,7 +506,7 @@ def read(
 ) -> None:
     """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
     from airflow_mv.actions import refresh_with_inputs
-    from airflow_mv.core.read.read import read_arrow, readable
+    from airflow_mv.extras.read import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)

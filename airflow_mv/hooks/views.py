@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.core.catalog.spark import SparkSettings
     from airflow_mv.core.freshness.status import ViewStatus
-    from airflow_mv.core.read.read import ReadResult
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.refresh.stagers import InProcessStager
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_mv.extras.explain.explain import Explanation
     from airflow_mv.extras.fleet.coverage import Coverage
     from airflow_mv.extras.history.rollback import RollbackResult, VersionRollbackResult
+    from airflow_mv.extras.read import ReadResult
     from airflow_mv.extras.registry.query import Answer
 
 
@@ -413,8 +413,8 @@ class MaterializedViewHook(BaseHook):
             RefreshNotFoundError: The history holds no such refresh.
         """
         from airflow_mv.actions import refresh_with_inputs
-        from airflow_mv.core.read.read import read_arrow, readable
         from airflow_mv.extras.history.time_travel import TimeTravel
+        from airflow_mv.extras.read import read_arrow, readable
 
         catalog, identifier = self.catalog_for(view), self.connection.identify(view)
         wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given

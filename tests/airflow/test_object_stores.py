@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.spark import spark_settings
-from airflow_mv.core.read.read import read_arrow, readable
+from airflow_mv.extras.read import read_arrow, readable
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.core.job.processes import command_line, connect_server
 from tests.protocol.foreign import BucketStore

@@ -13,7 +13,6 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import PublishOutcome, publish
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.reasons import Code, Mode
@@ -29,6 +28,7 @@ from airflow_mv.errors import (
 from airflow_mv.extras.describe import history, stored_metadata
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.read import read_arrow, readable
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 from tests.homes import in_homes

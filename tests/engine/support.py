@@ -27,7 +27,6 @@ from airflow_mv.core.catalog.spark import ICEBERG_VERSION, POSTGRESQL
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import ViewStatus, status
 from airflow_mv.core.job.session import open_session
-from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.stagers import session_stager, settings_of
@@ -35,6 +34,7 @@ from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.extras.history.time_travel import TimeTravel
+from airflow_mv.extras.read import readable
 from tests.core.job.changing import QUICK
 from tests.duck import duck
 

@@ -16,11 +16,11 @@ from airflow_mv.core.catalog import Layout
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.status import how_to_read
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.stored import decode
 from airflow_mv.errors import AlreadyExistsError
 from airflow_mv.extras.define import define
+from airflow_mv.extras.read import read_arrow, readable
 from airflow_mv.extras.registry.registry import Registry
 from airflow_mv.extras.registry.settings import PLACE, registry_settings
 from tests.builders import LAYOUTS

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from airflow_mv.checks import condition, sql
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.choose import plan_refresh
 from airflow_mv.core.script import STAGING_CATALOG, Outcome, Script
 from airflow_mv.core.spec.materialized_view import staging_branch
 from airflow_mv.errors import CheckFailedError, MaterializedViewError
+from airflow_mv.extras.read import read_arrow, readable
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

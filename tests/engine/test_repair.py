@@ -9,10 +9,10 @@ from typing import Literal
 
 import pytest
 
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.maintenance.verify import verify_files
+from airflow_mv.extras.read import read_arrow, readable
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

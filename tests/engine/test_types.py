@@ -6,8 +6,8 @@ from __future__ import annotations
 import pyarrow
 import pytest
 
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.errors import InvalidQueryError
+from airflow_mv.extras.read import read_arrow, readable
 from tests.engine.support import Lake, multiset, recomputed
 
 PROMOTED = {

@@ -25,7 +25,6 @@ from airflow_mv.core.freshness.state import State
 from airflow_mv.core.freshness.status import status
 from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.publish.layout import read_outcome
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
@@ -34,6 +33,7 @@ from airflow_mv.extras.maintenance.deletion_log import read_log
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
+from airflow_mv.extras.read import read_arrow, readable
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from tests.builders import Lake
 from tests.core.job.processes import SPARK_HOME

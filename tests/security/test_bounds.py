@@ -23,13 +23,13 @@ from sqlalchemy import create_engine, make_url, text
 
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.core.freshness.status import status
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.spec.view import new_view, replace_version, with_view_properties
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.describe import history as recorded
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.expire import expire
+from airflow_mv.extras.read import read_arrow, readable
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.triggers import MaterializedViewFreshTrigger
 from airflow_mv.triggers.views import FreshnessRequest, read_view

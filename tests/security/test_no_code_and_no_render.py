@@ -17,11 +17,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog, TableChange
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.script import Script
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.extras.read import read_arrow, readable
 from airflow_mv.operators import CommitRefreshOperator, CreateMaterializedViewOperator, PlanRefreshOperator
 from airflow_mv.operators.task import log_plan
 from tests.builders import QUERY, Lake, lake

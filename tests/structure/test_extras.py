@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Packages and modules.
 EXTRAS = sorted(path.name for path in (ROOT / "airflow_mv/extras").iterdir() if not path.name.startswith("_"))
-#: Create, replace, plan, refresh, publish, status and read.
+#: Create, replace, plan, refresh, publish and status.
 TESTS = {
     "core/refresh/test_refresh.py": (
         "test_a_stale_view_is_recomputed_and_the_reason_is_reported",
@@ -23,7 +23,6 @@ TESTS = {
         "test_appended_rows_that_no_filter_matches_need_no_spark_job",
         "test_views_of_one_run_are_computed_from_one_set_of_snapshots",
     ),
-    "core/read/test_read.py": ("test_the_current_rows_are_read_while_they_are_fresh",),
     "contract/test_publication.py": (
         "test_a_refresh_that_is_published_twice_lands_once",
         "test_a_process_that_dies_at_the_change_is_completed_by_the_next_one",

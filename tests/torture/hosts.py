@@ -29,7 +29,6 @@ from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import refresh as publish_refresh
 from airflow_mv.core.publish.protocol import Effects
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome, Script
@@ -43,6 +42,7 @@ from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.maintenance.verify import verify_files
+from airflow_mv.extras.read import read_arrow, readable
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from tests.builders import QUERY, Lake

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -179,7 +179,7 @@ class _CheckRun:
         try:
             size = self.store.size(location, "manifest")
             if size != manifest.manifest_length:
-                return Damage(location, "manifest", _sizes(size, manifest.manifest_length)), ()
+                return Damage(location, "manifest", different_size(size, manifest.manifest_length)), ()
             entries = self.store.entries(manifest)
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest", _why(error)), ()
@@ -215,7 +215,7 @@ class _CheckRun:
         try:
             size = self.store.size(file.location, file.role)
             if size != file.size_bytes:
-                return Damage(file.location, file.role, _sizes(size, file.size_bytes))
+                return Damage(file.location, file.role, different_size(size, file.size_bytes))
             why = self.content(self.store, file) if self.content is not None else None
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             why = _why(error)
@@ -283,7 +283,8 @@ def _listed(manifests: Iterable[ManifestFile]) -> int | None:
     return None if None in counts else sum(filter(None, counts))
 
 
-def _sizes(size: int, wanted: int) -> str:
+def different_size(size: int, wanted: int) -> str:
+    """Return the message for a file that has not its recorded size, in bytes."""
     return f"it has {size:,} bytes, {wanted:,} are recorded"
 
 
@@ -296,51 +297,3 @@ def _why(error: MaterializedViewError) -> str:
     if isinstance(error, RefusedLocationError):
         raise error
     return "it does not exist" if isinstance(error, MetadataFileNotFoundError) else str(error)
-
-
-class SizeCheckedIO(FileIO):
-    """Opens files for pyiceberg, and refuses files whose size differs from the recorded one.
-
-    Args:
-        io: Opens the files.
-        sizes: The recorded sizes.
-    """
-
-    def __init__(self, io: FileIO, sizes: Mapping[str, int]) -> None:
-        super().__init__(io.properties)
-        self._io = io
-        self._sizes = sizes
-
-    def new_input(self, location: str) -> InputFile:
-        """Return a file to read."""
-        return _SizedInput(self._io.new_input(location), self._sizes.get(location))
-
-    def new_output(self, location: str) -> OutputFile:
-        """Return a file to write."""
-        return self._io.new_output(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Delete a file."""
-        self._io.delete(location)
-
-
-class _SizedInput(InputFile):
-    def __init__(self, file: InputFile, size: int | None) -> None:
-        super().__init__(file.location)
-        self._file = file
-        self._wanted = size
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def exists(self) -> bool:
-        return self._file.exists()
-
-    def open(self, seekable: bool = True) -> InputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
-        stream = self._file.open(seekable=seekable)
-        # pyarrow knows the size of an opened file, so that no further request is needed.
-        size = stream.size() if hasattr(stream, "size") else len(self._file)
-        if self._wanted is not None and size != self._wanted:
-            stream.close()
-            raise InvalidMetadataError(f"data file: {self.location}: {_sizes(size, self._wanted)}")
-        return stream

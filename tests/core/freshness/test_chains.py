@@ -18,7 +18,6 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness import status as freshness_status
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.status import Chains, status, statuses
-from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.spec.identifiers import Identifier
@@ -31,6 +30,7 @@ from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pin_base_tables, pinned_chain, restore
+from airflow_mv.extras.read import readable
 from airflow_mv.plugin.graph import GraphQuery, graph
 from airflow_mv.plugin.rows import row_of
 from tests.builders import Lake, lake

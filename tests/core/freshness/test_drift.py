@@ -17,7 +17,6 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import State, lag
-from airflow_mv.core.read.read import readable
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode
@@ -31,6 +30,7 @@ from airflow_mv.errors import (
     StaleViewError,
 )
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
+from airflow_mv.extras.read import readable
 from tests.builders import Lake, lake
 
 VIEW = "sales.daily"

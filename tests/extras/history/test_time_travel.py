@@ -14,13 +14,13 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.expire import expire
+from airflow_mv.extras.read import read_arrow, readable
 from tests.builders import LAYOUTS, Lake, lake
 from tests.core.refresh.intervals.support import days_lake
 

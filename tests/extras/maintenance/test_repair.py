@@ -23,7 +23,6 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import publish
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.spec.identifiers import Identifier
@@ -45,6 +44,7 @@ from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.repair import RepairResult, repair
 from airflow_mv.extras.maintenance.verify import verify_files
+from airflow_mv.extras.read import read_arrow, readable
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.extras.maintenance.support import files, local

@@ -13,7 +13,6 @@ from pyiceberg.table import StaticTable
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.freshness.changes import ends_of_commits
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.read.read import readable
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.table import ancestors
@@ -22,6 +21,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify
+from airflow_mv.extras.read import readable
 from tests.builders import LAYOUTS
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark

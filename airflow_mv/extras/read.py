@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
-from airflow_mv.core.catalog.damage import SizeCheckedIO, check_snapshots, store_of
+from airflow_mv.core.catalog.damage import check_snapshots, different_size, store_of
 from airflow_mv.core.catalog.files import parsed
 from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.freshness.observe import Observation, observe_tables
@@ -174,7 +176,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         for damage in checked.all:
             what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
             raise InvalidMetadataError(f"{what}: {damage.why}")
-        table.io = SizeCheckedIO(table.io, checked.sizes)
+        table.io = _SizeCheckedIO(table.io, checked.sizes)
         return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
 
 
@@ -231,3 +233,51 @@ def log_what_is_read(found: Readable) -> None:
         timestamp(found.record.refreshed_at_ms) or "unknown time",
         found.state,
     )
+
+
+class _SizeCheckedIO(FileIO):
+    """Opens files for pyiceberg, and refuses files whose size differs from the recorded one.
+
+    Args:
+        io: Opens the files.
+        sizes: The recorded sizes.
+    """
+
+    def __init__(self, io: FileIO, sizes: Mapping[str, int]) -> None:
+        super().__init__(io.properties)
+        self._io = io
+        self._sizes = sizes
+
+    def new_input(self, location: str) -> InputFile:
+        """Return a file to read."""
+        return _SizedInput(self._io.new_input(location), self._sizes.get(location))
+
+    def new_output(self, location: str) -> OutputFile:
+        """Return a file to write."""
+        return self._io.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self._io.delete(location)
+
+
+class _SizedInput(InputFile):
+    def __init__(self, file: InputFile, size: int | None) -> None:
+        super().__init__(file.location)
+        self._file = file
+        self._wanted = size
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def exists(self) -> bool:
+        return self._file.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
+        stream = self._file.open(seekable=seekable)
+        # pyarrow knows the size of an opened file, so that no further request is needed.
+        size = stream.size() if hasattr(stream, "size") else len(self._file)
+        if self._wanted is not None and size != self._wanted:
+            stream.close()
+            raise InvalidMetadataError(f"data file: {self.location}: {different_size(size, self._wanted)}")
+        return stream

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.read.read import read_arrow, readable
 from airflow_mv.errors import StaleViewError
+from airflow_mv.extras.read import read_arrow, readable
 from tests.builders import LAYOUTS, Lake, lake
 
 VIEW = "sales.daily"
