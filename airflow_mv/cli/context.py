@@ -328,7 +328,7 @@ def chosen_views(
         ConfigurationError: The views are in several catalogs.
         NotFoundError: There is no such namespace.
     """
-    from airflow_mv.core.freshness.each import materialized_views
+    from airflow_mv.each import materialized_views
 
     if whole is not None:
         catalog = open_named(whole, conn_id)
@@ -590,7 +590,7 @@ def pin(
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """
-    from airflow_mv.core.freshness.each import left_out
+    from airflow_mv.each import left_out
     from airflow_mv.extras.pins import pin_base_tables
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)

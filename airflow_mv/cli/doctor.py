@@ -18,12 +18,12 @@ from typing import Any
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
-from airflow_mv.core.freshness.each import left_out
 from airflow_mv.core.freshness.status import Chains
 from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_versions
 from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
+from airflow_mv.each import left_out
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.repair import diagnose
 from airflow_mv.version import SPARK_OVER_CONNECT, runtime, supported

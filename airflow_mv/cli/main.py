@@ -308,7 +308,7 @@ def _looked(
 
     cache, properties_of = FactCache.of_user(), ({} if conn_id else configured()).get
     if views and interval is not None:
-        from airflow_mv.core.freshness.status import statuses
+        from airflow_mv.each import statuses
 
         return CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval))
     if views:

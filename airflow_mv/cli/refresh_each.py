@@ -35,8 +35,8 @@ def refresh_each(
             respond, is one.
     """
     from airflow_mv.actions import maintain_after_refresh, refresh_views
-    from airflow_mv.core.freshness.each import for_each, left_out
     from airflow_mv.core.freshness.state import SnapshotSet
+    from airflow_mv.each import for_each, left_out
     from airflow_mv.extras.pins import pin_base_tables
 
     pins = SnapshotSet()

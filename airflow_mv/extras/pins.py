@@ -16,7 +16,6 @@ from pydantic import ConfigDict, Field
 
 from airflow_mv.core.catalog import Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import view_with_storage_at
-from airflow_mv.core.freshness.each import for_each, raise_if_retryable
 from airflow_mv.core.freshness.observe import ReadCache, load_dependencies, observe, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
@@ -25,6 +24,7 @@ from airflow_mv.core.spec.stored import StoredModel
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.order import Reads, all_read, in_order, levels
 from airflow_mv.core.sql.query import parse_query
+from airflow_mv.each import for_each, raise_if_retryable
 from airflow_mv.errors import (
     CatalogNotFoundError,
     InvalidMetadataError,

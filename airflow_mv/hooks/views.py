@@ -276,7 +276,7 @@ class MaterializedViewHook(BaseHook):
         Args:
             namespace: ``catalog.namespace``.
         """
-        from airflow_mv.core.freshness.each import left_out, materialized_views
+        from airflow_mv.each import left_out, materialized_views
 
         name, inner = split_namespace(namespace)
         catalog = self.catalog_named(name)

@@ -81,7 +81,7 @@ class PinBaseTablesOperator(RetriedOperator):
             ConfigurationError: The views are in several catalogs, or on more levels than the DAG has.
             InvalidQueryError: The views read each other in a cycle.
         """
-        from airflow_mv.core.freshness.each import left_out
+        from airflow_mv.each import left_out
         from airflow_mv.extras.pins import pin_base_tables
 
         with task_errors(self):
@@ -117,7 +117,7 @@ class PinBaseTablesOperator(RetriedOperator):
         return found.as_of
 
     def _listed(self, hook: MaterializedViewHook) -> tuple[MaterializedViewCatalog, list[Identifier]]:
-        from airflow_mv.core.freshness.each import materialized_views
+        from airflow_mv.each import materialized_views
 
         if self.namespace is not None:
             name, namespace = split_namespace(self.namespace)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from airflow_mv.core.freshness.each import ItemResult
 from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.each import ItemResult
 from airflow_mv.extras.fleet.known import Pointer
 from airflow_mv.extras.fleet.summary import Summary, by_name
 from airflow_mv.plugin.messages import harmless, said

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog.store_deadlines import Impatience, impatient
-from airflow_mv.core.freshness.each import ItemResult
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.each import ItemResult
 from airflow_mv.errors import MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.known import (
@@ -141,8 +141,8 @@ class Survey:
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> list[StoreUnavailableError]:
         """Read what has changed. Return why tables that may be views were left out."""
-        from airflow_mv.core.freshness.each import left_out, while_answered
         from airflow_mv.core.freshness.observe import outdated_views
+        from airflow_mv.each import left_out, while_answered
         from airflow_mv.extras.fleet.summaries import note_ordinary, summaries
 
         known = dict(self._rows)

@@ -90,9 +90,9 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         views: Their names.
         wanted: Which pending changes count.
     """
-    from airflow_mv.core.freshness.each import for_each
     from airflow_mv.core.freshness.observe import ReadCache, observe
     from airflow_mv.core.freshness.state import State
+    from airflow_mv.each import for_each
     from airflow_mv.extras.pending.changes import pending_changes
 
     found: dict[str, PendingChanges] = {}

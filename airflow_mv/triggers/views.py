@@ -212,7 +212,7 @@ def read_views(
         last: The last result for each. It is still true if no pointer has moved. ``None`` for one that has to be read.
         cache: What another process has found; by default this user's cache.
     """
-    from airflow_mv.core.freshness.each import for_each
+    from airflow_mv.each import for_each
     from airflow_mv.extras.fleet.known import without_collections
 
     kept = cache or FactCache.of_user()
@@ -244,7 +244,7 @@ def _by_catalog(
     hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest]
 ) -> dict[str, dict[FreshnessRequest, Identifier]]:
     """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
-    from airflow_mv.core.freshness.each import for_each
+    from airflow_mv.each import for_each
 
     found: dict[str, dict[FreshnessRequest, Identifier]] = {}
     for result in for_each(wanted, lambda item: hook.connection.identify(item.view)):
@@ -257,7 +257,7 @@ def _remembered(
     hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest], cache: FactCache
 ) -> dict[FreshnessRequest, ViewFreshness]:
     """Return what the cache has of views at their present pointers, all rows of each. No catalog is opened."""
-    from airflow_mv.core.freshness.each import for_each
+    from airflow_mv.each import for_each
     from airflow_mv.extras.fleet.known import key_of, look_up
     from airflow_mv.extras.fleet.summary import SUMMARY
 
@@ -312,8 +312,8 @@ def unmoved(
         hook: Where they are.
         pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
     """
-    from airflow_mv.core.freshness.each import for_each
     from airflow_mv.core.freshness.observe import outdated_views
+    from airflow_mv.each import for_each
 
     by_catalog = _by_catalog(hook, pointers)
     found: list[FreshnessRequest] = []

@@ -16,7 +16,6 @@ from airflow_mv.core.catalog.loaded import may_be_reused
 from airflow_mv.core.catalog.path_tables import check_path
 from airflow_mv.core.catalog.statistics import changed_files
 from airflow_mv.core.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
-from airflow_mv.core.freshness.each import MAX_UNANSWERED
 from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, Reads, State, assess
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Interval, Span
@@ -69,6 +68,9 @@ _METADATA_TABLES = frozenset(
     }
     | {"snapshots", "history", "partitions", "refs", "metadata_log_entries", "position_deletes"}
 )
+
+#: If a catalog fails so often in a row, it does not respond: the next requests would also fail.
+MAX_UNANSWERED = 3
 
 
 class _NotSelectedError(Exception):

@@ -11,15 +11,14 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
-from airflow_mv.core.freshness.each import left_out, while_answered
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import State, lag
-from airflow_mv.core.freshness.status import observe_each
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
+from airflow_mv.each import left_out, observe_each, while_answered
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow

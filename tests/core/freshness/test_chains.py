@@ -17,12 +17,13 @@ from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness import status as freshness_status
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.status import Chains, status, statuses
+from airflow_mv.core.freshness.status import Chains, status
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.spec.times import from_ms
+from airflow_mv.each import statuses
 from airflow_mv.errors import InvalidQueryError, StaleViewError
 from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos
 from airflow_mv.extras.fleet.fact_cache import FactCache
