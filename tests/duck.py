@@ -103,7 +103,7 @@ class DuckStager:
     It supports no incremental step: it recomputes instead, as the job does when a step is impossible.
 
     Args:
-        catalog: Used for its name only.
+        catalog: The views' catalog, for its name, and for the other catalogs of base tables.
         iceberg: The catalog of the base tables.
         calls: Every script that was executed, including creations.
     """
@@ -202,6 +202,8 @@ class DuckStager:
 
     def _table(self, scratch: SqlCatalog, name: str) -> Table:
         catalog, *rest = split(name)
+        if catalog not in (STAGING_CATALOG, self.catalog.name):
+            return self.catalog.other(catalog).iceberg.load_table(tuple(rest))
         return (scratch if catalog == STAGING_CATALOG else self.iceberg).load_table(tuple(rest))
 
     def _query(self, scratch: SqlCatalog, sql: str) -> pa.Table:
