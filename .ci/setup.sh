@@ -169,9 +169,9 @@ ivy_home() {
 # The coordinates stand in the package alone. They are asked for again when it changes.
 jar_list() {
     local list=$VENV/.spark-packages
-    if [[ ! -s $list || $STAMP -nt $list || $DEMO_STAMP -nt $list || airflow_mv/core/catalog/spark.py -nt $list ]]; then
+    if [[ ! -s $list || $STAMP -nt $list || $DEMO_STAMP -nt $list || airflow_mv/extras/spark/settings.py -nt $list ]]; then
         "$VENV/bin/python" - >"$list.new" <<'PYTHON'
-from airflow_mv.core.catalog.spark import spark_settings
+from airflow_mv.extras.spark.settings import spark_settings
 
 uris = ("sqlite:////catalog.db", "postgresql+psycopg2://host/catalog")
 properties = ({"type": "sql", "uri": uri, "warehouse": "file:///warehouse"} for uri in uris)

@@ -13,15 +13,15 @@ from airflow_mv.lazy import on_first_use
 from airflow_mv.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from airflow_mv.actions import changes as changes
     from airflow_mv.actions import read as read
     from airflow_mv.core.catalog import MaterializedViewCatalog as MaterializedViewCatalog
     from airflow_mv.errors import MaterializedViewError as MaterializedViewError
-    from airflow_mv.extras.history.changes import changes as changes
 
 _MODULES = {
     "MaterializedViewCatalog": "airflow_mv.core.catalog",
     "MaterializedViewError": "airflow_mv.errors",
-    "changes": "airflow_mv.extras.history.changes",
+    "changes": "airflow_mv.actions",
     "read": "airflow_mv.actions",
 }
 __all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "changes", "read"]

@@ -18,9 +18,9 @@ from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
-from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
+from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh.run import Callbacks, refresh
 from airflow_mv.core.script import Outcome, Stager
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import bounds
@@ -31,6 +31,7 @@ from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import log_what_is_read, readable
 from airflow_mv.extras.registry.model import RefreshRow, Requester
 from airflow_mv.extras.registry.settings import PLACE
+from airflow_mv.status import stale_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,9 +91,22 @@ def refresh_views(
         plan=plan,
         on_plan=on_plan,
         effects=effects,
-        redefine=redefined,
-        after=after,
+        callbacks=Callbacks(redefined, stale_inputs, diagnose, after),
     )
+
+
+def plan_view(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    options: RefreshOptions | None = None,
+    *,
+    pins: SnapshotSet | None = None,
+) -> RefreshPlan:
+    """Plan a refresh as :func:`airflow_mv.core.refresh.plan_refresh` does. The reasons name inputs that are not fresh.
+
+    See there for the arguments and errors.
+    """
+    return plan_refresh(catalog, view, options, pins=pins, stale_inputs=stale_inputs)
 
 
 def create_view(
@@ -109,7 +123,7 @@ def create_view(
     See there for the arguments and errors.
     """
     from airflow_mv.core.define.create import create
-    from airflow_mv.extras.columns.create import make_without_spark
+    from airflow_mv.extras.columns.empty_table import make_without_spark
 
     return create(
         catalog, view, definition, stager=stager, replace=replace, effects=effects, without_spark=make_without_spark
@@ -124,9 +138,16 @@ def adopt_table(
     See there for the arguments and errors.
     """
     from airflow_mv.extras.adopt import adopt
-    from airflow_mv.extras.columns.create import make_without_spark
+    from airflow_mv.extras.columns.empty_table import make_without_spark
 
     return adopt(catalog, view, definition, stager=stager, without_spark=make_without_spark)
+
+
+def diagnose(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
+    """Raise if a job failed because of damaged files, see :func:`airflow_mv.damage.require_whole_files`."""
+    from airflow_mv.damage import require_whole_files
+
+    require_whole_files(catalog, plan, reason)
 
 
 def define_view(
@@ -362,7 +383,8 @@ def read(
         JobError: The refresh failed.
         RefreshNotFoundError: The history holds no such refresh.
     """
-    from airflow_mv.core.refresh.stagers import session_stager, stored_rows
+    from airflow_mv.extras.spark.session import session_stager
+    from airflow_mv.rows import stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
@@ -370,3 +392,46 @@ def read(
     found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
+
+
+def changes(
+    spark: SparkSession,
+    table: str,
+    *,
+    start: int | str,
+    end: int | str | None = None,
+    columns: Sequence[str] = (),
+    catalog: MaterializedViewCatalog | None = None,
+) -> DataFrame:
+    """Return the rows that were added to a table, and removed from it, between two snapshots.
+
+    A row that occurs more than once is listed once for each copy; a changed row is removed and added. Rows that were
+    removed and added again, by a compaction or an update to the same values, are not there. The rows are computed once,
+    by this call.
+
+    Args:
+        spark: The session; it must have Iceberg's jars.
+        table: ``catalog.namespace.name``, or another name of a base table that a view's SQL may have, such as
+            ``delta.`/path```.
+        start: The id of the snapshot before the change, the version of a Delta table, or the id of a recorded refresh
+            of a materialized view.
+        end: Likewise after it; by default what is current.
+        columns: Only these columns; by default all that are the same in both snapshots.
+        catalog: Where the table is; by default the configured catalog of that name.
+
+    Returns:
+        The columns, and first ``_change_type``: ``INSERT`` or ``DELETE``.
+
+    Raises:
+        SnapshotNotFoundError: A snapshot has expired. The message says which is the oldest.
+        RefreshNotFoundError: A refresh is not recorded, or its rows have expired.
+        UnsupportedError: A column is another one in the two snapshots, or its values cannot be compared.
+        JobError: Spark failed.
+    """
+    from airflow_mv.extras.history.changes import changed_rows, question
+    from airflow_mv.extras.spark.session import knowing_catalogs
+
+    name = Identifier.parse(table)
+    home = catalog or MaterializedViewCatalog(name.catalog)
+    wanted = question(home, name, start, end, columns)
+    return changed_rows(home, knowing_catalogs(home, spark), wanted)

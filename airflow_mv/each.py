@@ -6,10 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from airflow_mv.core.freshness.observe import MAX_UNANSWERED, Observation
-from airflow_mv.core.freshness.status import Chains, ViewStatus
 from airflow_mv.errors import (
     CatalogUnavailableError,
     MaterializedViewError,
@@ -18,15 +16,16 @@ from airflow_mv.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+    from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.spec.identifiers import Identifier
-    from airflow_mv.core.spec.interval import Span
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 T = TypeVar("T")
 
+#: If a catalog fails for so many views in a row, it does not respond: the next ones would also fail.
+MAX_UNANSWERED = 3
 #: Tables that a message names.
 _NAMED = 5
 
@@ -166,51 +165,3 @@ def raise_if_retryable(error: MaterializedViewError | None) -> None:
     """
     if error is not None and error.retryable and not isinstance(error, StoreUnavailableError):
         raise error
-
-
-def observe_each(
-    catalog: MaterializedViewCatalog,
-    views: Iterable[Identifier],
-    compute: Callable[[Observation], T],
-    *,
-    plain: Callable[[LoadedView], T] | None = None,
-    span: Span | None = None,
-) -> Iterator[ItemResult[Identifier, T]]:
-    """Observe several views of a catalog and compute a value for each. Views and tables that they share are read once.
-
-    Args:
-        views: Their names.
-        compute: Takes the observation of a view.
-        plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
-        span: Consider only the rows of this interval.
-    """
-    chains = Chains(set(views) if isinstance(views, Sequence) else set())
-
-    def observed(view: Identifier) -> T:
-        if span is None and (early := chains.early(view)) is not None:
-            return compute(early)
-        loaded = catalog.load(view)
-        if plain is not None and loaded.settings is None and not loaded.was_materialized:
-            return plain(loaded)
-        return compute(chains.observe(catalog, loaded, span=span))
-
-    return for_each(views, observed)
-
-
-def statuses(
-    catalog: MaterializedViewCatalog,
-    views: Iterable[Identifier],
-    *,
-    interval: Span | None = None,
-) -> list[dict[str, Any]]:
-    """Return the freshness documents of several views; a base table that they share is read once.
-
-    Args:
-        views: Their names.
-        interval: Consider only the rows of this interval.
-
-    Raises:
-        MaterializedViewError: One of them cannot be read.
-    """
-    results = observe_each(catalog, views, lambda seen: ViewStatus(seen).to_dict(), span=interval)
-    return [result.get() for result in results]

@@ -22,10 +22,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.job.submit import collector, jar_confs, write_properties
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.run import publish, stage
-from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
+from airflow_mv.extras.spark.session import InProcessStager, settings_of
+from airflow_mv.extras.spark.submit import collector, jar_confs, write_properties
 from benchmarks import report
 
 #: Each table with the way that Spark writes deletes to it, and the change that is made to it.

@@ -27,7 +27,6 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish
@@ -35,7 +34,7 @@ from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, S
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.stored import decode, encode
 from airflow_mv.core.spec.table import with_properties
-from airflow_mv.each import statuses
+from airflow_mv.status import status, statuses
 from benchmarks import report
 
 _NAMESPACE = "bench"
@@ -50,8 +49,8 @@ import json, sys, time
 started = time.perf_counter()
 from pyiceberg.catalog import load_catalog
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.freshness.status import status
-from airflow_mv.each import statuses
+from airflow_mv.status import status
+from airflow_mv.status import statuses
 imported = time.perf_counter()
 catalog = MaterializedViewCatalog(load_catalog("lake", **json.loads(sys.argv[1])))
 views = catalog.list()

@@ -13,8 +13,8 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.run import publish, stage
-from airflow_mv.core.refresh.stagers import InProcessStager
 from airflow_mv.core.script import Outcome, Script
+from airflow_mv.extras.spark.session import InProcessStager
 from benchmarks import report
 from benchmarks.steps import TimedCatalog, timed_stager
 from benchmarks.tpch import CATALOG, SCRATCH, VIEWS, Warehouse

@@ -19,10 +19,11 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshResult
 from airflow_mv.core.refresh.run import publish, stage
-from airflow_mv.core.refresh.stagers import InProcessStager, stored_rows
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.errors import RefreshRefusedError
+from airflow_mv.extras.spark.session import InProcessStager
+from airflow_mv.rows import stored_rows
 from benchmarks import report
 from benchmarks.cells import Cell, Run, Way, bound, falling_back, fit, steps, table
 from benchmarks.changes import VARIANTS, Tables

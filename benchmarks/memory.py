@@ -24,12 +24,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import publish, stage
-from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
 from airflow_mv.core.script import Outcome, Script, script_beside, submitted_script
+from airflow_mv.extras.spark.session import InProcessStager, settings_of
+from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from benchmarks import report
 
 #: Rows of the large table that are made at a time.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.job.context import JobContext
-from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.core.script import (
     CreateStorageStep,
     DeltaStep,
@@ -27,6 +26,7 @@ from airflow_mv.core.script import (
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.view import ViewMetadata
+from airflow_mv.extras.spark.session import session_stager
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -16,9 +16,9 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.refresh.stagers import InProcessStager
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.extras.spark.session import InProcessStager
 from benchmarks.tpch import CATALOG, Warehouse
 from tests.core.ivm.tpch import QUERIES
 

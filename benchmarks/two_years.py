@@ -35,7 +35,6 @@ from pyiceberg.typedef import Record
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish
@@ -45,6 +44,7 @@ from airflow_mv.core.spec.stored import decode, encode
 from airflow_mv.core.spec.table import with_properties
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.maintenance.run import maintain_after_refresh
+from airflow_mv.status import status
 from benchmarks import freshness, report
 
 _VIEW = "lake.bench.hourly"

@@ -33,7 +33,7 @@ export SPARK_HOME PYSPARK_PYTHON=$PYTHON
 nothing=$(mktemp --suffix=.py)
 ivy=$(mktemp -d)
 packages=$("$PYTHON" -c '
-from airflow_mv.core.catalog.spark import spark_settings
+from airflow_mv.extras.spark.settings import spark_settings
 
 properties = {"type": "sql", "uri": "postgresql+psycopg2://host/catalog", "warehouse": "s3://bucket/warehouse"}
 print(*spark_settings("lake", properties).packages, sep=",")

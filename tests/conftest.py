@@ -331,7 +331,7 @@ def nessie(_nessie: dict[str, str]) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
-    from airflow_mv.core.catalog.spark import spark_settings
+    from airflow_mv.extras.spark.settings import spark_settings
     from tests.core.job.processes import connect_server
 
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db"})

@@ -199,7 +199,7 @@ def rest_properties(address: str) -> dict[str, str]:
 
 def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake", **access: str) -> dict[str, str]:
     """Return the name and the properties of Java's ``JdbcCatalog`` for a SQL catalog, as a Spark session gets them."""
-    from airflow_mv.core.catalog.spark import spark_settings
+    from airflow_mv.extras.spark.settings import spark_settings
 
     folder = warehouse.as_uri() if isinstance(warehouse, Path) else warehouse
     settings = spark_settings(name, {"type": "sql", "uri": uri, "warehouse": folder, **access}).session_confs()

@@ -45,10 +45,10 @@ from airflow_mv.redaction import shortened
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh import SnapshotSet
-    from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.pins import RunPins
     from airflow_mv.extras.registry.model import Requester
+    from airflow_mv.extras.spark.session import InProcessStager
 
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -466,7 +466,7 @@ def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str
     """Return the stager of a command. Progress goes to stderr."""
     if master and remote:
         raise click.UsageError("--master and --remote exclude each other")
-    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.extras.spark.session import InProcessStager
 
     return InProcessStager(catalog, master=master, remote=remote, report=progress)
 

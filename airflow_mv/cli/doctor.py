@@ -18,14 +18,14 @@ from typing import Any
 from airflow_mv.cli.context import airflow_connections, open_named
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
-from airflow_mv.core.freshness.status import Chains
-from airflow_mv.core.job.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_versions
-from airflow_mv.core.refresh.stagers import InProcessStager, settings_of, spark_errors
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
 from airflow_mv.each import left_out
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.repair import diagnose
+from airflow_mv.extras.spark.session import InProcessStager, settings_of
+from airflow_mv.extras.spark.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_versions
+from airflow_mv.status import Chains
 from airflow_mv.version import SPARK_OVER_CONNECT, runtime, supported
 
 #: Opens Spark for a catalog.
@@ -225,7 +225,7 @@ def _connect() -> Inspection:
 
 def _temporary_files() -> Inspection:
     """Remove files of killed processes: they hold secrets for Spark."""
-    from airflow_mv.core.job.submit import sweep
+    from airflow_mv.extras.spark.submit import sweep
 
     swept = sweep()
     if swept.failed:
@@ -282,9 +282,12 @@ def _statement(spark: SparkFor, catalog: MaterializedViewCatalog) -> Inspection:
     check = f"Spark with {catalog.name}"
     stager = spark(catalog)
     try:
+        session = stager.session
+        from airflow_mv.rows import spark_errors
+
         with spark_errors("SHOW NAMESPACES"):
-            namespaces = stager.session.sql(f"SHOW NAMESPACES IN {quote(catalog.name)}").collect()
-        return Inspection(check, ok=True, found=f"Spark {stager.session.version} lists {len(namespaces)} namespaces")
+            namespaces = session.sql(f"SHOW NAMESPACES IN {quote(catalog.name)}").collect()
+        return Inspection(check, ok=True, found=f"Spark {session.version} lists {len(namespaces)} namespaces")
     finally:
         stager.close()
 

@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from airflow_mv.core.freshness.observe import Observation
     from airflow_mv.core.refresh import RefreshOptions
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
-    from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.define import OnChange
     from airflow_mv.extras.fleet.known import CatalogStatuses
     from airflow_mv.extras.history.time_travel import TimeTravel
+    from airflow_mv.extras.spark.session import InProcessStager
 
 _STALE = 3
 
@@ -182,11 +182,11 @@ def create(
     """Create a materialized view."""
     from airflow_mv.actions import refresh_views
     from airflow_mv.core.define.definition import Definition
-    from airflow_mv.core.freshness.status import how_to_read
-    from airflow_mv.core.freshness.status import status as view_status
     from airflow_mv.core.spec.properties import SORT_PROPERTY
     from airflow_mv.core.sql.query import texts_of
     from airflow_mv.extras.explain.explain import accepts_modes
+    from airflow_mv.status import how_to_read
+    from airflow_mv.status import status as view_status
 
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = query_text(sql, sql_file)
@@ -308,7 +308,7 @@ def _looked(
 
     cache, properties_of = FactCache.of_user(), ({} if conn_id else configured()).get
     if views and interval is not None:
-        from airflow_mv.each import statuses
+        from airflow_mv.status import statuses
 
         return CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval))
     if views:
@@ -365,10 +365,10 @@ def _coverage(
 @how
 def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
-    from airflow_mv.core.refresh import plan_refresh
+    from airflow_mv.actions import plan_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    document = plan_refresh(catalog, identifier, options, pins=pins_of(catalog, [identifier], pins)).to_dict()
+    document = plan_view(catalog, identifier, options, pins=pins_of(catalog, [identifier], pins)).to_dict()
     if as_json:
         print_json(document)
     else:

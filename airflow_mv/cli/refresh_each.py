@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh import RefreshOptions
     from airflow_mv.core.refresh.plan import RefreshResult
-    from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.errors import MaterializedViewError
+    from airflow_mv.extras.spark.session import InProcessStager
 
 
 def refresh_each(

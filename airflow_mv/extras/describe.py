@@ -12,7 +12,6 @@ from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog, stor
 from airflow_mv.core.catalog.files import StoredFile
 from airflow_mv.core.catalog.layouts import all_refreshes, snapshots_of
 from airflow_mv.core.catalog.locations import join
-from airflow_mv.core.freshness.status import how_to_read, timestamp
 from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import tables_read
@@ -21,6 +20,7 @@ from airflow_mv.core.spec.table import TableMetadata, ancestors
 from airflow_mv.core.sql.query import texts_of
 from airflow_mv.documents import id_text
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, NewerFormatError
+from airflow_mv.status import how_to_read, timestamp
 
 log = logging.getLogger(__name__)
 

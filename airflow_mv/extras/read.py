@@ -12,14 +12,13 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
-from airflow_mv.core.catalog.damage import check_snapshots, different_size, store_of
 from airflow_mv.core.catalog.files import parsed
 from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.freshness.observe import Observation, observe_tables
 from airflow_mv.core.freshness.state import State, assess
-from airflow_mv.core.freshness.status import Chains, timestamp
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord, StorageState
+from airflow_mv.damage import check_snapshots, different_size, store_of
 from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,
@@ -27,6 +26,7 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
+from airflow_mv.status import Chains, timestamp
 
 if TYPE_CHECKING:
     import pyarrow

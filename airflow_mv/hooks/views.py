@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
-    from airflow_mv.core.catalog.spark import SparkSettings
-    from airflow_mv.core.freshness.status import ViewStatus
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan
-    from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.script import Outcome
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.convert import Conversion
@@ -39,6 +36,9 @@ if TYPE_CHECKING:
     from airflow_mv.extras.history.rollback import RollbackResult, VersionRollbackResult
     from airflow_mv.extras.read import ReadResult
     from airflow_mv.extras.registry.query import Answer
+    from airflow_mv.extras.spark.session import InProcessStager
+    from airflow_mv.extras.spark.settings import SparkSettings
+    from airflow_mv.status import ViewStatus
 
 
 class MaterializedViewHook(BaseHook):
@@ -126,7 +126,7 @@ class MaterializedViewHook(BaseHook):
 
     def spark_settings(self, view: str) -> SparkSettings:
         """Return what a Spark session needs to reach the view's catalog. Its ``secrets`` are masked in logs."""
-        from airflow_mv.core.refresh.stagers import settings_of
+        from airflow_mv.extras.spark.session import settings_of
 
         settings = settings_of(self.catalog_for(view))
         mask(settings.secrets)
@@ -150,15 +150,15 @@ class MaterializedViewHook(BaseHook):
 
     def status(self, view: str, *, interval: Span | None = None) -> ViewStatus:
         """Return whether a view, or an interval of it, is fresh, with the reasons."""
-        from airflow_mv.core.freshness.status import status
+        from airflow_mv.status import status
 
         return status(self.catalog_for(view), self.connection.identify(view), interval=interval)
 
     def plan(self, view: str, options: RefreshOptions | None = None, *, pins: SnapshotSet | None = None) -> RefreshPlan:
         """Plan a refresh; metadata only. See :func:`airflow_mv.core.refresh.plan_refresh`."""
-        from airflow_mv.core.refresh import plan_refresh
+        from airflow_mv.actions import plan_view
 
-        return plan_refresh(self.catalog_for(view), self.connection.identify(view), options, pins=pins)
+        return plan_view(self.catalog_for(view), self.connection.identify(view), options, pins=pins)
 
     def coverage(self, view: str, *, start: datetime | None = None, end: datetime | None = None) -> Coverage:
         """Return which intervals of a view are fresh, stale, or were never computed. Reads metadata only.
@@ -447,7 +447,7 @@ def in_process_stager(hook: MaterializedViewHook, view: str) -> InProcessStager:
     Raises:
         ConfigurationError: The Spark connection is missing or wrong.
     """
-    from airflow_mv.core.refresh.stagers import InProcessStager
+    from airflow_mv.extras.spark.session import InProcessStager
 
     target = spark_target(hook.spark_conn_id)
     if target.missing:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh.plan import RefreshPlan
-    from airflow_mv.core.refresh.stagers import InProcessStager
     from airflow_mv.core.script import Outcome, Script
+    from airflow_mv.extras.spark.session import InProcessStager
     from airflow_mv.operators.deferral import Deferral, WaitingRefresh
     from airflow_mv.operators.spark_arguments import SparkTask
     from airflow_mv.operators.spark_provider import SparkSubmission
@@ -80,7 +80,7 @@ class SparkJob:
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """Have a folder for the files of submissions, which contain credentials."""
-        from airflow_mv.core.job.submit import scratch_folder
+        from airflow_mv.extras.spark.submit import scratch_folder
 
         with scratch_folder() as folder:
             self.scratch = folder
@@ -112,7 +112,7 @@ class SparkJob:
             JobError: It failed.
             ConfigurationError: The provider does not accept the arguments together.
         """
-        from airflow_mv.core.job.submit import main_file
+        from airflow_mv.extras.spark.submit import main_file
 
         hook = functools.partial(self._hook_of, submission)
         self._task.log.info("::group::Spark's own log, on master %s", submission.target.master)
@@ -161,7 +161,7 @@ class SparkJob:
 
     def _hook_of(self, submission: Submission, conf: Mapping[Any, Any]) -> SparkSubmitHook:
         """Make the hook of a submission, with the user's options and those that the job needs."""
-        from airflow_mv.core.refresh.stagers import settings_of
+        from airflow_mv.extras.spark.session import settings_of
         from airflow_mv.operators.spark_provider import submit_hook
 
         target, users = submission.target, self._task.arguments
@@ -288,7 +288,7 @@ class TaskStager:
             return self._in_application(script, answered) or self._submitted(target, answered)
 
     def _over_connect(self, remote: str, script: Script) -> Outcome:
-        from airflow_mv.core.refresh.stagers import InProcessStager
+        from airflow_mv.extras.spark.session import InProcessStager
 
         if self._session is None:
             self._task.log.info("Spark Connect: %s", remote.partition(";")[0])

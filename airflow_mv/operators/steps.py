@@ -119,6 +119,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
             NotFoundError: The view or a base table does not exist.
         """
         from airflow_mv.core.refresh.run import planned
+        from airflow_mv.status import stale_inputs
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)
@@ -126,7 +127,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
             show_link(context, view)
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
-            plan = planned(catalog, view, options, pins=pins)
+            plan = planned(catalog, view, options, pins=pins, stale_inputs=stale_inputs)
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:
@@ -219,7 +220,7 @@ class CommitRefreshOperator(RetriedOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
-        from airflow_mv.actions import add_to_registry, maintain_after_refresh
+        from airflow_mv.actions import add_to_registry, diagnose, maintain_after_refresh
         from airflow_mv.core.refresh.run import publish, stage
 
         started = time.monotonic()
@@ -233,7 +234,7 @@ class CommitRefreshOperator(RetriedOperator):
             self._wait_if_missing(catalog, plan)
             self._lineage.note_plan(catalog, plan)
             try:
-                outcome = stage(catalog, plan, _left_behind(catalog))
+                outcome = stage(catalog, plan, _left_behind(catalog), diagnose)
             except JobError as error:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from None
             result = publish(catalog, plan, outcome)

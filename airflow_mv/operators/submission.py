@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_mv.core.catalog.spark import SparkSettings
+    from airflow_mv.extras.spark.settings import SparkSettings
     from airflow_mv.hooks import SparkTarget
 
 #: Defaults that keep a task's log readable. ``conf`` overrides them.
@@ -68,7 +68,7 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
         ConfigurationError: There is no spark-submit, it is of an unsupported version, or the user's properties file is
             missing.
     """
-    from airflow_mv.core.job.submit import build_package, collector, spark_versions, write_properties
+    from airflow_mv.extras.spark.submit import build_package, collector, spark_versions, write_properties
     from airflow_mv.redaction import is_secret
 
     binary = spark_submit(given, target)
@@ -109,7 +109,7 @@ def environment_settings(master: str | None, variables: Mapping[str, str]) -> di
 
 def _jars(given: SubmitOptions, needed: Iterable[str]) -> dict[str, str | None]:
     """Let Spark resolve the packages, unless all of them and the driver are on this machine."""
-    from airflow_mv.core.job.submit import jar_confs
+    from airflow_mv.extras.spark.submit import jar_confs
 
     asked = packages(given, needed)
     jars = _joined([given.jars or "", given.conf.get(_OWN_JARS, "")])
@@ -142,7 +142,7 @@ def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
     Raises:
         ConfigurationError: There is none.
     """
-    from airflow_mv.core.job.submit import packaged
+    from airflow_mv.extras.spark.submit import packaged
 
     path = given.environment.get("PATH")
     if given.spark_binary:
@@ -178,7 +178,7 @@ def _java(given: SubmitOptions, folder: Path, binary: str, more: Iterable[str]) 
         binary: The spark-submit.
         more: Further options for Java.
     """
-    from airflow_mv.core.job.submit import log4j_properties
+    from airflow_mv.extras.spark.submit import log4j_properties
 
     if _JAVA_OPTIONS in given.conf:
         return {}
@@ -193,7 +193,7 @@ def _java(given: SubmitOptions, folder: Path, binary: str, more: Iterable[str]) 
 
 
 def _spark_defaults(given: SubmitOptions, binary: str) -> Path:
-    from airflow_mv.core.job.submit import spark_defaults
+    from airflow_mv.extras.spark.submit import spark_defaults
 
     return spark_defaults(given.environment, _spark_home(given, binary))
 

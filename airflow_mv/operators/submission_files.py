@@ -109,7 +109,7 @@ def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
         Locations of the main file and of the zip for ``--py-files``. Maintenance does not delete them for at least
         half of the grace from now on.
     """
-    from airflow_mv.core.job.submit import build_package, main_file
+    from airflow_mv.extras.spark.submit import build_package, main_file
 
     with tempfile.TemporaryDirectory(prefix="airflow-mv-") as scratch:
         package = build_package(Path(scratch)).read_bytes()

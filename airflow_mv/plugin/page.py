@@ -16,9 +16,6 @@ from sqlalchemy.orm import Session
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.freshness.changes import warnings
 from airflow_mv.core.freshness.observe import Observation, column_of
-from airflow_mv.core.freshness.status import Chains, expiries, how_to_read
-from airflow_mv.core.refresh import plan_refresh
-from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import parse_time
@@ -36,6 +33,7 @@ from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import SurveyedRows
+from airflow_mv.status import Chains, expiries, how_to_read
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
@@ -283,7 +281,9 @@ def _base_tables(observation: Observation) -> list[dict[str, Any]]:
 
 
 def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
-    plan: RefreshPlan = plan_refresh(catalog, view)
+    from airflow_mv.actions import plan_view
+
+    plan = plan_view(catalog, view)
     document = plan.to_dict()
     kept = {key: document[key] for key in ("view", "mode", "state", "estimates", "refresh_id", "statements")}
     reasons = [{"code": item["code"], "message": harmless(item["message"])} for item in document["reasons"]]

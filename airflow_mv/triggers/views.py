@@ -24,7 +24,7 @@ from airflow_mv.extras.fleet.summary import Summary
 from airflow_mv.hooks import MaterializedViewHook
 
 if TYPE_CHECKING:
-    from airflow_mv.core.freshness.status import Chains
+    from airflow_mv.status import Chains
 
 #: Seconds from the first request of a batch to its start.
 _COLLECT_SECONDS = 0.2
@@ -197,7 +197,7 @@ def read_view(hook: MaterializedViewHook, wanted: FreshnessRequest) -> ViewFresh
     Raises:
         MaterializedViewError: It cannot be read.
     """
-    from airflow_mv.core.freshness.status import Chains
+    from airflow_mv.status import Chains
 
     return _read(hook, wanted, Chains())
 
@@ -221,7 +221,7 @@ def read_views(
     results: Results = {**remembered, **_unmoved(hook, last)}
     left, new = [item for item in last if item not in results], Results()
     if left:
-        from airflow_mv.core.freshness.status import Chains
+        from airflow_mv.status import Chains
 
         chains = Chains()
         for result in for_each(left, lambda item: _read(hook, item, chains)):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.refresh.stagers import InProcessStager, settings_of
+from airflow_mv.extras.spark.session import InProcessStager, settings_of
 from benchmarks.changes import Tables
 from benchmarks.incremental import QUERIES
 from benchmarks.peers.turns import APPENDED, SCATTERED, Fingerprint

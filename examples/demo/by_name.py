@@ -69,8 +69,8 @@ def _session(home: DemoHome) -> SparkSession:
     """Open a session with the settings of any Iceberg catalog in a database."""
     from pyspark.sql import SparkSession
 
-    from airflow_mv.core.catalog.spark import spark_settings
-    from airflow_mv.core.job.submit import jar_confs
+    from airflow_mv.extras.spark.settings import spark_settings
+    from airflow_mv.extras.spark.submit import jar_confs
 
     properties, catalog = home.catalog_properties, f"spark.sql.catalog.{CATALOG}"
     settings: dict[str, bool | float | int | str | None] = {

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.extras.read import read_arrow, readable
 from airflow_mv.errors import CheckFailedError
+from airflow_mv.extras.read import read_arrow, readable
 from examples.demo.data import MONTHLY, ONCE, rows
 from examples.demo.home import CATALOG, NAMESPACE
 from examples.demo.views import CHECKS

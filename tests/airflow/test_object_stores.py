@@ -14,8 +14,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.spark.settings import spark_settings
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.core.job.processes import command_line, connect_server
 from tests.protocol.foreign import BucketStore

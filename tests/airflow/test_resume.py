@@ -13,8 +13,8 @@ import pytest
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.status import status
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import LAYOUTS, Lake
 

@@ -14,8 +14,8 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_mv import errors
-from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, CommitStateUnknownError, JobError
+from airflow_mv.extras.spark.settings import spark_settings
 from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators import PlanRefreshOperator, RefreshMaterializedViewOperator
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy, RetryAction

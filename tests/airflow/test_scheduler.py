@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from airflow_mv.core.catalog.catalog import next_number
-from airflow_mv.core.freshness.status import status
+from airflow_mv.status import status
 from examples.demo.check import check
 from examples.demo.data import append_month
 from examples.demo.views import VIEWS
@@ -34,7 +34,7 @@ from examples.demo.home import CATALOG
 from examples.demo.home import NAMESPACE
 from examples.demo.home import DemoHome
 from examples.demo.views import VIEWS
-from airflow_mv.core.refresh.stagers import InProcessStager
+from airflow_mv.extras.spark.session import InProcessStager
 from tests.older import create_tables_with_kinds
 
 create_tables_with_kinds()

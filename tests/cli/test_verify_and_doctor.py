@@ -10,13 +10,14 @@ import pytest
 
 from airflow_mv.cli import doctor
 from airflow_mv.cli.doctor import Inspection
-from airflow_mv.core.refresh import RefreshOptions, plan_refresh, stagers
-from airflow_mv.core.refresh.stagers import InProcessStager
+from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.script import SqlStep, staged
 from airflow_mv.core.spec.materialized_view import PROPERTY, property_text
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import ConfigurationError, VerificationError
 from airflow_mv.extras.maintenance.verify import verify
+from airflow_mv.extras.spark import session as stagers
+from airflow_mv.extras.spark.session import InProcessStager
 from airflow_mv.version import supported
 from tests.cli.support import call
 from tests.engine.support import Lake
@@ -163,7 +164,7 @@ def test_a_session_where_only_the_client_is_installed_says_what_works(
 ) -> None:
     """Spark's own message would be about a module that is missing."""
     monkeypatch.setattr(stagers, "find_spec", lambda name: None)
-    monkeypatch.setattr("airflow_mv.core.job.session.active_session", lambda: None)
+    monkeypatch.setattr("airflow_mv.extras.spark.session.active_session", lambda: None)
     with pytest.raises(ConfigurationError, match=r"only the client of Spark Connect.*airflow-mv doctor"):
         _ = InProcessStager(lake.catalog).session
 

@@ -16,7 +16,6 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.spec.properties import KEEP_PROPERTY
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -32,6 +31,7 @@ from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.read import readable
+from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once
 from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before

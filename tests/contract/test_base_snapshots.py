@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_mv.cli import show
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.properties import KEEP_PROPERTY
@@ -20,6 +19,7 @@ from airflow_mv.extras.maintenance import expire as base_snapshots
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.run import maintain_after_refresh
+from airflow_mv.status import status
 from tests.builders import Lake
 from tests.contract.support import VIEW
 

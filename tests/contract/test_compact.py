@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import maintain_after_refresh
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
 from airflow_mv.core.spec.properties import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
@@ -25,6 +24,7 @@ from airflow_mv.extras.maintenance import run
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify_files
 from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.status import status
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
 from tests.extras.maintenance.support import NOW, refreshed, snapshot_ids

@@ -13,7 +13,6 @@ from airflow_mv.core.catalog import TableChange
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
@@ -21,6 +20,7 @@ from airflow_mv.core.refresh.run import find_staged, refresh
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, ViewNotFoundError
+from airflow_mv.status import status
 from tests.builders import Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 from tests.duck import DuckStager

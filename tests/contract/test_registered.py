@@ -16,7 +16,6 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.spec.identifiers import Identifier
@@ -48,6 +47,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import expire
 from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.status import status
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders, rewritten
 from tests.faults import (

@@ -21,7 +21,6 @@ from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, endpoints_of
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import how_to_read, status
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
@@ -40,6 +39,7 @@ from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.read import readable
+from airflow_mv.status import how_to_read, status
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.extras.maintenance.support import files, local

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.catalog.spark import RUNTIME, spark_settings
+from airflow_mv.extras.spark.settings import RUNTIME, spark_settings
 from tests.core.job.processes import SPARK_HOME, command_line, serving
 from tests.services import free_port
 

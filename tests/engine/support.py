@@ -23,18 +23,17 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_mv.actions import create_view as create
 from airflow_mv.actions import refresh_views
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.spark import ICEBERG_VERSION, POSTGRESQL
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import ViewStatus, status
-from airflow_mv.core.job.session import open_session
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.read import readable
+from airflow_mv.extras.spark.session import open_session, session_stager, settings_of
+from airflow_mv.extras.spark.settings import ICEBERG_VERSION, POSTGRESQL
+from airflow_mv.status import ViewStatus, status
 from tests.core.job.changing import QUICK
 from tests.duck import duck
 

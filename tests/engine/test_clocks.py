@@ -9,10 +9,10 @@ import pytest
 
 from airflow_mv.core.catalog import stored_layout, stored_table
 from airflow_mv.core.job.driver import run
-from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.core.spec.materialized_view import latest_ms
 from airflow_mv.errors import ClockError, FutureTimeError
 from airflow_mv.extras.maintenance.clock import repair_clock
+from airflow_mv.extras.spark.session import session_stager
 from tests.builders import LAYOUTS, shift_times
 from tests.engine.support import Lake
 

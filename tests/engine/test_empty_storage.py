@@ -10,7 +10,7 @@ import pytest
 
 from airflow_mv.core.catalog import LoadedView
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.extras.columns import create as creation
+from airflow_mv.extras.columns import empty_table as creation
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

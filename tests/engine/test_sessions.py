@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from airflow_mv.actions import read
 from airflow_mv.core.job.session import interruptible
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.refresh.stagers import session_stager
 from airflow_mv.errors import QueryValueError
 from airflow_mv.extras.maintenance.verify import verify
+from airflow_mv.extras.spark.session import session_stager
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 

@@ -22,10 +22,7 @@ from airflow_mv.core.catalog.files import CLOCK_TEXT
 from airflow_mv.core.catalog.vended import DEFAULT_CREDENTIALS
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
-from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.publish.layout import read_outcome
-from airflow_mv.core.refresh.stagers import session_stager, settings_of
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import ConfigurationError, NoCredentialsError
 from airflow_mv.extras.history.rollback import rollback
@@ -34,7 +31,10 @@ from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
 from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.spark.session import session_stager, settings_of
+from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.operators.submission_files import job_arguments, write_script
+from airflow_mv.status import status
 from tests.builders import Lake
 from tests.core.job.processes import SPARK_HOME
 from tests.duck import DuckStager

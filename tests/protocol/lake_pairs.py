@@ -23,7 +23,6 @@ from airflow_mv.core.catalog import Layout, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
@@ -37,6 +36,7 @@ from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
+from airflow_mv.status import status
 from tests.builders import LAYOUTS
 from tests.core.refresh.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 from tests.protocol.pairs import Tried

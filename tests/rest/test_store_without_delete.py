@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.history.rollback import rollback

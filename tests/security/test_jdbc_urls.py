@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.spark.settings import spark_settings
 
 LOADS_CLASSES_OR_FILES = (
     "socketFactory",

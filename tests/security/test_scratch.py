@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.core.catalog import Layout
-from airflow_mv.core.job import submit as scratch
-from airflow_mv.core.job.submit import scratch_folder, sweep
+from airflow_mv.extras.spark import submit as scratch
+from airflow_mv.extras.spark.submit import scratch_folder, sweep
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
 from airflow_mv.operators.spark import SparkJob
 from tests.builders import lake

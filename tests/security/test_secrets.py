@@ -21,8 +21,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 from sqlalchemy import create_engine, make_url, text
 
-from airflow_mv.core.catalog.spark import spark_settings
-from airflow_mv.core.job.submit import write_properties
+from airflow_mv.extras.spark.settings import spark_settings
+from airflow_mv.extras.spark.submit import write_properties
 from tests.airflow.conftest import Airflow, _airflow, airflow
 from tests.builders import lake
 from tests.cli.support import call, execute

@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from airflow_mv.core.catalog.spark import spark_settings
-from airflow_mv.core.job.submit import build_package
+from airflow_mv.extras.spark.settings import spark_settings
+from airflow_mv.extras.spark.submit import build_package
 from airflow_mv.version import __version__
 
 ROOT = Path(__file__).parents[2]

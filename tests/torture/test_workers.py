@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import next_number
-from airflow_mv.core.freshness.status import status
+from airflow_mv.status import status
 from examples.demo.check import check
 from examples.demo.data import append_month
 from examples.demo.home import CATALOG, DemoHome
@@ -33,7 +33,7 @@ from pyiceberg.catalog import load_catalog
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.actions import create_view as create
-from airflow_mv.core.refresh.stagers import InProcessStager
+from airflow_mv.extras.spark.session import InProcessStager
 from examples.demo.data import load
 from examples.demo.home import CATALOG
 from examples.demo.home import DemoHome

@@ -27,7 +27,6 @@ from airflow_mv.core.define.definition import (
     check_interval_column,
     check_properties,
 )
-from airflow_mv.core.define.resolved import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.core.publish.new_storage import (
     CreateStorage,
     NewStorage,
@@ -39,6 +38,7 @@ from airflow_mv.core.publish.new_storage import (
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.core.refresh.checks import require_fitting
+from airflow_mv.core.refresh.inputs import ResolvedQuery, columns_given_again, resolve_query
 from airflow_mv.core.refresh.statements import (
     EmptyStorage,
     create_storage,

@@ -33,20 +33,10 @@ from airflow_mv.core.spec.materialized_view import (
     storage_table_field,
 )
 from airflow_mv.core.spec.properties import (
-    COMPACT_PROPERTY,
-    EXPIRE_PROPERTY,
-    KEEP_PROPERTY,
-    MAX_AGE_PROPERTY,
-    MAX_COUNT_PROPERTY,
-    MAX_FULL_BYTES_PROPERTY,
-    MAX_STALENESS_PROPERTY,
-    ON_FALLBACK_PROPERTY,
-    ON_SCHEMA_CHANGE_PROPERTY,
+    PROPERTY_READERS,
     READERS_PROPERTY,
-    REFRESH_STATE_PROPERTY,
     SORT_PROPERTY,
     STORAGE_PREFIX,
-    UP_TO_PROPERTY,
     check_values,
     sort_order,
 )
@@ -241,24 +231,13 @@ _PREFIX = "airflow-mv."
 #: All that a user may set, besides those that begin with :data:`STORAGE_PREFIX`.
 SETTABLE = frozenset(
     {
+        *PROPERTY_READERS,
         CHECKS_PROPERTY,
         COLUMN_PROPERTY,
-        COMPACT_PROPERTY,
         DIALECTS_PROPERTY,
-        EXPIRE_PROPERTY,
-        KEEP_PROPERTY,
-        MAX_AGE_PROPERTY,
-        MAX_COUNT_PROPERTY,
-        MAX_FULL_BYTES_PROPERTY,
-        MAX_STALENESS_PROPERTY,
-        ON_FALLBACK_PROPERTY,
-        ON_SCHEMA_CHANGE_PROPERTY,
         READERS_PROPERTY,
-        REFRESH_STATE_PROPERTY,
         SORT_PROPERTY,
-        TIME_TRAVEL_PROPERTY,
         TRANSPILE_PROPERTY,
-        UP_TO_PROPERTY,
     }
 )
 

@@ -10,11 +10,10 @@ from typing import TypeGuard
 from sqlglot import exp
 
 from airflow_mv.core.ivm import ir
-from airflow_mv.core.ivm.affected_keys import affected_keys, changed
+from airflow_mv.core.ivm.affected_keys import affected_keys, changed, is_not_null, visible_keys
 from airflow_mv.core.ivm.delta_terms import Context
 from airflow_mv.core.ivm.determinism import is_certain, nondeterminism
 from airflow_mv.core.ivm.ir import RefusedError, Replaced
-from airflow_mv.core.ivm.keys import is_not_null, visible_keys
 from airflow_mv.core.ivm.render import near_of, reads_of, statement
 from airflow_mv.core.ivm.subqueries import aggregated
 from airflow_mv.core.spec.reasons import Code

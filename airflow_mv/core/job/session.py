@@ -1,46 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open a Spark session: the active one of the process, a local one, one of a cluster, or one over Spark Connect."""
+"""Use a Spark session: its settings and catalogs, and work that a signal interrupts."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from importlib.util import find_spec
-from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from airflow_mv.core.job.submit import (
-    JARS_VARIABLE,
-    OLDEST_JAVA,
-    collector,
-    jar_confs,
-    log4j_properties,
-    scratch_folder,
-    spark_defaults,
-    write_properties,
-)
-from airflow_mv.errors import ConfigurationError, JobError
-from airflow_mv.redaction import hide, passwords_in, shortened
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.redaction import hide, passwords_in
 
 #: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."
-_NAME = "airflow-mv"
 _DELTA = "DeltaSparkSessionExtension"
 #: The package and a class of it that a catalog needs, by how the value of a setting begins.
 _PACKAGES = {
@@ -57,58 +37,6 @@ T = TypeVar("T")
 #: How long a program that a signal ends waits for the end of its Spark statement.
 STOP_SECONDS = 20.0
 _STOP_LOOK_SECONDS = 0.25
-
-
-def open_session(
-    confs: Mapping[str, str],
-    *,
-    master: str | None = None,
-    remote: str | None = None,
-    report: Callable[[str], None] = print,
-) -> SparkSession:
-    """Return a session that knows the catalogs in ``confs``.
-
-    An active session of this process is reused, and missing catalogs are added to it. No setting becomes a process
-    argument: a new session reads them from a file that only this user can read.
-
-    Args:
-        confs: Spark settings, secret ones too.
-        master: A Spark master; by default ``local[*]``.
-        remote: A Spark Connect URL (``sc://…``) instead.
-        report: Called with messages about slow steps.
-
-    Raises:
-        ConfigurationError: If Java is missing or too old, or the session lacks Iceberg.
-        JobError: If the Spark Connect server or the master does not respond.
-    """
-    if remote is not None:
-        return with_catalogs(_connect(remote), confs)
-    active = active_session()
-    if active is not None:
-        return with_catalogs(active, confs)
-    check_java()
-    local = (master or "local[*]").startswith("local")
-    settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": _NAME}
-    settings |= jar_confs(settings)
-    if settings.get("spark.jars.packages"):
-        report(f"fetching {settings['spark.jars.packages']} (once; {JARS_VARIABLE} names a folder of jars instead)")
-    return _start(settings)
-
-
-# ------------------------------------------------------------------------------- a session of others
-
-
-def active_session() -> SparkSession | None:
-    """Return the process's session, if it has one, even in a thread that did not open it."""
-    _import_client()
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        return session
-    try:
-        from pyspark import SparkContext
-    except ImportError:  # only the Connect client is installed
-        return None
-    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
 
 
 @contextmanager
@@ -188,42 +116,6 @@ def _inheriting(spark: SparkSession, act: Callable[[], None]) -> Callable[[], No
     return found if spark.version.startswith("3.") else found(act)
 
 
-def _connect(remote: str) -> SparkSession:
-    address = urlsplit(remote.partition(";")[0])  # a token may follow
-    host, port = address.hostname or "", address.port or 15002
-    if address.scheme != "sc" or not host:
-        raise ConfigurationError("a Spark Connect URL looks like sc://host:15002/;token=…")
-    try:
-        socket.create_connection((host, port), timeout=10).close()  # gRPC itself retries for minutes
-    except OSError as error:
-        raise JobError(f"the Spark Connect server {host}:{port} does not respond: {error}") from error
-    try:
-        _import_client()
-        return SparkSession.builder.remote(remote).appName(_NAME).getOrCreate()
-    except PySparkException as error:
-        if error.getCondition() != "SESSION_ALREADY_EXIST":
-            raise
-        raise ConfigurationError(
-            f"this process has a classic Spark session: it cannot open one to {host}:{port} beside it"
-        ) from error
-
-
-def _import_client() -> None:
-    """Import the client of Spark Connect, if there is no Spark but it, in a program without a file.
-
-    Such programs are ``python -c``, and Airflow's tasks with ``run_as_user`` or on macOS. pyspark-client 4.2.0 takes
-    them for its own doctests, and ends them when it is imported.
-    """
-    program = sys.modules["__main__"]
-    if hasattr(program, "__file__") or find_spec("pyspark.core") is not None:
-        return
-    program.__file__ = "<string>"
-    try:
-        import pyspark.sql.connect  # noqa: F401
-    finally:
-        del program.__file__
-
-
 def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:
     """Add the catalogs in ``confs`` that a session lacks; those that it has stay as they are.
 
@@ -289,97 +181,6 @@ def hide_secrets(spark: SparkSession) -> None:
     pattern = re.compile(confs.get("spark.redaction.regex") or "(?i)secret|password|token|access[.]?key")
     hide(value for key, value in confs.items() if pattern.search(key) and not key.endswith("uri"))
     hide(password for value in confs.values() for password in passwords_in(value))
-
-
-# ---------------------------------------------------------------------------------- a session of ours
-
-
-def check_java() -> None:
-    """Check that there is a Java that Spark runs on.
-
-    Raises:
-        ConfigurationError: If there is none, or it is too old.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = f"Install Java {OLDEST_JAVA} or newer (a full one) and let JAVA_HOME name its folder."
-    if java is None:
-        raise ConfigurationError(f"Spark needs Java, and there is none on the PATH. {advice}")
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigurationError(f"Spark needs Java, and {java} does not run: {error}. {advice}") from error
-    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if version and int(version[1]) < OLDEST_JAVA:
-        raise ConfigurationError(f"{java} is Java {version[1]}: too old for Spark. {advice}")
-
-
-def _defaults(*, local: bool) -> dict[str, str]:
-    quiet = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        # Spark keeps 1,000 queries and 100,000 tasks in memory for its UI, even if the UI is off.
-        # A step's jobs and stages have to be there when it ends: see ExecutorTime in job/context.py.
-        "spark.ui.retainedJobs": "100",
-        "spark.ui.retainedStages": "100",
-        "spark.ui.retainedTasks": "200",
-        "spark.sql.ui.retainedExecutions": "20",
-    }
-    if not local:
-        return quiet
-    return {
-        **quiet,
-        "spark.driver.memory": "2g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-
-
-def _start(settings: Mapping[str, str]) -> SparkSession:
-    from pyspark import SparkContext
-
-    kept: dict[str, Any] = {key: value for key, value in settings.items() if value != ""}
-    try:
-        if SparkContext._gateway is not None:  # a JVM that is running already takes no more arguments
-            return SparkSession.builder.config(map=kept).getOrCreate()
-        with scratch_folder() as folder, _submit_arguments(folder, kept):
-            return SparkSession.builder.getOrCreate()
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-        raise JobError(f"Spark did not start: {shortened(' '.join(lines), 500)}") from error
-
-
-@contextmanager
-def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
-    """Pass the settings in a file: PySpark would make each one an argument of Java, visible in the process list."""
-    users = _users_settings()
-    if "spark.driver.extraJavaOptions" not in settings:
-        log4j = folder / "log4j2.properties"
-        log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))
-        options = [f"-Dlog4j2.configurationFile={log4j}", "-Dderby.stream.error.file=/dev/null"]
-        if settings["spark.master"].startswith("local"):
-            options += collector(os.environ, *settings.values(), users)
-        settings = {**settings, "spark.driver.extraJavaOptions": " ".join(options)}
-    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
-    file = write_properties(folder, settings)  # of two lines for one setting the last one counts
-    file.write_text("\n".join((users, file.read_text(encoding="ascii"))), encoding="latin-1")
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} {before or 'pyspark-shell'}"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYSPARK_SUBMIT_ARGS"]
-        else:
-            os.environ["PYSPARK_SUBMIT_ARGS"] = before
-
-
-def _users_settings() -> str:
-    """Return the text of the user's ``spark-defaults.conf``. Spark reads only one file, which begins with it."""
-    import pyspark
-
-    path = spark_defaults(os.environ, Path(pyspark.__file__).parent)
-    return path.read_text(encoding="latin-1") if path.is_file() else ""
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from airflow_mv.core.freshness.state import (
     State,
     lag,
 )
-from airflow_mv.core.freshness.status import stale_inputs
 from airflow_mv.core.refresh.candidates import Candidate
 from airflow_mv.core.refresh.catch_up import Bound, up_to
 from airflow_mv.core.refresh.checks import all_checks, checks_to_run, reads_staged_views
@@ -410,6 +409,8 @@ def _is_later(inputs: RefreshInputs, observed: ObservedTable, recorded: int) -> 
 
 #: Modes that stage no rows.
 _WITHOUT_ROWS = (Mode.NOOP, Mode.FAST_FORWARD)
+#: Returns reasons for the materialized views that a refresh reads although they are not fresh.
+StaleInputs = Callable[[MaterializedViewCatalog, Observation, SnapshotSet | None], tuple[Reason, ...]]
 
 
 def plan_refresh(
@@ -419,6 +420,7 @@ def plan_refresh(
     *,
     pins: SnapshotSet | None = None,
     earlier: EarlierRound | None = None,
+    stale_inputs: StaleInputs | None = None,
 ) -> RefreshPlan:
     """Return what a refresh would do, and why. Reads metadata only.
 
@@ -428,6 +430,7 @@ def plan_refresh(
         pins: See :func:`airflow_mv.core.freshness.observe.observe`.
         earlier: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
             changed since.
+        stale_inputs: Adds the reasons of :func:`airflow_mv.status.stale_inputs`.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
@@ -436,7 +439,8 @@ def plan_refresh(
     """
     inputs = load_inputs(catalog, view, options or RefreshOptions(), pins=pins)
     plan = compile_plan(inputs, earlier)
-    if inputs.options.as_of is not None or not any(table.view for table in inputs.observation.tables):
+    reads_views = inputs.options.as_of is None and any(table.view for table in inputs.observation.tables)
+    if stale_inputs is None or not reads_views:
         return plan
     return replace(plan, reasons=(*plan.reasons, *stale_inputs(catalog, inputs.observation, pins)))
 

@@ -15,7 +15,7 @@ from airflow_mv.checks import Check
 from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import restored
 from airflow_mv.core.catalog.statistics import FileStatistics
-from airflow_mv.core.freshness.observe import Observation, observe, require_readable
+from airflow_mv.core.freshness.observe import Observation, load_dependencies, observe, observe_tables, require_readable
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet, State
 from airflow_mv.core.refresh.candidates import Statistics
 from airflow_mv.core.refresh.plan import Estimate, full_cost
@@ -26,13 +26,21 @@ from airflow_mv.core.refresh.statements import (
     pinned_tables,
     requested_partitioning,
 )
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.core.spec.table import TableMetadata, known_sum, same_columns
-from airflow_mv.core.sql.query import Dependencies, PinnedTable, filtered_floats, selected
-from airflow_mv.core.sql.types import ColumnLists, Schemas, columns_of, expand_stars, rebound_columns
+from airflow_mv.core.sql.query import Dependencies, ParsedQuery, PinnedTable, filtered_floats, parse_query, selected
+from airflow_mv.core.sql.types import (
+    ColumnLists,
+    Schemas,
+    columns_of,
+    expand_stars,
+    present_columns,
+    rebound_columns,
+    refuse_metadata_columns,
+)
 
 #: What happens if an incremental view would have to be recomputed in full.
 FallbackPolicy = Literal["full", "fail", "skip"]
@@ -379,3 +387,83 @@ def _columns_had(table: TableMetadata, head: int | None) -> ColumnLists:
     return ColumnLists(
         list(dict.fromkeys(readable)), {names: gone for names, gone in others.items() if names not in readable}
     )
+
+
+# ------------------------- what a query needs to be planned before there is a view of it: its base tables
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedQuery:
+    """A query and its base tables as they are now.
+
+    Args:
+        dependencies: What it reads.
+        tables: Its base tables, in the order of the dependencies.
+        metadata: Their metadata.
+        places: Where their rows are read, if not by their names.
+    """
+
+    query: ParsedQuery
+    dependencies: Dependencies
+    tables: tuple[ObservedTable, ...]
+    metadata: Mapping[Identifier, TableMetadata]
+    places: Mapping[Identifier, StoragePlace]
+
+    @property
+    def pinned(self) -> PinnedQuery:
+        """The query with every base table at its snapshot."""
+        return self.pin(self.query)
+
+    def pin(self, query: ParsedQuery) -> PinnedQuery:
+        """Return a query of the same base tables with every one of them at its snapshot."""
+        names = self.dependencies.tables
+        heads = {name: table.head for name, table in zip(names, self.tables, strict=True)}
+        return pin(query, self.dependencies, pinned_tables(names, heads=heads, places=self.places), self.places)
+
+
+def resolve_query(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, *, view: str
+) -> ResolvedQuery:
+    """Resolve every name of a query, so that Spark and the planner see what a refresh will see.
+
+    Args:
+        catalog: Where the lookup begins.
+        columns: The view's columns, to which a ``*`` is expanded; ``None``: those that it has now.
+        context: A view in whose catalog and namespace short names are resolved.
+
+    Raises:
+        InvalidQueryError: The query cannot be read.
+        BaseTableNotFoundError: A base table cannot be read.
+    """
+    query = parse_query(sql, view=view, default_catalog=context.catalog, default_namespace=context.namespace)
+    dependencies = load_dependencies(catalog, query)
+    tables, places = observe_tables(catalog, dependencies.tables, None)
+    require_readable(context, tables)
+    metadata = load_tables(catalog, tables)
+    schemas = schemas_of(tables, metadata)
+    _refuse_metadata_columns(query, dependencies, schemas)
+    dependencies = expanded_dependencies(dependencies, schemas)
+    if columns is not None:
+        query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
+    return ResolvedQuery(query, dependencies, tables, metadata, places)
+
+
+def _refuse_metadata_columns(query: ParsedQuery, dependencies: Dependencies, schemas: Schemas) -> None:
+    columns = [name for table in schemas.values() for names in table.all for name in names]
+    columns += [name for view in dependencies.views for name in view.columns]
+    for item in (query, *(view.query for view in dependencies.views)):
+        refuse_metadata_columns(item.tree, item.text, item.view, columns)
+
+
+def columns_given_again(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str], context: Identifier, *, view: str
+) -> Sequence[str]:
+    """Return the names of a view's columns after its query was given again: a ``*`` stands for the present columns.
+
+    See :func:`resolve_query` for the arguments and errors, and :func:`airflow_mv.core.sql.types.present_columns`.
+    """
+    if "*" not in sql:
+        return columns
+    resolved = resolve_query(catalog, sql, None, context, view=view)
+    schemas = schemas_of(resolved.tables, resolved.metadata)
+    return present_columns(resolved.query, columns=columns, views=resolved.dependencies.nested, schemas=schemas)

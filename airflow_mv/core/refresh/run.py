@@ -10,10 +10,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
-from airflow_mv.core.catalog.damage import check_snapshots, store_of
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics
@@ -22,6 +21,7 @@ from airflow_mv.core.publish.layouts import layout_of
 from airflow_mv.core.publish.storage_change import put_back
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.checks import has_passed, judge, require_passed
+from airflow_mv.core.refresh.choose import StaleInputs
 from airflow_mv.core.refresh.inputs import renamed_by_now
 from airflow_mv.core.refresh.intervals import EarlierRound
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
@@ -38,30 +38,23 @@ from airflow_mv.errors import (
     ClockError,
     CommitConflictError,
     FutureTimeError,
-    InvalidMetadataError,
     InvalidQueryError,
     JobError,
     MaterializedViewError,
     QueryValueError,
     RefreshRefusedError,
 )
-from airflow_mv.redaction import shortened
 
 log = logging.getLogger(__name__)
 
-#: Error messages of Spark and Iceberg for lost or truncated files.
-_ABOUT_FILES = re.compile(
-    r"NotFoundException|File does not exist: |FAILED_READ_FILE|not a Parquet file|Not an Avro data file|"
-    r"Failed to (open|read)"
-)
 #: Error messages of Java Iceberg for times that go back by more than a minute.
 _ABOUT_CLOCKS = re.compile(
     r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
 )
-#: Called after each refresh with its plan, the outcome of its job, and its result.
-AfterRefresh = Callable[[RefreshPlan, Outcome | None, RefreshResult], None]
 #: Analyses the query of a view again, whose base columns have changed, and returns the view.
 Redefine = Callable[[LoadedView], LoadedView]
+#: Called with the reason for which a plan's job failed; raises if it finds a cause that no retry removes.
+Diagnose = Callable[[MaterializedViewCatalog, RefreshPlan, str], None]
 #: The class of SQLSTATEs of data errors, such as a division by zero, an invalid cast or an overflow.
 _OF_VALUES = "22"
 #: The most plans of one refresh, of a view that keeps changing.
@@ -70,13 +63,34 @@ MAX_PLANS = 6
 MAX_INTERVAL_PLANS = 40
 
 
-def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -> Outcome | None:
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a caller adds to a refresh.
+
+    Args:
+        redefine: Called for a view with ``on-schema-change`` ``rebuild`` whose base columns have changed. Without it
+            such a view is refreshed as it is defined.
+        stale_inputs: See :func:`airflow_mv.core.refresh.choose.plan_refresh`.
+        diagnose: Called if a job fails.
+        after: Called after each refresh with its plan, the outcome of its job, and its result.
+    """
+
+    redefine: Redefine | None = None
+    stale_inputs: StaleInputs | None = None
+    diagnose: Diagnose | None = None
+    after: Callable[[RefreshPlan, Outcome | None, RefreshResult], None] | None = None
+
+
+def stage(
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager, diagnose: Diagnose | None = None
+) -> Outcome | None:
     """Run a plan's script. Its rows are staged where no reader sees them.
 
     If an earlier try of the same refresh left its outcome, that outcome is used and Spark does not run again.
 
     Args:
         catalog: Where the outcome is stored.
+        diagnose: Called if the job fails.
 
     Returns:
         ``None`` if the plan needs no Spark job.
@@ -102,7 +116,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         return _refused(plan, outcome)
     if outcome.error is not None or outcome.metadata_location is None:
         _keep_failed(catalog, plan.script, outcome)
-        raise _failure(catalog, plan, outcome)
+        raise _failure(catalog, plan, outcome, diagnose)
     location = plan.script.outcome_location
     # A submitted driver has stored it already. A branch shows that rows were staged, but not that checks passed.
     telling = outcome.branch is not None and plan.script.checks is None
@@ -122,12 +136,15 @@ def _keep_failed(catalog: MaterializedViewCatalog, script: Script, outcome: Outc
         log.info("Could not record the failure of refresh %s: %s", script.refresh_id, error)
 
 
-def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> MaterializedViewError:
+def _failure(
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome, diagnose: Diagnose | None
+) -> MaterializedViewError:
     """Return the error of a job that has staged nothing."""
     reason = outcome.error or "the job ended without a staged table"
     if outcome.error_class == CLOCK or _ABOUT_CLOCKS.search(reason):
         return _clock_error(catalog, plan.view, reason)
-    _require_files(catalog, plan, reason)
+    if diagnose is not None:
+        diagnose(catalog, plan, reason)
     text = f"view {plan.view}: the Spark job failed, nothing was published: {reason}"
     if outcome.query_error:
         return InvalidQueryError(text)
@@ -159,30 +176,6 @@ def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str
         "last writer of the storage table or of a base table. Nothing was published. Synchronize the clocks, then run "
         "the refresh again"
     )
-
-
-def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
-    """Raise if a job failed because files of the stored rows are missing or truncated, which no retry can fix.
-
-    Raises:
-        InvalidMetadataError: Files are missing or truncated.
-    """
-    if not _ABOUT_FILES.search(reason):
-        return
-    try:
-        view = catalog.load(plan.view)
-        storage = catalog.load_storage(view)
-        only = () if storage.rows_snapshot is None else (storage.rows_snapshot,)
-        found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only)
-    except MaterializedViewError as error:
-        log.warning("The files of %s could not be checked: %s", plan.view, error)
-        return
-    for damage in found.all[:1]:
-        raise InvalidMetadataError(
-            f"view {plan.view}: the Spark job failed, nothing was published: the {damage.role} {damage.location} of "
-            f"the stored rows is damaged ({damage.why}). `airflow-mv repair {plan.view}` lists the possible repairs. "
-            f"Error of the job: {shortened(reason, 300)}"
-        )
 
 
 def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
@@ -312,8 +305,7 @@ def refresh(
     plan: RefreshPlan | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
-    redefine: Redefine | None = None,
-    after: AfterRefresh | None = None,
+    callbacks: Callbacks | None = None,
 ) -> list[RefreshResult]:
     """Refresh views from one set of pinned base snapshots, a view after the views that it reads.
 
@@ -328,9 +320,7 @@ def refresh(
             changed since, it is planned again.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
-        redefine: Called for a view with ``on-schema-change`` ``rebuild`` whose base columns have changed. Without it
-            such a view is refreshed as it is defined.
-        after: Called after each refresh.
+        callbacks: What the caller adds.
 
     Raises:
         CommitConflictError: A view kept changing while it was refreshed.
@@ -339,10 +329,12 @@ def refresh(
     if len(identifiers) > 1:
         pins = SnapshotSet() if pins is None else pins
         identifiers = _in_dependency_order(catalog, identifiers, pins)
-    wanted, results = options or RefreshOptions(), []
+    wanted, added, results = options or RefreshOptions(), callbacks or Callbacks(), []
     for view in identifiers:
-        loaded = view if plan is not None or redefine is None else _with_present_columns(catalog, view, pins, redefine)
-        results.append(_refresh_one(catalog, loaded, stager, wanted, pins, plan, on_plan, effects, after))
+        loaded: Identifier | LoadedView = view
+        if plan is None and added.redefine is not None:
+            loaded = _with_present_columns(catalog, view, pins, added.redefine)
+        results.append(_refresh_one(catalog, loaded, stager, wanted, pins, plan, on_plan, effects, added))
     return results
 
 
@@ -364,24 +356,32 @@ def _refresh_one(
     first: RefreshPlan | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
-    after: AfterRefresh | None,
+    callbacks: Callbacks,
 ) -> RefreshResult:
     started, earlier = time.monotonic(), None
     view = loaded.identifier if isinstance(loaded, LoadedView) else loaded
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = first or planned(catalog, loaded, options, pins=pins, earlier=earlier, effects=effects)
+        plan = first or planned(
+            catalog,
+            loaded,
+            options,
+            pins=pins,
+            earlier=earlier,
+            effects=effects,
+            stale_inputs=callbacks.stale_inputs,
+        )
         first, loaded = None, view
         if on_plan:
             on_plan(plan)
-        outcome = stage(catalog, plan, stager)
+        outcome = stage(catalog, plan, stager, callbacks.diagnose)
         result = publish(catalog, plan, outcome, effects=effects)
         if result is not None:
             result = replace(result, seconds=time.monotonic() - started)
             if pins is not None and result.outcome != "skipped":
                 pins.refreshed.add(view)
-            if after:
-                after(plan, outcome, result)
+            if callbacks.after is not None:
+                callbacks.after(plan, outcome, result)
             return result
         log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
         if options.interval is not None:
@@ -398,15 +398,16 @@ def planned(
     pins: SnapshotSet | None = None,
     earlier: EarlierRound | None = None,
     effects: Effects | None = None,
+    stale_inputs: StaleInputs | None = None,
 ) -> RefreshPlan:
     """Return a plan that can be carried out; see :func:`plan_refresh`, which only reads.
 
     What another program has changed of the storage table's columns, partitioning, sort order or properties is restored.
     """
-    plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier)
+    plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier, stale_inputs=stale_inputs)
     if any(reason.code == Code.STORAGE_ALTERED for reason in plan.reasons):
         put_back(catalog, plan.view, effects)
-        plan = plan_refresh(catalog, plan.view, options, pins=pins, earlier=earlier)
+        plan = plan_refresh(catalog, plan.view, options, pins=pins, earlier=earlier, stale_inputs=stale_inputs)
     return plan
 
 

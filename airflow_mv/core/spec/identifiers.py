@@ -4,7 +4,7 @@
 The written form is Spark's: parts joined by dots, odd parts in backticks. Names keep their case. A base table in no
 catalog is named by its format and its directory: ``iceberg.`/path/to/table```. The kinds of base tables are those of
 the "Iceberg Materialized View Spec", Design 1, section "Base table". The current state of a table that is named by path
-is found by :mod:`airflow_mv.core.catalog.path_tables`, or by the extra that has the name of its format.
+is found by the extra that has the name of its format (:mod:`airflow_mv.core.catalog.path_tables`).
 
 Standard library only, because the driver uses it.
 """

@@ -433,17 +433,38 @@ def kept_for(properties: Mapping[str, str], *, view: str) -> timedelta | None:
     return _length(properties, KEEP_PROPERTY, view)
 
 
+def _max_staleness(properties: Mapping[str, str], *, view: str) -> timedelta | None:
+    return max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
+
+
+def _most_old_snapshots(properties: Mapping[str, str], *, view: str) -> int | None:
+    return most_old_snapshots(properties, view=view, default=None)
+
+
+#: What reads each property, and refuses a wrong value, by the property's name. The values of further properties are
+#: names: of columns, dialects or engines.
+PROPERTY_READERS: Mapping[str, Callable[..., object]] = {
+    TIME_TRAVEL_PROPERTY: has_time_travel,
+    ON_SCHEMA_CHANGE_PROPERTY: on_schema_change,
+    **dict.fromkeys((ON_FALLBACK_PROPERTY, MAX_FULL_BYTES_PROPERTY, UP_TO_PROPERTY), Policy.of),
+    MAX_STALENESS_PROPERTY: _max_staleness,
+    **dict.fromkeys((MAX_COUNT_PROPERTY, MAX_AGE_PROPERTY), history_limits),
+    COMPACT_PROPERTY: most_files,
+    EXPIRE_PROPERTY: _most_old_snapshots,
+    KEEP_PROPERTY: kept_for,
+    REFRESH_STATE_PROPERTY: refresh_state_of,
+}
+
+
 def check_values(properties: Mapping[str, str], *, view: str) -> None:
     """Refuse a property that has a wrong value.
 
     Raises:
         ConfigurationError: Names the property, its value and what it may be.
     """
-    history_limits(properties, view=view)
-    _length(properties, MAX_STALENESS_PROPERTY, view)
-    most_old_snapshots(properties, view=view, default=None)
-    for check in (has_time_travel, on_schema_change, Policy.of, kept_for, most_files, refresh_state_of):
-        check(properties, view=view)
+    for key, read in PROPERTY_READERS.items():
+        if key in properties:
+            read(properties, view=view)
 
 
 def _read(

@@ -11,11 +11,11 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.definition import AcceptQuery
-from airflow_mv.core.define.resolved import ResolvedQuery, resolve_query
 from airflow_mv.core.freshness.changes import UNCHANGED
 from airflow_mv.core.freshness.state import ObservedTable
 from airflow_mv.core.refresh.candidates import BaseTableInput
 from airflow_mv.core.refresh.incremental import kept_columns
+from airflow_mv.core.refresh.inputs import ResolvedQuery, resolve_query
 from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.spec.identifiers import Identifier

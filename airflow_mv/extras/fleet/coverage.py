@@ -21,7 +21,6 @@ from typing import Any
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation, column_of
 from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State
-from airflow_mv.core.freshness.status import Chains
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.core.ivm.monotone import moment_of
 from airflow_mv.core.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
@@ -33,6 +32,7 @@ from airflow_mv.core.sql.interval_columns import interval_column, resolve, unit_
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.ranges import AddedFiles, added_files, ranges_of
+from airflow_mv.status import Chains
 
 log = logging.getLogger(__name__)
 

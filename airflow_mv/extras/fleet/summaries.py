@@ -9,11 +9,10 @@ from typing import Any
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation, column_of
 from airflow_mv.core.freshness.state import State, lag
-from airflow_mv.core.freshness.status import ViewStatus
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.each import ItemResult, for_each, left_out, observe_each, while_answered
+from airflow_mv.each import ItemResult, for_each, left_out, while_answered
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.known import (
@@ -30,6 +29,7 @@ from airflow_mv.extras.fleet.known import (
     with_count,
 )
 from airflow_mv.extras.fleet.summary import SUMMARY, Summary, encoded, listed
+from airflow_mv.status import ViewStatus, observe_each
 
 #: Counts the fresh intervals of a stale view; see :func:`airflow_mv.extras.fleet.coverage.count`.
 Count = Callable[[MaterializedViewCatalog, Observation], dict[str, Any]]

@@ -17,7 +17,6 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.freshness.observe import observe_tables
 from airflow_mv.core.refresh.incremental import kept_columns
-from airflow_mv.core.refresh.stagers import settings_of, spark_errors
 from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.script import SESSION_CONFS, STAGING, WEIGHT, DeltaStep, temporary
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
@@ -66,45 +65,6 @@ class ChangesQuestion:
     columns: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     on_one_line: bool = True
-
-
-def changes(
-    spark: SparkSession,
-    table: str,
-    *,
-    start: int | str,
-    end: int | str | None = None,
-    columns: Sequence[str] = (),
-    catalog: MaterializedViewCatalog | None = None,
-) -> DataFrame:
-    """Return the rows that were added to a table, and removed from it, between two snapshots.
-
-    A row that occurs more than once is listed once for each copy; a changed row is removed and added. Rows that were
-    removed and added again, by a compaction or an update to the same values, are not there. The rows are computed once,
-    by this call.
-
-    Args:
-        spark: The session; it must have Iceberg's jars.
-        table: ``catalog.namespace.name``, or another name of a base table that a view's SQL may have, such as
-            ``delta.`/path```.
-        start: The id of the snapshot before the change, the version of a Delta table, or the id of a recorded refresh
-            of a materialized view.
-        end: Likewise after it; by default what is current.
-        columns: Only these columns; by default all that are the same in both snapshots.
-        catalog: Where the table is; by default the configured catalog of that name.
-
-    Returns:
-        The columns, and first ``_change_type``: ``INSERT`` or ``DELETE``.
-
-    Raises:
-        SnapshotNotFoundError: A snapshot has expired. The message says which is the oldest.
-        RefreshNotFoundError: A refresh is not recorded, or its rows have expired.
-        UnsupportedError: A column is another one in the two snapshots, or its values cannot be compared.
-        JobError: Spark failed.
-    """
-    name = Identifier.parse(table)
-    home = catalog or MaterializedViewCatalog(name.catalog)
-    return changed_rows(home, spark, question(home, name, start, end, columns))
 
 
 def question(
@@ -209,29 +169,28 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
     """Compute the change in Spark.
 
     Args:
-        spark: A session, classic or Connect.
+        spark: A session that knows the table's catalog, classic or Connect.
         wanted: From :func:`question`.
 
     Raises:
-        SnapshotNotFoundError, UnsupportedError, JobError: As for :func:`changes`.
+        SnapshotNotFoundError, UnsupportedError, JobError: As for :func:`airflow_mv.actions.changes`.
     """
     from airflow_mv.core.job.context import JobContext
     from airflow_mv.core.job.delta import net_change
     from airflow_mv.core.job.driver import registered
     from airflow_mv.core.job.foreign import format_of
-    from airflow_mv.core.job.session import made_active, temporary_settings, with_catalogs
+    from airflow_mv.core.job.session import made_active, temporary_settings
+    from airflow_mv.rows import spark_errors
 
     if wanted.left_out:
         log.warning("%s: skipping columns that are new or have changed: %s", wanted.table, ", ".join(wanted.left_out))
-    settings = settings_of(catalog)
-    session = with_catalogs(spark, {**settings.confs, **settings.secrets})
     names = place_names({} if wanted.place is None else {wanted.table: wanted.place})
     with (
         spark_errors(f"reading the change of {wanted.table}"),
-        made_active(session),
-        temporary_settings(session, dict(SESSION_CONFS)),
-        registered(session, catalog.name if wanted.table.path else wanted.table.catalog, names.files) as staging,
-        closing(JobContext(session, staging)) as context,
+        made_active(spark),
+        temporary_settings(spark, dict(SESSION_CONFS)),
+        registered(spark, catalog.name if wanted.table.path else wanted.table.catalog, names.files) as staging,
+        closing(JobContext(spark, staging)) as context,
     ):
         table = names.sql.get(wanted.table, wanted.table.sql()).replace(STAGING, staging)
         if (tables := format_of(table)) is not None:

@@ -16,11 +16,9 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
-from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
-from airflow_mv.core.freshness.status import timestamp
 from airflow_mv.core.publish.pointed import write_next
 from airflow_mv.core.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.core.publish.storage_change import RestoreProperties, RestoreStorage, table_of
@@ -35,6 +33,7 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.view import with_view_properties
+from airflow_mv.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -52,6 +51,7 @@ from airflow_mv.extras.maintenance.evidence import (
     require_materialized,
 )
 from airflow_mv.extras.maintenance.snapshots import without_snapshots
+from airflow_mv.status import timestamp
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.core.freshness.observe import Observation, observe
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
-from airflow_mv.core.refresh.stagers import spark_errors, stored_rows
 from airflow_mv.core.refresh.statements import place_names, renamed
 from airflow_mv.core.script import SESSION_CONFS, STAGING
 from airflow_mv.core.spec.identifiers import Identifier, quote
@@ -25,6 +23,7 @@ from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.interval_columns import condition
 from airflow_mv.core.sql.query import pin_query
 from airflow_mv.core.sql.types import grouping_columns
+from airflow_mv.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.documents import id_text
 from airflow_mv.errors import (
     ConfigurationError,
@@ -281,6 +280,7 @@ def _compared(
     """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
     from airflow_mv.core.job.driver import registered
     from airflow_mv.core.job.session import temporary_settings
+    from airflow_mv.rows import spark_errors, stored_rows
 
     view, storage = observation.view.identifier, observation.storage
     files, where = place_names(observation.places).files, _condition(observation, part)

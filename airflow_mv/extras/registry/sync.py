@@ -18,13 +18,14 @@ from airflow_mv.core.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.each import left_out, observe_each, while_answered
+from airflow_mv.each import left_out, while_answered
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow
 from airflow_mv.extras.registry.registry import Registry, commit_staged, compact_finished_months, require_registry
 from airflow_mv.extras.registry.rows import MAX_LENGTH, refresh_row
 from airflow_mv.redaction import shortened
+from airflow_mv.status import observe_each
 
 log = logging.getLogger(__name__)
 

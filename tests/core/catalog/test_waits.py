@@ -33,11 +33,11 @@ from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.store_deadlines import RESPONSE_TIMEOUT, with_store_limits
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
+from airflow_mv.status import status
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.faults import Clock
 from tests.services import Quiet, http_server

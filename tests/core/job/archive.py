@@ -90,8 +90,8 @@ def _make_local_files() -> None:
 def _make_archive() -> None:
     from pyspark.core.context import SparkContext
 
-    from airflow_mv.core.catalog.spark import spark_settings
-    from airflow_mv.core.job.session import open_session
+    from airflow_mv.extras.spark.session import open_session
+    from airflow_mv.extras.spark.settings import spark_settings
 
     made = archive().with_suffix(".new")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{_SHORT_LIVED} {_QUIET} -XX:ArchiveClassesAtExit={made}"

@@ -17,10 +17,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
-from airflow_mv.core.job.session import open_session
 from airflow_mv.core.refresh.statements import STORAGE_PROPERTIES
 from airflow_mv.core.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep, TableRead
+from airflow_mv.extras.spark.session import open_session
+from airflow_mv.extras.spark.settings import POSTGRESQL, SparkSettings, spark_settings
 from tests.core.job.processes import OverConnect
 
 #: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.

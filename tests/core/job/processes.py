@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyspark
 
-from airflow_mv.core.job.submit import jar_confs, write_properties
 from airflow_mv.core.script import Outcome, Script
+from airflow_mv.extras.spark.submit import jar_confs, write_properties
 from tests.cli.support import Ended
 from tests.core.job.changing import QUICK
 from tests.services import free_port
@@ -35,7 +35,7 @@ for line in sys.stdin:
 _SCRIPTS = """
 import json, sys
 from airflow_mv.core.job.driver import run
-from airflow_mv.core.job.session import open_session
+from airflow_mv.extras.spark.session import open_session
 from airflow_mv.core.script import Script
 for line in sys.stdin:
     task = json.loads(line)

@@ -19,12 +19,12 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.catalog.spark import spark_settings
 from airflow_mv.core.job.driver import reason, run, run_submitted
-from airflow_mv.core.job.session import _submit_arguments, check_java, open_session
-from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.script import STAGING_CATALOG, Outcome, Script, script_beside, submitted_script
 from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.extras.spark.session import _submit_arguments, check_java, open_session
+from airflow_mv.extras.spark.settings import spark_settings
+from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from tests.core.job.conftest import CANARY, Lake, make_lake, rows_of
 from tests.core.job.processes import ROOT, SPARK_HOME, OverConnect, environment, serving
 from tests.services import free_port
@@ -206,7 +206,7 @@ def test_no_setting_of_a_session_is_a_process_argument(session: SparkSession) ->
 def test_a_session_without_iceberg_is_refused_with_the_name_of_the_setting(lake: Lake) -> None:
     """Its first statement would fail with a syntax error that points at the view."""
     code = (
-        "from pyspark.sql import SparkSession\nfrom airflow_mv.core.job.session import open_session\n"
+        "from pyspark.sql import SparkSession\nfrom airflow_mv.extras.spark.session import open_session\n"
         "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         "open_session({})\n"
     )

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.catalog.spark import spark_settings
-from airflow_mv.core.job.session import open_session
 from airflow_mv.core.spec.identifiers import Identifier, string_literal
 from airflow_mv.core.spec.properties import partition_transform
 from airflow_mv.core.sql.query import (
@@ -25,6 +23,8 @@ from airflow_mv.core.sql.query import (
     parse_query,
     pin_query,
 )
+from airflow_mv.extras.spark.session import open_session
+from airflow_mv.extras.spark.settings import spark_settings
 from tests.core.job.changing import QUICK
 
 #: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.

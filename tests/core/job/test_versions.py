@@ -20,16 +20,16 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.spark import SparkSettings
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.job.submit import build_package, main_file, spark_versions, write_properties
 from airflow_mv.core.job.versions import require_supported
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.core.refresh.stagers import settings_of
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.errors import UnsupportedError
+from airflow_mv.extras.spark.session import settings_of
+from airflow_mv.extras.spark.settings import SparkSettings
+from airflow_mv.extras.spark.submit import build_package, main_file, spark_versions, write_properties
 from airflow_mv.operators.submission_files import handed_over, write_script
 from airflow_mv.version import unsupported
 from tests.core.job.processes import command_line

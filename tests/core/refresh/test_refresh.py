@@ -13,13 +13,11 @@ import pytest
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish, refresh, stage
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Code, Mode
-from airflow_mv.each import statuses
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CommitConflictError,
@@ -27,6 +25,7 @@ from airflow_mv.errors import (
     NotMaterializedError,
     RefreshRefusedError,
 )
+from airflow_mv.status import status, statuses
 from tests.builders import QUERY, Lake, lake
 
 NORTH = {"region": "north", "orders": 2, "amount": 15}

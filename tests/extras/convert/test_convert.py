@@ -15,7 +15,6 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import stored_layout
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import (
@@ -32,6 +31,7 @@ from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import expire, maintain
 from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.status import status
 from tests.builders import LAYOUTS, QUERY, Lake, lake, rewritten
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
 from tests.extras.maintenance.support import files, refreshed

@@ -21,7 +21,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.driver_files import HadoopFiles
-from airflow_mv.core.job.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.core.script import Outcome, Script, SqlStep, script_beside, submitted_script
 from airflow_mv.extras.shared_application.job.requests import (
     BEAT,
@@ -34,6 +33,7 @@ from airflow_mv.extras.shared_application.job.requests import (
     request_file,
 )
 from airflow_mv.extras.shared_application.job.serve import serve
+from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.version import __version__
 from tests.core.job.conftest import CANARY, TABLE, Lake, make_lake, rows_of
 from tests.core.job.processes import SPARK_HOME, environment

@@ -16,13 +16,13 @@ from airflow_mv.core.catalog import Layout
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.freshness.status import status
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 from airflow_mv.extras.describe import history
+from airflow_mv.status import status
 from tests.builders import LAYOUTS
 from tests.core.refresh.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 

@@ -9,10 +9,10 @@ fresh goes through here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
@@ -37,10 +37,13 @@ from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
+from airflow_mv.each import ItemResult, for_each
 from airflow_mv.errors import MaterializedViewError, NotFoundError, NotMaterializedError
 from airflow_mv.redaction import shortened
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Of a stale view, so many reasons of at most so many characters are repeated at the views that read it.
 _MAX_REASONS = 2
@@ -325,6 +328,35 @@ def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: Snap
     return tuple(item.reason for item in found.values())
 
 
+def observe_each(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    compute: Callable[[Observation], T],
+    *,
+    plain: Callable[[LoadedView], T] | None = None,
+    span: Span | None = None,
+) -> Iterator[ItemResult[Identifier, T]]:
+    """Observe several views of a catalog and compute a value for each. Views and tables that they share are read once.
+
+    Args:
+        views: Their names.
+        compute: Takes the observation of a view.
+        plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
+        span: Consider only the rows of this interval.
+    """
+    chains = Chains(set(views) if isinstance(views, Sequence) else set())
+
+    def observed(view: Identifier) -> T:
+        if span is None and (early := chains.early(view)) is not None:
+            return compute(early)
+        loaded = catalog.load(view)
+        if plain is not None and loaded.settings is None and not loaded.was_materialized:
+            return plain(loaded)
+        return compute(chains.observe(catalog, loaded, span=span))
+
+    return for_each(views, observed)
+
+
 def _read_view(table: ObservedTable) -> Identifier:
     return table.name if table.view is None else table.view
 
@@ -349,6 +381,25 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval
             view cannot be read.
     """
     return ViewStatus(Chains().observe(catalog, view, span=interval))
+
+
+def statuses(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    *,
+    interval: Span | None = None,
+) -> list[dict[str, Any]]:
+    """Return the freshness documents of several views; a base table that they share is read once.
+
+    Args:
+        views: Their names.
+        interval: Consider only the rows of this interval.
+
+    Raises:
+        MaterializedViewError: One of them cannot be read.
+    """
+    results = observe_each(catalog, views, lambda seen: ViewStatus(seen).to_dict(), span=interval)
+    return [result.get() for result in results]
 
 
 def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:

@@ -12,18 +12,15 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.actions import refresh_with_inputs
-from airflow_mv.core.define.create import create
+from airflow_mv import status as freshness_status
+from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view, refresh_views, refresh_with_inputs
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.freshness import status as freshness_status
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.status import Chains, status
-from airflow_mv.core.refresh import RefreshOptions, plan_refresh
-from airflow_mv.core.refresh.run import refresh
+from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.each import statuses
 from airflow_mv.errors import InvalidQueryError, StaleViewError
 from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos
 from airflow_mv.extras.fleet.fact_cache import FactCache
@@ -34,6 +31,7 @@ from airflow_mv.extras.pins import pin_base_tables, pinned_chain, restore
 from airflow_mv.extras.read import readable
 from airflow_mv.plugin.graph import GraphQuery, graph
 from airflow_mv.plugin.rows import row_of
+from airflow_mv.status import Chains, status, statuses
 from tests.builders import Lake, lake
 
 CHAIN = ("lines", "seg", "top")
@@ -50,6 +48,7 @@ def chain(home: Lake, *names: str, above: str = "events") -> None:
 def layouts(sqlite_uri: str, warehouse: Path, request: pytest.FixtureRequest) -> Iterator[Lake]:
     """``top`` reads ``seg``, which reads ``lines``, which reads ``events``, in each layout."""
     with lake(sqlite_uri, warehouse, layout=request.param) as found:
+        found.action = refresh_views
         found.table("events")
         chain(found, *CHAIN)
         yield found
@@ -59,6 +58,7 @@ def layouts(sqlite_uri: str, warehouse: Path, request: pytest.FixtureRequest) ->
 def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
     """The same in the default layout."""
     with lake(sqlite_uri, warehouse) as found:
+        found.action = refresh_views
         found.table("events")
         chain(found, *CHAIN)
         yield found
@@ -133,7 +133,7 @@ def test_a_refresh_of_one_view_does_what_it_did_and_names_its_stale_inputs(home:
     assert [reason.code for reason in result.reasons] == [Code.FRESH, Code.INPUT_STALE]
     assert result.fallback is None
     home.refresh("sales.lines")
-    plan = plan_refresh(home.catalog, "sales.seg")
+    plan = plan_view(home.catalog, "sales.seg")
     assert (plan.mode, Code.INPUT_STALE in {reason.code for reason in plan.reasons}) == (Mode.FULL, False)
     assert home.refresh("sales.top").reasons[-1].message.startswith("lake.sales.seg, which it reads, is stale (")
 
@@ -196,11 +196,11 @@ def test_a_chain_that_one_run_refreshes_has_no_stale_inputs(home: Lake) -> None:
         result = home.refresh(view, pins=restore(home.catalog, view, run))
         assert Code.INPUT_STALE not in {reason.code for reason in result.reasons}
     assert states(home, *CHAIN) == ["stale"] * 3
-    results = refresh(home.catalog, reversed(views), stager=home.stager)
+    results = refresh_views(home.catalog, reversed(views), stager=home.stager)
     assert [result.view.name for result in results] == [*CHAIN]
     assert not any(reason.code == Code.INPUT_STALE for result in results for reason in result.reasons)
     home.append(name="events")
-    (alone, _) = refresh(home.catalog, views[1:], stager=home.stager)
+    (alone, _) = refresh_views(home.catalog, views[1:], stager=home.stager)
     assert alone.reasons[-1].code == Code.INPUT_STALE
 
 

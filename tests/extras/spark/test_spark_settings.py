@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.catalog.spark import SparkSettings, spark_settings
-from airflow_mv.core.job.submit import jar_confs
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.spark.settings import SparkSettings, spark_settings
+from airflow_mv.extras.spark.submit import jar_confs
 from airflow_mv.redaction import is_secret, shortened, without_secrets
 from tests.rest.java import cache_folder
 

@@ -4,24 +4,57 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_mv.core.catalog.layouts import LoadedStorage, frame_of
 from airflow_mv.core.job.context import table_at
-from airflow_mv.core.job.driver import open_staging, staging_catalog
+from airflow_mv.core.job.driver import open_staging, reason, staging_catalog
 from airflow_mv.core.job.driver_files import HADOOP, file_access
-from airflow_mv.core.job.session import temporary_settings
+from airflow_mv.core.job.session import made_active, temporary_settings
 from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE
-from airflow_mv.core.spec.identifiers import quote, string_literal
+from airflow_mv.core.spec.identifiers import Identifier, quote, string_literal
+from airflow_mv.errors import JobError, MaterializedViewError
 
 #: The staging catalogs that sessions keep, by the name of the catalog whose access to files they have.
 _kept: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
-class TableReader:
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Translate the errors of Spark, which have no common base.
+
+    Args:
+        what: What Spark does, for the message.
+
+    Raises:
+        JobError: Spark's reason, without its stack trace.
+    """
+    try:
+        yield
+    except MaterializedViewError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise JobError(f"{what}: {reason(error)}") from None
+
+
+def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
+    """Return the rows of a view's storage table at a snapshot.
+
+    Args:
+        spark: A session that knows the view's catalog, classic or Connect.
+        snapshot_id: The snapshot; ``None`` for the current rows.
+    """
+    with made_active(spark), spark_errors(f"reading the rows of view {view}"):
+        frame: DataFrame = frame_of(storage, _TableReader(spark, view.catalog, snapshot_id))
+        return frame
+
+
+class _TableReader:
     """Reads an Iceberg table at a snapshot.
 
     Args:

@@ -7,6 +7,7 @@ Iceberg's metadata has no checksums. Each file is compared with its metadata: it
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from airflow_mv.core.catalog.files import named
 from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined
+from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.table import Snapshot, TableMetadata
 from airflow_mv.errors import (
     InvalidMetadataError,
@@ -36,12 +38,18 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     RefusedLocationError,
 )
+from airflow_mv.redaction import shortened
 
 log = logging.getLogger(__name__)
 
 #: Files that are checked in parallel.
 _WORKERS = 16
 _REPORT_EACH = 1000
+#: Error messages of Spark and Iceberg for lost or truncated files.
+_ABOUT_FILES = re.compile(
+    r"NotFoundException|File does not exist: |FAILED_READ_FILE|not a Parquet file|Not an Avro data file|"
+    r"Failed to (open|read)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +305,30 @@ def _why(error: MaterializedViewError) -> str:
     if isinstance(error, RefusedLocationError):
         raise error
     return "it does not exist" if isinstance(error, MetadataFileNotFoundError) else str(error)
+
+
+def require_whole_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
+    """Raise if a job failed because files of the stored rows are missing or truncated, which no retry can fix.
+
+    Args:
+        reason: The error of the job.
+
+    Raises:
+        InvalidMetadataError: Files are missing or truncated.
+    """
+    if not _ABOUT_FILES.search(reason):
+        return
+    try:
+        view = catalog.load(plan.view)
+        storage = catalog.load_storage(view)
+        only = () if storage.rows_snapshot is None else (storage.rows_snapshot,)
+        found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only)
+    except MaterializedViewError as error:
+        log.warning("The files of %s could not be checked: %s", plan.view, error)
+        return
+    for damage in found.all[:1]:
+        raise InvalidMetadataError(
+            f"view {plan.view}: the Spark job failed, nothing was published: the {damage.role} {damage.location} of "
+            f"the stored rows is damaged ({damage.why}). `airflow-mv repair {plan.view}` lists the possible repairs. "
+            f"Error of the job: {shortened(reason, 300)}"
+        )
