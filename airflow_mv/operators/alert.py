@@ -102,7 +102,8 @@ class FreshnessAlertOperator(BaseOperator):
             memory = self._memory(context)
             for slo in self._slos():
                 report_lag(str(slo.view), slo.lag_seconds)
-                self.log.info("%s is %s, lag %s s", slo.view, slo.readiness, slo.lag_seconds)
+                lag = "unknown" if slo.lag_seconds is None else f"{slo.lag_seconds:.0f} s"
+                self.log.info("%s is %s, lag %s", slo.view, slo.readiness, lag)
                 documents.append(slo.to_dict())
                 try:
                     settle(slo, memory, receivers)

@@ -17,7 +17,10 @@ from airflow_mv.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HEADS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md")]
+HEADS = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md", "dags_examples/README.md")
+]
 PAGES = [*HEADS, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -96,6 +99,12 @@ def test_every_statement_of_the_source_documents_names_existing_tests_or_what_is
                 assert f"def {test}(" in (page.parent / file).read_text(encoding="utf-8"), (title, number)
             missing = re.sub(r"\[`test_\w+`\]\(\S+?\)[,. ]*", "", shown)
             assert tests if state == "works" else missing, (title, number)
+
+
+def test_each_example_dag_is_in_the_table_of_examples() -> None:
+    folder = ROOT / "dags_examples"
+    listed = re.findall(r"(?m)^\| \[`\S+`\]\((\S+)\) \|", (folder / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted([*(file.name for file in folder.glob("*.py")), "managed_spark"])
 
 
 def test_no_placeholder_is_left() -> None:
