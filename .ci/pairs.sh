@@ -14,6 +14,9 @@ readonly PART=(
     tests/engine/incremental/test_{fuzz,regenerated_sql}.py
 )
 
+OWN=$(.venv/bin/python -c 'from importlib.metadata import version; print(version("pyspark"))')
+readonly OWN
+
 # pair PYSPARK ICEBERG FOLDER: with the environment of .venv, in which this PySpark is found first.
 pair() {
     local but=""
@@ -22,7 +25,7 @@ pair() {
     if [[ $2 == 1.10.* ]]; then but+=" and not values_that_cannot_be_compared"; fi # it cannot update VARIANT columns
     # It has no VARIANT, and rows of rewritten files are not read by their ids.
     if [[ $1 == 3.5.* ]]; then but+=" and not values_that_cannot_be_compared and not rewritten_files"; fi
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --target "$3" "pyspark==$1" &&
+    [[ $1 == "$OWN" ]] || .venv/bin/uv pip install --quiet --python .venv/bin/python --target "$3" "pyspark==$1" &&
         PYTHONPATH=$3:$PWD AIRFLOW_MV_TEST_ICEBERG=$2 .venv/bin/python -m pytest -q -p no:cacheprovider \
             -m "not slow" -k "$but" "${PART[@]}"
 }

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def _measured(options: argparse.Namespace, spark: str, iceberg: str, folder: Path) -> dict[str, dict[str, Any]]:
     """Measure one pair in a process of its own, in which its PySpark is found first."""
     install = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", sys.executable]
-    subprocess.run([*install, "--target", str(folder / "packages"), f"pyspark=={spark}"], check=True)
+    if spark != version("pyspark"):
+        subprocess.run([*install, "--target", str(folder / "packages"), f"pyspark=={spark}"], check=True)
     out = folder / "out.json"
     command = [sys.executable, "-c", _PROGRAM, "incremental", "--scale", str(options.scale), "--out", str(out)]
     command += ["--cache", str(folder / "cache"), "--repeat", str(options.repeat), "--changes", "mixed", "--check"]
