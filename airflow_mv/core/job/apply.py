@@ -27,6 +27,8 @@ from airflow_mv.errors import IncrementalRefusedError
 _OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVERFLOW")
 #: Most row groups are skipped. Iceberg counts each as 4 MiB, and as much for each delete file: one task for each.
 _OPEN_COST = 256 * 2**10
+#: A class of a Spark whose SQL takes the options of a table: it is Spark 4.
+_OPTIONS = "org.apache.spark.sql.catalyst.parser.SqlBaseParser$OptionsClauseContext"
 _NO_EQUALITY = ("map", "variant", "geometry", "geography", "calendarinterval")
 
 
@@ -176,7 +178,9 @@ class _Keys:
         first = self.filters.first
         single = [] if first is None else [(first, "=")]
         selected = ", ".join(f"`__old`.{quote(column)}" for column in columns) or "`__old`.*"
-        stored = f"{self.step.table} WITH ('file-open-cost' = '{_OPEN_COST}') AS `__old`"
+        takes = self.context.jvm is None or self.context.java.can.has(_OPTIONS)
+        options = f" WITH ('file-open-cost' = '{_OPEN_COST}')" if takes else ""
+        stored = f"{self.step.table}{options} AS `__old`"
         return self._having_keys(selected, stored, "`__old`", single, self._stored_predicates)
 
     def _having_keys(

@@ -31,7 +31,7 @@ from airflow_mv.extras.spark.session import settings_of
 from airflow_mv.extras.spark.settings import SparkSettings
 from airflow_mv.extras.spark.submit import build_package, main_file, spark_versions, write_properties
 from airflow_mv.operators.submission_files import handed_over, write_script
-from airflow_mv.version import unsupported
+from airflow_mv.version import minor, unsupported
 from tests.core.job.processes import command_line
 from tests.engine.support import configure
 
@@ -85,7 +85,6 @@ def test_spark_connect_on_an_older_spark_is_refused_in_one_line(version: str) ->
 
 # ------------------------------------------------------------------------------------ other versions
 
-OLDER = "4.0.2"
 VIEWS = {
     "lake.sales.daily": "SELECT day, sum(amount) AS amount, count(*) AS orders FROM lake.sales.orders GROUP BY day",
     "lake.sales.large": "SELECT day, amount FROM lake.sales.orders WHERE amount > 7",
@@ -176,17 +175,27 @@ def stored(catalog: MaterializedViewCatalog, view: str) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("kind", "iceberg"), [("v2-merge-on-read", "1.10.1"), ("v3-merge-on-read", "1.11.0")])
-def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path, kind: str, iceberg: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "pyspark", "scala", "iceberg"),
+    [
+        ("v2-merge-on-read", "3.5.8", "2.12", "1.10.1"),
+        ("v3-merge-on-read", "3.5.8", "2.12", "1.12.0"),
+        ("v2-merge-on-read", "4.0.2", "2.13", "1.10.1"),
+        ("v3-merge-on-read", "4.0.2", "2.13", "1.11.0"),
+    ],
+)
+def test_views_are_created_refreshed_and_verified_on_an_older_spark(
+    lake_folder: Path, kind: str, pyspark: str, scala: str, iceberg: str
+) -> None:
     """The zip runs in a bare driver: creation, full, and incremental refreshes. Verify runs in process.
 
     Deletes by position and deletion vectors are read, and rows that were rewritten with other row ids.
     """
-    spark = OtherSpark(lake_folder, OLDER)
-    assert spark_versions(spark.packages / "pyspark") == (OLDER, "2.13")
+    spark = OtherSpark(lake_folder, pyspark)
+    assert spark_versions(spark.packages / "pyspark") == (pyspark, scala)
     catalog, outcomes = MaterializedViewCatalog("lake"), []
-    settings = settings_of(catalog).on(OLDER)
-    runtime = f"org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:{iceberg}"
+    settings = settings_of(catalog).on(pyspark, scala)
+    runtime = f"org.apache.iceberg:iceberg-spark-runtime-{minor(pyspark)}_{scala}:{iceberg}"
     settings = replace(settings, packages=(runtime, *settings.packages[1:]))
     orders = Orders(spark, settings, kind)
     orders.run("INSERT INTO lake.sales.orders VALUES ('a', 10), ('b', 20), ('b', 5)")
