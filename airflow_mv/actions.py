@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_mv.core.define.definition import Definition
-    from airflow_mv.extras.define import DefinitionResult, OnChange
+    from airflow_mv.core.spec.choices import OnChange
+    from airflow_mv.extras.define import DefinitionResult
 
 log = logging.getLogger(__name__)
 

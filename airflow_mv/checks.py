@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.words import did_you_mean
 
 #: View property: the checks of every refresh of the view, as JSON.
 CHECKS_PROPERTY = "airflow-mv.checks"
@@ -288,9 +289,10 @@ def _check_comparison(limits: Mapping[str, Any], name: str) -> None:
 def _own(item: Mapping[str, Any]) -> Check:
     kinds = [key for key in item if key not in _OPTIONS]
     if len(kinds) != 1 or kinds[0] not in _MAKERS:
+        meant = did_you_mean(kinds[0], _MAKERS) if kinds else ""
         raise ConfigurationError(
             f"{_shown(dict(item))} is not a check: it must have one of {', '.join(_MAKERS)}, and may have "
-            f"{', '.join(_OPTIONS)}; or be a dictionary of the common-sql provider's check operators"
+            f"{', '.join(_OPTIONS)}; or be a dictionary of the common-sql provider's check operators{meant}"
         )
     options = {key: item[key] for key in _OPTIONS if key in item}
     kind, body = kinds[0], item[kinds[0]]
@@ -325,7 +327,8 @@ def _check(kind: CheckKind, name: str, severity: Any, where: Any, **parts: Any) 
     if not all(isinstance(text, str) for text in (name, where, made.text, *made.columns)) or not name.strip():
         raise ConfigurationError(f"check {kind}: names and SQL must be text: {_shown(made)}")
     if severity not in ("error", "warn"):
-        raise ConfigurationError(f"check {name!r}: severity is {severity!r}; it must be error or warn")
+        meant = did_you_mean(severity, get_args(Severity))
+        raise ConfigurationError(f"check {name!r}: severity is {severity!r}; it must be error or warn{meant}")
     if kind in ("not_null", "unique") and not made.columns:
         raise ConfigurationError(f"check {kind}: name a column")
     if kind in ("condition", "sql") and not made.text.strip():

@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Context, RetryPolicy, TaskGroup, XComArg
 from requests.auth import AuthBase
 
 from airflow_mv.checks import Check
-from airflow_mv.core.spec.properties import FallbackPolicy
+from airflow_mv.core.spec.choices import FallbackPolicy, LayoutName, OnChange, RefreshStrategy
 from airflow_mv.scope import ScopeName
 
 CheckItem = Check | str | Mapping[str, Any] | Callable[[Any], Any]
@@ -170,14 +170,16 @@ class SharedSparkKeywords(SparkKeywords, _LimitKeywords, total=False):
     """The same for the task of a shared application."""
 
 
-class _OtherTaskKeywords(
+class SparkTaskArguments(
     AnyTaskKeywords, _RetryKeywords, _LimitKeywords, _RuleKeywords, SparkArguments, Connections, total=False
 ):
+    """The arguments of tasks that run Spark, as a chain gives them to all of its own."""
+
     task_id: str
     name: str | None
 
 
-class ShareKeywords(_OtherTaskKeywords, total=False):
+class ShareKeywords(SparkTaskArguments, total=False):
     """What ``share_spark_application`` passes on; ``task_id`` is ``spark_application`` by default."""
 
     idle_seconds: float
@@ -200,7 +202,7 @@ class RefreshArguments(TypedDict, total=False):
     max_bytes: int | str | None
 
 
-class RefreshKeywords(_OtherTaskKeywords, RefreshArguments, total=False):
+class RefreshKeywords(SparkTaskArguments, RefreshArguments, total=False):
     """What a chain passes on to its ``RefreshMaterializedViewOperator``."""
 
     spark_application: str | None
@@ -214,26 +216,26 @@ class PartialRefreshKeywords(RefreshKeywords, total=False):
     view: str
 
 
-class CreateKeywords(_OtherTaskKeywords, total=False):
+class CreateKeywords(SparkTaskArguments, total=False):
     """What a chain passes on to its ``CreateMaterializedViewOperator``."""
 
     spark_application: str | None
     deferrable: bool | None
-    refresh_strategy: Literal["full", "incremental"] | None
+    refresh_strategy: RefreshStrategy | None
     allow_stale_data: bool | None
     time_travel: bool | None
     partition_by: Sequence[str]
     sort_by: str | None
     properties: Mapping[str, str] | None
     checks: Checks
-    layout: str | None
+    layout: LayoutName | None
     dialects: Sequence[str]
     columns: Sequence[str] | None
     comment: str | None
     column_comments: Mapping[str, str] | None
     storage_name: str | None
     transpile: bool
-    on_change: Literal["apply", "rebuild", "fail"]
+    on_change: OnChange
     adopt: bool
     require: Sequence[str]
 
@@ -280,7 +282,7 @@ class ChainKeywords(DagKeywords, total=False):
     depth: int
     scope: ScopeName
     connections: Connections | None
-    spark: SparkArguments | None
+    spark: SparkTaskArguments | None
     refresh: RefreshKeywords | None
     spark_application: Literal["auto", "per-task", "shared"]
 

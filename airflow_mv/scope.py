@@ -16,7 +16,7 @@ neither (asset-triggered, manual)         refused; the error names what to give 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -25,9 +25,13 @@ from typing import Any, Literal
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.times import next_unit, parse_key, parse_time, shift
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.words import not_one_of
 
 ScopeName = Literal["whole", "as_of", "interval"]
 
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
+#: What a template that is not set renders to.
+NONE = ("None", "", None)
 #: Parameters of a run, by which a manual run or a backfill sets what it refreshes.
 FULL_PARAM = "refresh_full"
 AS_OF_PARAM = "refresh_as_of"
@@ -87,7 +91,7 @@ def scope_of(
     Raises:
         ConfigurationError: The run does not give an interval, or a parameter is not valid.
     """
-    full = _truth(facts.params.get(FULL_PARAM))
+    full = truth(facts.params.get(FULL_PARAM), field=f"the run's conf: {FULL_PARAM}")
     as_of = _moment(facts, AS_OF_PARAM)
     requested = _requested(facts, column)
     if requested is not None:
@@ -189,10 +193,93 @@ def _moment(facts: RunFacts, name: str) -> datetime | None:
         ) from None
 
 
-def _truth(value: Any) -> bool:
+# ------------------------------------------------------------------------- Values as a template may render them
+
+
+def moment(value: Any, *, field: str) -> datetime | None:
+    """Parse a time from a rendered template; without a zone it is UTC.
+
+    Args:
+        value: A time, its text in ISO 8601, or nothing.
+        field: For the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if value is None or value == "":
+        return None  # not "None", the text of a template that is not set in this kind of run
+    try:
+        return parse_time(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{field} is {value!r}, which is not a point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
+            "template that is set in this kind of run: {{ dag_run.run_after }} is, {{ data_interval_end }} may not be"
+        ) from None
+
+
+def truth(value: Any, *, field: str) -> bool:
+    """Parse a boolean from a rendered template.
+
+    Args:
+        value: A boolean or its text.
+        field: For the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
     text = str(value).strip().lower()
-    if text in ("true", "1", "yes"):
-        return True
-    if text in ("false", "0", "no", "none", ""):
-        return False
-    raise ConfigurationError(f"the run's conf has {FULL_PARAM} = {value!r}; it must be true or false")
+    if text not in _TRUE | _FALSE:
+        raise ConfigurationError(f"{field} is {value!r}; it must be true or false")
+    return text in _TRUE
+
+
+def count(value: Any, *, field: str, unit: str) -> int | None:
+    """Parse a number from a rendered template.
+
+    Args:
+        value: A number, its text, or nothing.
+        field: For the message.
+        unit: What is counted, for the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    text = str(value)
+    if value in NONE:
+        return None
+    if isinstance(value, bool) or not text.isdecimal():
+        raise ConfigurationError(f"{field} is {value!r}; it must be a number of {unit}")
+    return int(text)
+
+
+def percentage(value: Any, *, field: str) -> float | None:
+    """Parse a percentage from a rendered template.
+
+    Raises:
+        ConfigurationError: It is not a number above 0, up to 100.
+    """
+    if value in NONE:
+        return None
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 100:
+        raise ConfigurationError(f"{field} is {value!r}; it must be a percentage: more than 0, at most 100")
+    return found
+
+
+def word_of(value: Any, words: Collection[str], *, field: str) -> Any:
+    """Parse one of some words, or nothing, from a rendered template.
+
+    Args:
+        value: The word.
+        words: The allowed words.
+        field: For the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if value in NONE or value in words:
+        return None if value in NONE else value
+    raise not_one_of(value, words, field=field)

@@ -64,8 +64,9 @@ def explain(
 
     Reads metadata only: no Spark, and nothing is made. Give a view, a query, or both.
     """
-    from airflow_mv.extras.explain.explain import Requirement, require
     from airflow_mv.extras.explain.explain import explain as explained
+    from airflow_mv.extras.explain.explain import require
+    from airflow_mv.extras.explain.requirement import Requirement
 
     text = query_text(sql, sql_file)
     if view is None and text is None:

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from airflow_mv.core.freshness.observe import Observation
     from airflow_mv.core.refresh import RefreshOptions
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.core.spec.choices import OnChange
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.core.spec.interval import Span
-    from airflow_mv.extras.define import OnChange
     from airflow_mv.extras.fleet.known import CatalogStatuses
     from airflow_mv.extras.history.time_travel import TimeTravel
     from airflow_mv.extras.spark.session import InProcessStager

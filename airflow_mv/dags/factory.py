@@ -15,7 +15,7 @@ from airflow_mv.operators import refresh_params
 from airflow_mv.scope import ScopeName
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import ChainKeywords, Connections, DagKeywords, RefreshKeywords, SparkArguments
+    from airflow_mv.keywords import ChainKeywords, Connections, DagKeywords, RefreshKeywords, SparkTaskArguments
 
 
 def materialized_views_dag(
@@ -27,7 +27,7 @@ def materialized_views_dag(
     depth: int = DEFAULT_DEPTH,
     scope: ScopeName = "whole",
     connections: Connections | None = None,
-    spark: SparkArguments | None = None,
+    spark: SparkTaskArguments | None = None,
     refresh: RefreshKeywords | None = None,
     spark_application: Applications = "auto",
     **kwargs: Unpack[DagKeywords],

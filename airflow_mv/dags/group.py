@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import BaseOperator, TaskGroup
@@ -22,14 +22,16 @@ from airflow_mv.operators import (
 from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS
 from airflow_mv.scope import ScopeName
+from airflow_mv.words import one_of
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import Connections, GroupKeywords, RefreshKeywords, SparkArguments
+    from airflow_mv.keywords import Connections, GroupKeywords, RefreshKeywords, SparkTaskArguments
 
 #: Whether each task starts a Spark application of its own, or those of a DAG run share one; by the number of views.
 Applications = Literal["auto", "per-task", "shared"]
 #: Tasks that differ in one of these arguments cannot share an application.
-_SHARED = SPARK_ARGUMENTS | {"iceberg_conn_id", "spark_conn_id"}
+_CONNECTIONS = frozenset({"iceberg_conn_id", "spark_conn_id"})
+_SHARED = SPARK_ARGUMENTS | _CONNECTIONS
 #: Default number of dependency levels that a namespace's DAG has tasks for.
 DEFAULT_DEPTH = 3
 
@@ -42,7 +44,7 @@ def materialized_views_group(
     depth: int = DEFAULT_DEPTH,
     scope: ScopeName = "whole",
     connections: Connections | None = None,
-    spark: SparkArguments | None = None,
+    spark: SparkTaskArguments | None = None,
     refresh: RefreshKeywords | None = None,
     spark_application: Applications = "auto",
     **kwargs: Unpack[GroupKeywords],
@@ -101,7 +103,7 @@ def add_tasks(
     depth: int,
     scope: ScopeName,
     connections: Connections | None,
-    spark: SparkArguments | None,
+    spark: SparkTaskArguments | None,
     refresh: RefreshKeywords | None,
     spark_application: Applications,
 ) -> None:
@@ -118,9 +120,12 @@ def add_tasks(
         spark_application: Whether these tasks share a Spark application.
 
     Raises:
-        ConfigurationError: ``spark_application`` is another word.
+        ConfigurationError: ``spark_application`` is another word, or an argument is not known.
     """
+    one_of(spark_application, get_args(Applications), field="spark_application")
     connections, spark = connections or {}, spark or {}
+    for key in connections:
+        one_of(key, sorted(_CONNECTIONS), field="an argument in connections")
     iceberg = {key: value for key, value in connections.items() if key == "iceberg_conn_id"}
     # The pin task takes the time, each refresh takes the interval.
     times, rows = ("as_of", "whole") if scope == "as_of" else ("whole", scope)
@@ -150,8 +155,6 @@ def _application(
 ) -> SharedSparkApplicationOperator | None:
     if wanted == "per-task":
         return None
-    if wanted != "shared":
-        raise ConfigurationError(f"spark_application is {wanted!r}; it must be auto, per-task or shared")
     given = {key: value for key, value in options.items() if key in (*_SHARED, "queue", "executor")}
     return share_spark_application(namespace=namespace, **given)
 

@@ -12,6 +12,7 @@ from airflow.sdk import DAG, task
 from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
+from airflow_mv.literals import check_literals
 from airflow_mv.operators.maintenance import MaintainMaterializedViewOperator
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def maintenance_dag(
     """
     if bool(views) == bool(namespace):
         raise ConfigurationError(f"DAG {dag_id}: give either views or a namespace")
+    check_literals(f"DAG {dag_id}", {"views": views, "namespace": namespace})
     own = dag_arguments(
         kwargs, doc_md="Expires old snapshots of materialized views, and deletes files that no snapshot needs."
     )

@@ -24,6 +24,7 @@ from airflow_mv.core.publish.new_storage import removed_template
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.core.publish.view_change import SUMMARY
 from airflow_mv.core.script import Stager
+from airflow_mv.core.spec.choices import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     ADOPTED_PROPERTY,
@@ -31,7 +32,6 @@ from airflow_mv.core.spec.materialized_view import (
     LOG_PROPERTY,
     PROPERTY,
     STORAGE_OF_PROPERTY,
-    TIME_TRAVEL_PROPERTY,
     is_own_ref,
 )
 from airflow_mv.core.spec.properties import history_limits

@@ -47,10 +47,10 @@ from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,
-    ConfigurationError,
     InvalidMetadataError,
     UnsupportedError,
 )
+from airflow_mv.words import one_of
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +94,7 @@ def convert(
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
     """
     identifier = catalog.identify(view)
-    if layout not in STORED_LAYOUTS:
-        raise ConfigurationError(f"there is no layout {layout!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
+    one_of(layout, STORED_LAYOUTS, field="layout")
     loaded = catalog.load(identifier)
     catalog.load_storage(loaded)
     before = stored_layout(loaded).layout

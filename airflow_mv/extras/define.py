@@ -17,23 +17,23 @@ from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh.checks import require_fitting, stored_checks
 from airflow_mv.core.refresh.statements import wanted_partitioning
 from airflow_mv.core.script import Stager
+from airflow_mv.core.spec.choices import DIALECTS_PROPERTY, TIME_TRAVEL_PROPERTY, TRANSPILE_PROPERTY, OnChange
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
+from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY
 from airflow_mv.core.spec.properties import partition_transform
 from airflow_mv.core.spec.stored import shown
-from airflow_mv.core.spec.view import COMMENT_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY
+from airflow_mv.core.spec.view import COMMENT_PROPERTY
 from airflow_mv.core.sql.query import spark_sql
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
-    ConfigurationError,
     InvalidMetadataError,
     NotFoundError,
     RefusedLocationError,
 )
+from airflow_mv.words import not_one_of
 
 #: What happens if a view exists with another definition.
-OnChange = Literal["apply", "rebuild", "fail"]
 #: Properties that have their own option, with which they are compared, or none.
 _OPTIONS = frozenset({PROPERTY, TIME_TRAVEL_PROPERTY, CHECKS_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY})
 _PREFIX = "airflow-mv."
@@ -143,7 +143,7 @@ def define(
         MaterializedViewError: As for :func:`airflow_mv.core.define.create.create`.
     """
     if on_change not in get_args(OnChange):
-        raise ConfigurationError(f"on_change is {on_change!r}; it must be apply, rebuild or fail")
+        raise not_one_of(on_change, get_args(OnChange), field="on_change")
     identifier = catalog.identify(view)
     if not catalog.exists(identifier) and (new := _made(catalog, identifier, definition, stager, adopt or create)):
         return DefinitionResult(new, "adopted" if adopt else "created")

@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.spec.properties import FORMAT_VERSION, READERS_PROPERTY, STORAGE_PREFIX
 from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.words import did_you_mean
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
@@ -69,7 +69,7 @@ def for_readers(definition: Definition, catalog: MaterializedViewCatalog, view: 
     text = definition.properties.get(READERS_PROPERTY, catalog.properties.get(DEFAULT_PROPERTY))
     if text is None:
         return definition
-    readers = {name: _reader(name, str(view)) for item in text.split(",") if (name := item.strip().lower())}
+    readers = known_readers(text, view=str(view))
     given = {READERS_PROPERTY: text, **definition.properties}
     _require_version(readers, given, str(view))
     blind = [name for name, reader in readers.items() if not reader.deletes]
@@ -79,11 +79,19 @@ def for_readers(definition: Definition, catalog: MaterializedViewCatalog, view: 
     return dataclasses.replace(definition, properties=given)
 
 
+def known_readers(text: str, *, view: str) -> dict[str, Reader]:
+    """Return the engines of the property ``airflow-mv.readers``, by name.
+
+    Raises:
+        ConfigurationError: An engine is not known.
+    """
+    return {name: _reader(name, view) for item in text.split(",") if (name := item.strip().lower())}
+
+
 def _reader(name: str, view: str) -> Reader:
     if name in READERS:
         return READERS[name]
-    close = get_close_matches(name, READERS, 1)
-    meant = f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(READERS)}"
+    meant = did_you_mean(name, READERS) or f"; there are: {', '.join(READERS)}"
     raise ConfigurationError(f"view {view}, property {READERS_PROPERTY}: {name!r} is not a known engine{meant}")
 
 

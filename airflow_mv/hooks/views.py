@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.script import Outcome
+    from airflow_mv.core.spec.choices import OnChange
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.convert import Conversion
-    from airflow_mv.extras.define import DefinitionResult, OnChange
+    from airflow_mv.extras.define import DefinitionResult
     from airflow_mv.extras.explain.explain import Explanation
     from airflow_mv.extras.fleet.coverage import Coverage
     from airflow_mv.extras.history.rollback import RollbackResult, VersionRollbackResult

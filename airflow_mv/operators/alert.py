@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 from urllib.parse import quote
 
-from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
+from airflow.sdk import Asset, BaseNotifier, Context
 
 from airflow_mv.core.spec.identifiers import split
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import AlertError, ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.literals import CheckedOperator, Reader
 from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.retries import airflow_errors
 
@@ -30,7 +31,7 @@ Listener = BaseNotifier | Callable[["FreshnessAlert"], object]
 _SCHEME = "iceberg-mv-alerts"
 
 
-class FreshnessAlertOperator(BaseOperator):
+class FreshnessAlertOperator(CheckedOperator):
     """Send one alert when a view exceeds its ``max_staleness``, and one message when it is on time again.
 
     It checks the views, not runs: it also sends alerts if the refresh DAG is paused, or its runs are skipped. Run it
@@ -57,6 +58,7 @@ class FreshnessAlertOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("views", "namespace", "iceberg_conn_id", "max_staleness")
     ui_color: str = "#f7e3d4"
+    literals: ClassVar[Mapping[str, Reader]] = {"namespace": lambda value, _field: split(value)}  # of a catalog, too
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class FreshnessAlertOperator(BaseOperator):
         path = f"{quote(self.dag_id, safe='')}/{quote(self.task_id, safe='')}"
         self.memory = Asset(name=f"{_SCHEME}:{path}", uri=f"{_SCHEME}://{path}", group="airflow-mv")
         self.inlets = [*self.inlets, self.memory]
+        self.check_literals()
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Check all views, and send new alerts.

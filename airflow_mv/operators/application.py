@@ -57,7 +57,8 @@ _POLL_SECONDS = 0.5
 _STATES_SECONDS = 2.0
 #: How long tasks of the run wait for a slot while none runs, before the application gives its own back: where there is
 #: no other slot, and where they may wait for something else, such as a pool, a pod or a worker that starts.
-STARVED_SECONDS, STARVED_PERHAPS_SECONDS = 30.0, 300.0
+STARVED_SECONDS = 30.0
+STARVED_PERHAPS_SECONDS = 300.0
 #: Of how many waiting tasks other runs are requested: their ids are in a URL.
 _MAX_ASKED = 50
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -117,6 +118,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
         self.idle_seconds = idle_seconds
         self.starved_seconds = starved_seconds
         self._job: SparkJob | None = None
+        self.check_literals()
 
     def execute(self, context: Context) -> None:
         """Run the application.

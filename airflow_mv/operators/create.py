@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.sdk import Context
 
-from airflow_mv.checks import as_documents, read_checks
+from airflow_mv.checks import read_checks
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
 from airflow_mv.operators.spark import TaskStager
@@ -16,9 +16,8 @@ from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
-    from airflow_mv.core.catalog import Layout
     from airflow_mv.core.script import Outcome, Script, Stager
-    from airflow_mv.extras.define import OnChange
+    from airflow_mv.core.spec.choices import LayoutName, OnChange, RefreshStrategy
     from airflow_mv.keywords import Checks, SparkKeywords
 
 
@@ -103,14 +102,14 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         spark_application: str | None = None,
         deferrable: bool | None = None,
         max_active_tis_per_dag: int | None = 1,
-        refresh_strategy: Literal["full", "incremental"] | None = None,
+        refresh_strategy: RefreshStrategy | None = None,
         allow_stale_data: bool | None = None,
         time_travel: bool | None = None,
         partition_by: Sequence[str] = (),
         sort_by: str | None = None,
         properties: Mapping[str, str] | None = None,
         checks: Checks = None,
-        layout: Layout | None = None,
+        layout: LayoutName | None = None,
         dialects: Sequence[str] = (),
         columns: Sequence[str] | None = None,
         comment: str | None = None,
@@ -139,7 +138,7 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         self.partition_by = list(partition_by)
         self.sort_by = sort_by
         self.properties = dict(properties or {})
-        self.checks = as_documents(checks)
+        self.checks = self.documents_of(checks)
         self.layout = layout
         self.dialects = list(dialects)
         self.columns = None if columns is None else list(columns)
@@ -150,6 +149,7 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
         self.on_change = on_change
         self.adopt = adopt
         self.require = list(require)
+        self.check_literals()
         #: Runs the view's scripts, once the task is executed.
         self.stager: TaskStager | None = None
 

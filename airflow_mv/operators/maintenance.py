@@ -14,18 +14,16 @@ from airflow_mv.core.spec.times import duration, parse_time
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import show_link
-from airflow_mv.operators.options import count
+from airflow_mv.literals import CheckedOperator
 from airflow_mv.retries import RetriedOperator, task_errors
+from airflow_mv.scope import NONE, count, percentage
 
 if TYPE_CHECKING:
-    from airflow_mv.core.catalog import Layout
+    from airflow_mv.core.spec.choices import LayoutName
     from airflow_mv.keywords import TaskKeywords
 
-#: What a template that is not set renders to.
-_UNSET = (None, "", "None")
 
-
-class _ViewsOperator(RetriedOperator):
+class _ViewsOperator(CheckedOperator, RetriedOperator):
     """A task on one view that submits no Spark job.
 
     Args:
@@ -101,6 +99,7 @@ class MaintainMaterializedViewOperator(_ViewsOperator):
         self.report_only = report_only
         self.compact = compact
         self.spark_conn_id = spark_conn_id
+        self.check_literals()
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Maintain the view."""
@@ -169,6 +168,7 @@ class VerifyMaterializedViewOperator(_ViewsOperator):
         self.sample = sample
         self.interval_start = interval_start
         self.interval_end = interval_end
+        self.check_literals()
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Verify the view.
@@ -181,16 +181,11 @@ class VerifyMaterializedViewOperator(_ViewsOperator):
         return document
 
     def _compared(self, hook: MaterializedViewHook) -> dict[str, Any]:
-        given = [None if item in _UNSET else item for item in (self.interval_start, self.interval_end, self.sample)]
-        start, end, sample = given
+        start, end = (None if item in NONE else item for item in (self.interval_start, self.interval_end))
         if (start is None) != (end is None):
             raise ConfigurationError(f"task {self.task_id}: give both interval_start and interval_end, or neither")
-        try:
-            percent = None if sample is None else float(str(sample))
-        except ValueError:
-            raise ConfigurationError(f"task {self.task_id}: sample is {sample!r}, which is not a percentage") from None
         interval = None if start is None else Span(parse_time(start), parse_time(end))
-        return hook.verify(self.view, interval=interval, sample=percent)
+        return hook.verify(self.view, interval=interval, sample=percentage(self.sample, field="sample"))
 
 
 class RollbackMaterializedViewOperator(_ViewsOperator):
@@ -228,6 +223,7 @@ class RollbackMaterializedViewOperator(_ViewsOperator):
             raise ConfigurationError(f"task {self.task_id}: give either refresh_id or version_id")
         self.refresh_id = refresh_id
         self.version_id = version_id
+        self.check_literals()
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Roll the view back."""
@@ -261,12 +257,13 @@ class ConvertMaterializedViewOperator(_ViewsOperator):
         self,
         *,
         view: str,
-        layout: Layout,
+        layout: LayoutName,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         **kwargs: Unpack[TaskKeywords],
     ) -> None:
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         self.layout = layout
+        self.check_literals()
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Convert the view.
@@ -302,6 +299,7 @@ class DropMaterializedViewOperator(_ViewsOperator):
     ) -> None:
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, **kwargs)
         self.purge = purge
+        self.check_literals()
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Drop the view."""

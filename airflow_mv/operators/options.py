@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.checks import read_checks
-from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.task import given_document
-from airflow_mv.scope import RefreshScope, scope_of
+from airflow_mv.scope import NONE, RefreshScope, ScopeName, count, moment, scope_of, truth, word_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.extras.pins import RunPins
-
-_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
-_NONE = ("None", "", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class RefreshArguments:
 
         if not self.takes_pins:
             return None
-        if self.as_of not in _NONE:
+        if self.as_of not in NONE:
             raise ConfigurationError(
                 f"view {view}: as_of={self.as_of!r} has no effect with pins; set as_of on the PinBaseTablesOperator"
             )
@@ -85,6 +80,7 @@ class RefreshArguments:
             ConfigurationError: One of them is invalid.
         """
         from airflow_mv.core.refresh import RefreshOptions
+        from airflow_mv.core.spec.choices import FallbackPolicy
 
         found = self._scope_of(context, log)
         return RefreshOptions(
@@ -93,9 +89,9 @@ class RefreshArguments:
             interval=found.interval,
             max_snapshots=count(self.max_snapshots, field="max_snapshots", unit="commits"),
             max_bytes=count(self.max_bytes, field="max_bytes", unit="bytes"),
-            on_fallback=one_of(self.on_fallback, ("full", "fail", "skip"), field="on_fallback"),
+            on_fallback=word_of(self.on_fallback, get_args(FallbackPolicy), field="on_fallback"),
             max_full_bytes=count(self.max_full_bytes, field="max_full_bytes", unit="bytes"),
-            checks=() if self.checks in _NONE else read_checks(self.checks, source="checks"),
+            checks=() if self.checks in NONE else read_checks(self.checks, source="checks"),
         )
 
     def _scope_of(self, context: Context, log: Logger) -> RefreshScope:
@@ -103,8 +99,8 @@ class RefreshArguments:
 
         found = scope_of(
             run_facts(context),
-            one_of(self.scope, ("whole", "as_of", "interval"), field="scope") or "whole",
-            column=None if self.interval_column in _NONE else self.interval_column,
+            word_of(self.scope, get_args(ScopeName), field="scope") or "whole",
+            column=None if self.interval_column in NONE else self.interval_column,
             length=duration(self.interval_length, what="interval_length"),
         )
         if found.as_of is not None and self.takes_pins:
@@ -140,77 +136,3 @@ def run_pins(value: Any) -> RunPins:
     )
     document = given_document(value, field="pins", wanted=wanted)
     return RunPins.read(document, source="pins")
-
-
-def moment(value: Any, *, field: str) -> datetime | None:
-    """Parse a time from a rendered template; without a zone it is UTC.
-
-    Args:
-        value: A time, its text in ISO 8601, or nothing.
-        field: For the message.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    if value is None or value == "":
-        return None  # not "None", the text of a template that is not set in this kind of run
-    try:
-        return parse_time(value)
-    except ValueError:
-        raise ConfigurationError(
-            f"{field} is {value!r}, which is not a point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
-            "template that is set in this kind of run: {{ dag_run.run_after }} is, {{ data_interval_end }} may not be"
-        ) from None
-
-
-def truth(value: Any, *, field: str) -> bool:
-    """Parse a boolean from a rendered template.
-
-    Args:
-        value: A boolean or its text.
-        field: For the message.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    text = str(value).strip().lower()
-    if text not in _TRUE | _FALSE:
-        raise ConfigurationError(f"{field} is {value!r}; it must be true or false")
-    return text in _TRUE
-
-
-def count(value: Any, *, field: str, unit: str) -> int | None:
-    """Parse a number from a rendered template.
-
-    Args:
-        value: A number, its text, or nothing.
-        field: For the message.
-        unit: What is counted, for the message.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    text = str(value)
-    if value in _NONE:
-        return None
-    if isinstance(value, bool) or not text.isdecimal():
-        raise ConfigurationError(f"{field} is {value!r}; it must be a number of {unit}")
-    return int(text)
-
-
-def one_of(value: Any, words: Sequence[str], *, field: str) -> Any:
-    """Parse one of some words, or nothing, from a rendered template.
-
-    Args:
-        value: The word.
-        words: The allowed words.
-        field: For the message.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    if value in _NONE:
-        return None
-    if value not in words:
-        raise ConfigurationError(f"{field} is {value!r}; it must be {', '.join(words[:-1])} or {words[-1]}")
-    return value

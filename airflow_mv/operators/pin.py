@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.sdk import Context
 
@@ -13,9 +13,10 @@ from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
-from airflow_mv.operators.options import moment, one_of, run_pins
+from airflow_mv.literals import CheckedOperator, Reader, words
+from airflow_mv.operators.options import run_pins
 from airflow_mv.retries import RetriedOperator, task_errors
-from airflow_mv.scope import scope_of
+from airflow_mv.scope import moment, scope_of, word_of
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_mv.keywords import TaskKeywords
 
 
-class PinBaseTablesOperator(RetriedOperator):
+class PinBaseTablesOperator(CheckedOperator, RetriedOperator):
     """Pin the base tables of several views to one consistent snapshot set.
 
     Every refresh that gets ``pins=pin.output`` computes its view from these, whenever it runs: the views agree.
@@ -49,6 +50,7 @@ class PinBaseTablesOperator(RetriedOperator):
     """
 
     template_fields: Sequence[str] = ("views", "namespace", "iceberg_conn_id", "as_of", "scope", "definitions")
+    literals: ClassVar[Mapping[str, Reader]] = {"scope": words("whole", "as_of")}
     ui_color: str = "#d9efe5"
 
     def __init__(
@@ -73,6 +75,7 @@ class PinBaseTablesOperator(RetriedOperator):
         self.scope = scope
         self.definitions = dict(definitions or {})
         self.depth = depth
+        self.check_literals()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Pin the base tables.
@@ -111,7 +114,7 @@ class PinBaseTablesOperator(RetriedOperator):
         return run.document()
 
     def _time_of(self, context: Context) -> datetime | None:
-        found = scope_of(run_facts(context), one_of(self.scope, ("whole", "as_of"), field="scope") or "whole")
+        found = scope_of(run_facts(context), word_of(self.scope, ("whole", "as_of"), field="scope") or "whole")
         if found.as_of is not None:
             self.log.info("This run pins %s", found.why)
         return found.as_of

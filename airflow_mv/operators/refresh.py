@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.sdk import Context
 
 from airflow_mv.assets import VIEWS_ALIAS
-from airflow_mv.checks import as_documents
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.core.script import Stager
+    from airflow_mv.core.spec.choices import FallbackPolicy
     from airflow_mv.core.spec.identifiers import Identifier
-    from airflow_mv.core.spec.properties import FallbackPolicy
     from airflow_mv.keywords import Checks, PartialRefreshKeywords, SparkKeywords
     from airflow_mv.scope import ScopeName
 
@@ -148,13 +147,14 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         self.max_full_bytes = max_full_bytes
         self.pins = pins
         self._takes_pins = pins is not None
-        self.checks = as_documents(checks)
+        self.checks = self.documents_of(checks)
         self.scope = scope
         self.interval_column = interval_column
         self.interval_length = interval_length
         self.max_snapshots = max_snapshots
         self.max_bytes = max_bytes
         self.with_inputs = with_inputs
+        self.check_literals()
         if with_inputs and self._takes_pins:
             raise ConfigurationError(
                 f"view {view}: with_inputs and pins exclude each other: a run with pins refreshes each view in a task"
@@ -172,7 +172,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
             self.outlets = [*self.outlets, *found]
 
     @classmethod
-    def partial(cls, **kwargs: Unpack[PartialRefreshKeywords]) -> OperatorPartial:
+    def partial(cls, **kwargs: Unpack[PartialRefreshKeywords]) -> OperatorPartial:  # type: ignore[override]
         """Map the task over views: ``.partial(task_id="refresh").expand(view=[…])``.
 
         Each instance shows its view's name, and emits the event of its view's asset, through

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID
 from airflow_mv.hooks.iceberg import mask
+from airflow_mv.literals import CheckedOperator
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, with_policy
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class SparkTask:
     log: Logger
 
 
-class SparkTaskOperator(BaseOperator):
+class SparkTaskOperator(CheckedOperator):
     """A task that takes what a ``SparkSubmitOperator`` takes to say how Spark runs, and masks the secrets among it.
 
     The arguments are named one by one, because ``default_args`` and ``.partial()`` go by an operator's named arguments.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.providers.standard.utils.skipmixin import SkipMixin
 from airflow.sdk import Context
 
-from airflow_mv.checks import as_documents
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
 from airflow_mv.links import MaterializedViewLink, show_link
+from airflow_mv.literals import CheckedOperator
 from airflow_mv.older_airflow import AirflowFailException
 from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
 from airflow_mv.operators.submission_files import job_arguments, ship, write_script
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.script import Outcome, Script
-    from airflow_mv.core.spec.properties import FallbackPolicy
+    from airflow_mv.core.spec.choices import FallbackPolicy
     from airflow_mv.keywords import Checks, LimitedTaskKeywords, TaskKeywords
     from airflow_mv.scope import ScopeName
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SPLIT = re.compile(r"""[\s"'\\]""")
 
 
-class PlanRefreshOperator(RetriedOperator, SkipMixin):
+class PlanRefreshOperator(CheckedOperator, RetriedOperator, SkipMixin):
     """Plan a refresh, and write the files that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
@@ -102,7 +102,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
         self.max_full_bytes = max_full_bytes
         self.pins = pins
         self._takes_pins = pins is not None
-        self.checks = as_documents(checks)
+        self.checks = self.documents_of(checks)
         self.scope = scope
         self.interval_column = interval_column
         self.interval_length = interval_length
@@ -111,6 +111,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
         self.spark_version = spark_version
         self.conf = dict(conf or {})
         self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)
+        self.check_literals()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan the refresh.
@@ -174,7 +175,7 @@ class PlanRefreshOperator(RetriedOperator, SkipMixin):
         return " ".join(f"--conf {key}={value}" for key, value in sorted(plain.items()))
 
 
-class CommitRefreshOperator(RetriedOperator):
+class CommitRefreshOperator(CheckedOperator, RetriedOperator):
     """Publish the rows that a planned refresh's Spark job staged. Running it again does not publish them twice.
 
     Returns (XCom) the document of ``airflow-mv refresh``. Name the view's asset
@@ -208,6 +209,7 @@ class CommitRefreshOperator(RetriedOperator):
         self.plan = plan
         self.iceberg_conn_id = iceberg_conn_id
         self.wait_for_outcome = wait_for_outcome
+        self.check_literals()
         self.view: str | None = None
         self._waited = False
         self._lineage = RefreshLineage()

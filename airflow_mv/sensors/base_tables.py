@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, get_args
 
 from airflow.sdk import PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
-from airflow_mv.extras.pending.criteria import PendingCriteria
+from airflow_mv.extras.pending.criteria import PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.literals import Reader, words
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.triggers.base_tables import (
     BaseTablesChangedOnceTrigger,
@@ -49,6 +50,7 @@ class BaseTablesChangedSensor(WaitingSensor):
     """
 
     template_fields: Sequence[str] = ("views", "iceberg_conn_id", "tables")
+    literals: ClassVar[Mapping[str, Reader]] = {"require": words(*get_args(Require))}
     ui_color: str = "#d9efe5"
 
     def __init__(
@@ -57,7 +59,7 @@ class BaseTablesChangedSensor(WaitingSensor):
         views: str | Sequence[str],
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         tables: Sequence[str] = (),
-        require: str = "any",
+        require: Require = "any",
         quiet_period: Time = 0.0,
         wait_at_most: Time | None = None,
         deferrable: bool | None = None,
@@ -70,7 +72,7 @@ class BaseTablesChangedSensor(WaitingSensor):
         self.require = require
         self.quiet_period = quiet_period
         self.wait_at_most = wait_at_most
-        self._wanted()
+        self.check_literals()
 
     def _wanted(self) -> PendingCriteria:
         return pending_criteria(self.tables, self.require, self.quiet_period, self.wait_at_most)

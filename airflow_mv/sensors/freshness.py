@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
@@ -18,6 +18,7 @@ from airflow_mv.extras.fleet.readiness import Readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.links import MaterializedViewLink
+from airflow_mv.literals import Reader, words
 from airflow_mv.retries import airflow_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
@@ -68,6 +69,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         "view", "iceberg_conn_id", "max_staleness", "interval_start", "interval_end", "interval_column",
         "interval_length",
     )  # fmt: skip
+    literals: ClassVar[Mapping[str, Reader]] = {"scope": words("whole", "interval")}
     ui_color: str = "#d9efe5"
     operator_extra_links = (MaterializedViewLink(),)
 
@@ -90,7 +92,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         super().__init__(deferrable=deferrable, **kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
-        self.states = _checked(states)
+        self.states = states
         self.max_staleness = max_staleness
         self.scope = scope
         self.interval_length = interval_length
@@ -99,11 +101,9 @@ class MaterializedViewFreshSensor(WaitingSensor):
         self.interval_column = interval_column
         self.freshness = freshness
         self._of_run: Span | None = None
+        self.check_literals()
+        self.states = _accepted(states)
         self._require_one_interval()
-        if freshness not in ("chain", "direct"):
-            raise ConfigurationError(f"freshness is {freshness!r}; it must be chain or direct")
-        if not isinstance(max_staleness, str):
-            self._max_staleness_seconds()
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Poll once, for the rows that the run is for.
@@ -158,8 +158,6 @@ class MaterializedViewFreshSensor(WaitingSensor):
         return span_of(self.interval_start, self.interval_end, self.interval_column)
 
     def _require_one_interval(self) -> None:
-        if self.scope not in ("whole", "interval"):
-            raise ConfigurationError(f"scope is {self.scope!r}; it must be whole or interval")
         if self.scope == "interval" and (self.interval_start is not None or self.interval_end):
             raise ConfigurationError("give either scope='interval' or an interval_start, not both")
         if self.scope == "whole" and self.interval_length:
@@ -172,10 +170,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         return None if found is None else found.total_seconds()
 
 
-def _checked(states: Collection[str]) -> tuple[str, ...]:
-    try:
-        if isinstance(states, str) or not states:
-            raise ConfigurationError("no list of states")
-        return tuple(str(Readiness.named(state)) for state in states)
-    except ConfigurationError:
-        raise ConfigurationError(f"states is {states!r}; it must list some of: {', '.join(Readiness)}") from None
+def _accepted(states: Collection[str]) -> tuple[str, ...]:
+    if not states:
+        raise ConfigurationError(f"states is {states!r}; it must list some of: {', '.join(Readiness)}")
+    return tuple(str(Readiness.named(state)) for state in states)

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
+from airflow_mv.literals import CheckedOperator
 from airflow_mv.older_airflow import AirflowFailException, AirflowSkipException
 from airflow_mv.retries import airflow_errors
 from airflow_mv.triggers.connected import PollLog
@@ -22,7 +23,7 @@ _HINT = (
 )
 
 
-class WaitingSensor(BaseSensorOperator):
+class WaitingSensor(CheckedOperator, BaseSensorOperator):
     """A sensor that waits in the triggerer, or is rescheduled between polls. No worker slot is held either way.
 
     Args:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
@@ -18,8 +18,10 @@ from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, ConfigurationError, MaterializedViewError
 from airflow_mv.extras.pending.criteria import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.literals import check_literals
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
 from airflow_mv.triggers.views import FreshnessRequest, unmoved
+from airflow_mv.words import one_of
 
 if TYPE_CHECKING:
     from airflow_mv.extras.pending.changes import PendingChanges
@@ -150,20 +152,18 @@ def named_views(views: str | Sequence[str]) -> list[str]:
 
 
 def pending_criteria(
-    tables: Sequence[str], require: str, quiet_period: Time, wait_at_most: Time | None
+    tables: Sequence[str], require: Require, quiet_period: Time, wait_at_most: Time | None
 ) -> PendingCriteria:
     """Return which pending changes count.
 
     Raises:
         ConfigurationError: One of the values is invalid.
     """
-    if isinstance(tables, str) or require not in ("any", "all"):
-        raise ConfigurationError(
-            f"tables is {tables!r} and require is {require!r}; tables must be a list, and require any or all"
-        )
-    chosen: Require = "all" if require == "all" else "any"
+    if isinstance(tables, str):
+        raise ConfigurationError(f"tables is {tables!r}; it must be a list")
+    one_of(require, get_args(Require), field="require")
     quiet = duration(quiet_period, what="quiet_period") or timedelta(0)
-    return PendingCriteria(tuple(tables), chosen, quiet, duration(wait_at_most, what="wait_at_most"))
+    return PendingCriteria(tuple(tables), require, quiet, duration(wait_at_most, what="wait_at_most"))
 
 
 class BaseTablesChangedTrigger(BaseEventTrigger):
@@ -207,7 +207,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         views: str | Sequence[str],
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         tables: Sequence[str] = (),
-        require: str = "any",
+        require: Require = "any",
         quiet_period: Time = 0.0,
         wait_at_most: Time | None = None,
         at_most_every: Time = 0.0,
@@ -217,6 +217,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.views = named_views(views)
+        check_literals(type(self).__name__, {"views": self.views, "tables": tables})
         self.iceberg_conn_id = iceberg_conn_id
         self.wanted = pending_criteria(tables, require, quiet_period, wait_at_most)
         self.at_most_every = duration(at_most_every, what="at_most_every") or timedelta(0)
@@ -305,13 +306,14 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
         views: Sequence[str],
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         tables: Sequence[str] = (),
-        require: str = "any",
+        require: Require = "any",
         quiet_period: Time = 0.0,
         wait_at_most: Time | None = None,
         poke_interval: float = 60.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.views = named_views(views)
+        check_literals(type(self).__name__, {"views": self.views, "tables": tables})
         self.iceberg_conn_id = iceberg_conn_id
         self.wanted = pending_criteria(tables, require, quiet_period, wait_at_most)
         self.poke_interval = poke_interval

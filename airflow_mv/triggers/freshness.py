@@ -18,6 +18,7 @@ from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.literals import check_literals
 from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
 from airflow_mv.triggers.views import FreshnessRequest, ViewFreshness
 
@@ -153,10 +154,11 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
-        self.states = list(states)
+        self.states = states if isinstance(states, str) else list(states)
         self.max_staleness_seconds = max_staleness_seconds
         self.poke_interval = poke_interval
         self.interval = list(interval) if interval else None
+        check_literals(type(self).__name__, {"view": view, "states": self.states, "freshness": freshness})
         self.freshness = freshness
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

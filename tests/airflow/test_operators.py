@@ -225,11 +225,14 @@ def test_a_compaction_is_recorded_without_spark_and_emits_an_event(airflow: Airf
 
 MISTAKES = [
     ('view="lake.sales.nowhere"', "ViewNotFoundError: there is no view lake.sales.nowhere in catalog 'lake'"),
-    ('view="daily"', "InvalidIdentifierError: `daily` has too few parts: write catalog.namespace.name"),
+    ("view=\"{{ 'daily' }}\"", "InvalidIdentifierError: `daily` has too few parts: write catalog.namespace.name"),
     (f'view="{VIEW}", as_of="{{{{ logical_date }}}}"', "'logical_date' is undefined"),
-    (f'view="{VIEW}", as_of="yesterday"', "ConfigurationError: as_of is 'yesterday', which is not a point in time"),
-    (f'view="{VIEW}", full="perhaps"', "ConfigurationError: full is 'perhaps'; it must be true or false"),
-    (f'view="{VIEW}", on_fallback="panic"', "on_fallback is 'panic'; it must be full, fail or skip"),
+    (
+        f'view="{VIEW}", as_of="{{{{ \'yesterday\' }}}}"',
+        "ConfigurationError: as_of is 'yesterday', which is not a point in time",
+    ),
+    (f'view="{VIEW}", full="{{{{ \'perhaps\' }}}}"', "ConfigurationError: full is 'perhaps'; it must be true or false"),
+    (f'view="{VIEW}", on_fallback="{{{{ \'panic\' }}}}"', "on_fallback is 'panic'; it must be full, fail or skip"),
     (
         f'view="{VIEW}", iceberg_conn_id="lost"',
         "ConfigurationError: there is no connection 'lost' (iceberg_conn_id)",

@@ -273,7 +273,7 @@ def test_a_view_without_its_storage_table_gets_another_one_if_that_is_allowed(ev
         (
             "max-stalenes",
             "2 h",
-            r"there is no property airflow-mv\.max-stalenes; did you mean airflow-mv\.max-staleness",
+            r"there is no property airflow-mv\.max-stalenes; did you mean 'airflow-mv\.max-staleness",
         ),
         ("interval-column", "nope", r"'nope' is not a column of it"),
     ],

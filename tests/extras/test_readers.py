@@ -52,7 +52,7 @@ def test_the_catalog_s_engines_are_the_default() -> None:
         (
             {"airflow-mv.readers": "duckdbb"},
             ConfigurationError,
-            r"'duckdbb' is not a known engine; did you mean duckdb",
+            r"'duckdbb' is not a known engine; did you mean 'duckdb'",
         ),
         ({"airflow-mv.readers": "x"}, ConfigurationError, r"there are: arrow, athena"),
         ({"airflow-mv.readers": "spark, daft", **VERSION_3}, UnsupportedError, r"daft .* cannot read format version 3"),

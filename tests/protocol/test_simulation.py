@@ -15,7 +15,7 @@ import pytest
 
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.publish.new_storage import CreateStorage
-from airflow_mv.core.spec.materialized_view import TIME_TRAVEL_PROPERTY
+from airflow_mv.core.spec.choices import TIME_TRAVEL_PROPERTY
 from tests.protocol.simulation import mutants
 from tests.protocol.simulation.actors import (
     ACTORS,

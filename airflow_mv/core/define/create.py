@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 from airflow_mv.core.catalog import (
     STORED_LAYOUTS,
@@ -47,6 +47,7 @@ from airflow_mv.core.refresh.statements import (
     storage_settings,
 )
 from airflow_mv.core.script import MAX_AHEAD_MS, METADATA_COLUMNS, Stager
+from airflow_mv.core.spec.choices import TRANSPILE_PROPERTY, RefreshStrategy
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     CREATION_ID_PROPERTY,
@@ -61,12 +62,7 @@ from airflow_mv.core.spec.properties import (
 )
 from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.core.spec.table import same_columns
-from airflow_mv.core.spec.view import (
-    DIALECT,
-    TRANSPILE_PROPERTY,
-    new_view,
-    with_view_properties,
-)
+from airflow_mv.core.spec.view import DIALECT, new_view, with_view_properties
 from airflow_mv.core.sql.query import parse_query, spark_sql
 from airflow_mv.core.sql.translation import known_dialects
 from airflow_mv.errors import (
@@ -83,6 +79,7 @@ from airflow_mv.errors import (
     RefusedLocationError,
     UnsupportedError,
 )
+from airflow_mv.words import not_one_of
 
 log = logging.getLogger(__name__)
 
@@ -175,8 +172,8 @@ def possible(
         UnsupportedError: The catalog does not support the layout, or the view has another one, or its storage table has
             another name.
     """
-    if definition.refresh_strategy not in (None, "full", "incremental"):
-        raise ConfigurationError(f"refresh_strategy is {definition.refresh_strategy!r}; it must be full or incremental")
+    if definition.refresh_strategy not in (None, *(strategies := get_args(RefreshStrategy))):
+        raise not_one_of(definition.refresh_strategy, strategies, field="refresh_strategy")
     check_properties(definition.properties, view=str(view))
     _check_columns(view, definition.columns)
     layout = definition.layout_for(catalog, existing)

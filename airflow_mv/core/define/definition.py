@@ -6,7 +6,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal, Protocol
 
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of
@@ -23,36 +22,34 @@ from airflow_mv.core.publish.new_storage import NewStorage
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.view_change import SUMMARY, ViewChange, time_of_change
 from airflow_mv.core.refresh.checks import stored_checks
+from airflow_mv.core.spec.choices import (
+    COLUMN_PROPERTY,
+    DIALECTS_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    TRANSPILE_PROPERTY,
+    RefreshStrategy,
+)
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     OWN_PROPERTIES,
     PROPERTY,
-    TIME_TRAVEL_PROPERTY,
     ViewSettings,
     property_text,
     storage_table_field,
 )
-from airflow_mv.core.spec.properties import (
-    PROPERTY_READERS,
-    READERS_PROPERTY,
-    SORT_PROPERTY,
-    STORAGE_PREFIX,
-    check_values,
-    sort_order,
-)
+from airflow_mv.core.spec.properties import check_given, sort_order
 from airflow_mv.core.spec.view import (
     CHANGE_ID,
     COMMENT_PROPERTY,
-    DIALECTS_PROPERTY,
-    TRANSPILE_PROPERTY,
     ViewMetadata,
     replace_version,
     with_storage_table,
     with_view_properties,
 )
-from airflow_mv.core.sql.interval_columns import COLUMN_PROPERTY, interval_column
+from airflow_mv.core.sql.interval_columns import interval_column
 from airflow_mv.core.sql.translation import known_dialects, texts
 from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.words import not_one_of
 
 #: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
 NEW_STRATEGY: Literal["full", "incremental"] = "incremental"
@@ -104,7 +101,7 @@ class Definition:
     """
 
     sql: str | None
-    refresh_strategy: Literal["full", "incremental"] | None = None
+    refresh_strategy: RefreshStrategy | None = None
     allow_stale_data: bool | None = None
     time_travel: bool | None = None
     partition_by: Sequence[str] = ()
@@ -214,7 +211,7 @@ class Definition:
         # A plain view cannot become a table of its name.
         wanted = self.layout or has or next(iter(supported_layouts(support, chosen, existing)), layouts[0])
         if wanted not in STORED_LAYOUTS:
-            raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
+            raise not_one_of(wanted, STORED_LAYOUTS, field="layout")
         if lacking := STORED_LAYOUTS[wanted].lacking(support):
             raise UnsupportedError(
                 f"catalog {catalog.name!r} {lacking}, which the layout {wanted!r} needs: use the layout {layouts[0]!r}"
@@ -227,21 +224,6 @@ class Definition:
 # ----------- The view properties that this package reads are checked before anything is made, not by the first refresh
 
 
-_PREFIX = "airflow-mv."
-#: All that a user may set, besides those that begin with :data:`STORAGE_PREFIX`.
-SETTABLE = frozenset(
-    {
-        *PROPERTY_READERS,
-        CHECKS_PROPERTY,
-        COLUMN_PROPERTY,
-        DIALECTS_PROPERTY,
-        READERS_PROPERTY,
-        SORT_PROPERTY,
-        TRANSPILE_PROPERTY,
-    }
-)
-
-
 def check_properties(properties: Mapping[str, str], *, view: str) -> None:
     """Refuse a property that has a wrong value, or whose name begins with ``airflow-mv.`` and that nothing reads.
 
@@ -251,18 +233,8 @@ def check_properties(properties: Mapping[str, str], *, view: str) -> None:
     Raises:
         ConfigurationError: Names the property, its value and what it may be.
     """
-    for key in properties:
-        _check_name(key, view)
-    check_values(properties, view=view)
+    check_given(properties, view=view, own=OWN_PROPERTIES)
     known_dialects([properties[TRANSPILE_PROPERTY]] if TRANSPILE_PROPERTY in properties else [])
-
-
-def _check_name(key: str, view: str) -> None:
-    known = key in SETTABLE or key in OWN_PROPERTIES or key.startswith(STORAGE_PREFIX)
-    if key.startswith(_PREFIX) and not known:
-        close = get_close_matches(key, SETTABLE, 1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigurationError(f"view {view}: there is no property {key}{meant}")
 
 
 def check_interval_column(fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str) -> None:

@@ -17,6 +17,7 @@ from airflow_mv.core.catalog.path_tables import check_path
 from airflow_mv.core.catalog.statistics import changed_files
 from airflow_mv.core.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
 from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, Reads, State, assess
+from airflow_mv.core.spec.choices import COLUMN_PROPERTY, OnSchemaChange
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
@@ -30,11 +31,11 @@ from airflow_mv.core.spec.materialized_view import (
     NestedViewVersion,
     RefreshRecord,
 )
-from airflow_mv.core.spec.properties import OnSchemaChange, on_schema_change
+from airflow_mv.core.spec.properties import on_schema_change
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_branch, snapshot_as_of
 from airflow_mv.core.spec.times import to_ms
-from airflow_mv.core.sql.interval_columns import COLUMN_PROPERTY, resolve
+from airflow_mv.core.sql.interval_columns import resolve
 from airflow_mv.core.sql.query import (
     Dependencies,
     NestedView,

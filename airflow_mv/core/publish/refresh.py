@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from airflow_mv.core.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.core.script import REFRESH_ID_KEY
+from airflow_mv.core.spec.choices import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, after, bounds, parts_in, parts_of
@@ -30,7 +31,6 @@ from airflow_mv.core.spec.materialized_view import (
     NO_SNAPSHOT,
     PROPERTY,
     TABLE_UUID,
-    TIME_TRAVEL_PROPERTY,
     BaseTable,
     NestedViewVersion,
     RefreshRecord,

@@ -30,8 +30,6 @@ SCHEMA_ID = "schema-id"
 
 #: The property key, in the view's and in the storage table's properties.
 PROPERTY = "materialized_view_metadata"
-#: View property: keep every refresh as a record with its own tagged storage snapshot.
-TIME_TRAVEL_PROPERTY = "airflow-mv.time-travel"
 #: View properties of the registered layout: the storage table's namespace and name, and its uuid.
 STORAGE_TABLE_PROPERTY = "airflow-mv.storage-table"
 STORAGE_TABLE_UUID_PROPERTY = "airflow-mv.storage-table-uuid"

@@ -8,17 +8,28 @@ Source of the sort order: Iceberg ``format/spec.md``, "Sort Orders". By default 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
+from airflow_mv.checks import CHECKS_PROPERTY
+from airflow_mv.core.spec.choices import (
+    COLUMN_PROPERTY,
+    DIALECTS_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    TRANSPILE_PROPERTY,
+    FallbackPolicy,
+    OnSchemaChange,
+)
 from airflow_mv.core.spec.identifiers import quote
-from airflow_mv.core.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.stored import whole_number
-from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
+from airflow_mv.words import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from airflow_mv.core.spec.table import TableMetadata
 
 #: View properties ``airflow-mv.storage.<table property>``.
 STORAGE_PREFIX = "airflow-mv.storage."
@@ -118,6 +129,25 @@ def sort_order(properties: Mapping[str, str], columns: Sequence[str], *, view: s
         return None
     by_name = {name.lower(): name for name in columns}
     found: list[SortColumn] = []
+    for column in sort_columns(text, view=view):
+        name = by_name.get(column.name.lower())
+        if name is None or name in [item.name for item in found]:
+            meant = did_you_mean(column.name, columns)
+            problem = f"there is no column {column.name!r}{meant}" if name is None else f"{column.name!r} occurs twice"
+            raise ConfigurationError(
+                f"view {view}, property {SORT_PROPERTY}: {problem}; there are: {', '.join(columns)}"
+            )
+        found.append(replace(column, name=name))
+    return tuple(found)
+
+
+def sort_columns(text: str, *, view: str) -> tuple[SortColumn, ...]:
+    """Read a list of columns such as ``day, region DESC NULLS LAST``.
+
+    Raises:
+        ConfigurationError: It is not such a list.
+    """
+    found: list[SortColumn] = []
     place = 0
     while place < len(text.rstrip()):
         match = _COLUMN.match(text, place)
@@ -126,13 +156,7 @@ def sort_order(properties: Mapping[str, str], columns: Sequence[str], *, view: s
                 f"view {view}, property {SORT_PROPERTY}: {text!r} is not a list of columns; write it like "
                 "'day, region DESC NULLS LAST'"
             )
-        written = match["name"] or match["quoted"].replace("``", "`")
-        name = by_name.get(written.lower())
-        if name is None or name in [item.name for item in found]:
-            problem = f"there is no column {written!r}" if name is None else f"{written!r} occurs twice"
-            raise ConfigurationError(
-                f"view {view}, property {SORT_PROPERTY}: {problem}; there are: {', '.join(columns)}"
-            )
+        name = match["name"] or match["quoted"].replace("``", "`")
         descending = (match["direction"] or "").upper() == "DESC"
         nulls_first = match["nulls"].upper() == "FIRST" if match["nulls"] else not descending
         found.append(SortColumn(name, descending, nulls_first))
@@ -239,20 +263,15 @@ def _column(written: str) -> str:
 
 
 def _no_transform(text: str) -> InvalidQueryError:
+    meant = did_you_mean(text.partition("(")[0].strip(), (*_TIME_TRANSFORMS, *_WIDTH_TRANSFORMS)) if "(" in text else ""
     return InvalidQueryError(
         f"partition field {text!r}: write a column, years(c), months(c), days(c), hours(c), "
-        f"bucket(number, c) or truncate(number, c)"
+        f"bucket(number, c) or truncate(number, c){meant}"
     )
 
 
 # ------------------------------------------------------------- How views are refreshed, and what follows a refresh
 
-
-#: What happens if an incremental view would have to be recomputed in full.
-FallbackPolicy = Literal["full", "fail", "skip"]
-#: ``ignore-unused``: columns that the query does not name do not matter. ``rebuild``: the same, and a refresh has Spark
-#: analyse the query again. ``fail``: every changed column matters, and a refresh is refused.
-OnSchemaChange = Literal["fail", "rebuild", "ignore-unused"]
 
 #: What a changed column of a base table leads to.
 ON_SCHEMA_CHANGE_PROPERTY = "airflow-mv.on-schema-change"
@@ -281,8 +300,8 @@ REFRESH_STATES = ("2026-06", "none")
 #: The engines that read the stored rows, separated by commas.
 READERS_PROPERTY = "airflow-mv.readers"
 
-_FALLBACKS: tuple[FallbackPolicy, ...] = ("full", "fail", "skip")
-_ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = ("ignore-unused", "rebuild", "fail")
+_FALLBACKS: tuple[FallbackPolicy, ...] = get_args(FallbackPolicy)
+_ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = get_args(OnSchemaChange)
 _AT_LEAST_ONE = "a whole number of at least 1"
 _Value = TypeVar("_Value")
 _Number = TypeVar("_Number", int, float)
@@ -456,6 +475,37 @@ PROPERTY_READERS: Mapping[str, Callable[..., object]] = {
 }
 
 
+_PREFIX = "airflow-mv."
+#: All that a user may set, besides those that begin with :data:`STORAGE_PREFIX`.
+SETTABLE = frozenset(
+    {
+        *PROPERTY_READERS,
+        CHECKS_PROPERTY,
+        COLUMN_PROPERTY,
+        DIALECTS_PROPERTY,
+        READERS_PROPERTY,
+        SORT_PROPERTY,
+        TRANSPILE_PROPERTY,
+    }
+)
+
+
+def check_given(properties: Mapping[str, str], *, view: str, own: Collection[str] = ()) -> None:
+    """Refuse a property that has a wrong value, or whose name begins with ``airflow-mv.`` and that nothing reads.
+
+    Args:
+        own: Further names: those of a view that exists.
+
+    Raises:
+        ConfigurationError: Names the property, its value and what it may be.
+    """
+    for key in properties:
+        known = key in SETTABLE or key in own or key.startswith(STORAGE_PREFIX)
+        if key.startswith(_PREFIX) and not known:
+            raise ConfigurationError(f"view {view}: there is no property {key}{did_you_mean(key, SETTABLE)}")
+    check_values(properties, view=view)
+
+
 def check_values(properties: Mapping[str, str], *, view: str) -> None:
     """Refuse a property that has a wrong value.
 
@@ -485,12 +535,11 @@ def _length(properties: Mapping[str, str], key: str, view: str) -> timedelta | N
 
 def _one_of(properties: Mapping[str, str], key: str, values: tuple[_Value, ...], view: str) -> _Value:
     """Return the value of a property that is one of some words. The first one is the default."""
-    found = _read(properties, key, {str(value): value for value in values}.__getitem__, _listed(values), view)
-    return values[0] if found is None else found
-
-
-def _listed(words: Sequence[object]) -> str:
-    return f"{', '.join(map(str, words[:-1]))} or {words[-1]}"
+    words = {str(value): value for value in values}
+    text = properties.get(key, str(values[0]))
+    if text in words:
+        return words[text]
+    raise ConfigurationError(f"view {view}, property {key}: {text!r} is not {listed(words)}{did_you_mean(text, words)}")
 
 
 def _at_least(least: int, kind: Callable[[str], _Number]) -> Callable[[str], _Number]:

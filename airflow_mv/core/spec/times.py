@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 import pendulum
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.words import did_you_mean
 
 _LAST_MS = 253_402_300_799_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -174,7 +175,10 @@ def duration(value: object, *, what: str) -> timedelta | None:
 def _read(text: str, what: str) -> timedelta:
     match = _LENGTH.fullmatch(text)
     if match is None or match["unit"] not in _SECONDS:
-        raise ConfigurationError(f"{what} is {text!r}, which is not a length of time; write it like 30 m, 2 h or 1 d")
+        meant = "" if match is None else did_you_mean(match["unit"], _SECONDS.keys() - {""})
+        raise ConfigurationError(
+            f"{what} is {text!r}, which is not a length of time; write it like 30 m, 2 h or 1 d{meant}"
+        )
     try:
         return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"]])
     except OverflowError:

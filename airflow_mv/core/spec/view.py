@@ -33,10 +33,6 @@ FORMAT_VERSION = 1
 DIALECT = "spark"
 #: View property: the view's comment, as Spark and other engines show it.
 COMMENT_PROPERTY = "comment"
-#: View property: the SQL dialects in which a definition is stored beside Spark's, separated by commas.
-DIALECTS_PROPERTY = "airflow-mv.dialects"
-#: View property: the dialect of the text from which the SQL for Spark is translated, if the view has none.
-TRANSPILE_PROPERTY = "airflow-mv.transpile"
 #: Summary key of a version: the id of the change that made it.
 CHANGE_ID = "airflow-mv.change-id"
 _HISTORY_SIZE = "version.history.num-entries"

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_mv.core.spec.choices import COLUMN_PROPERTY
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.spec.times import is_start_of_day, next_unit
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 
-#: View property: the default interval column.
-COLUMN_PROPERTY = "airflow-mv.interval-column"
 #: The most intervals in a record; more would make each of the view's metadata files large.
 MAX_INTERVALS = 1000
 

@@ -14,9 +14,10 @@ from datetime import UTC, datetime, timedelta
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp
 
+from airflow_mv.core.spec.choices import TRANSPILE_PROPERTY
 from airflow_mv.core.spec.identifiers import BY_FORMAT, METASTORE, Identifier, Selector, kind_of, quote
 from airflow_mv.core.spec.times import parse_time
-from airflow_mv.core.spec.view import DIALECT, TRANSPILE_PROPERTY, ViewMetadata
+from airflow_mv.core.spec.view import DIALECT, ViewMetadata
 from airflow_mv.core.sql.dialect import (
     PARSER_FAULTS,
     AsWritten,

@@ -16,10 +16,12 @@ from typing import cast
 from sqlglot import Dialect, ErrorLevel, Parser, exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from airflow_mv.core.spec.view import DIALECT, TRANSPILE_PROPERTY
+from airflow_mv.core.spec.choices import TRANSPILE_PROPERTY
+from airflow_mv.core.spec.view import DIALECT
 from airflow_mv.core.sql.dialect import PARSER_FAULTS, BoundedParser, TooManyStepsError
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
 from airflow_mv.redaction import shortened
+from airflow_mv.words import did_you_mean
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _MAX_LENGTH = 120
@@ -38,7 +40,7 @@ def known_dialects(names: Iterable[str]) -> tuple[str, ...]:
         if not _NAME.fullmatch(name) or Dialect.get(name) is None:
             raise ConfigurationError(
                 f"there is no SQL dialect {name[:_MAX_LENGTH]!r} that sqlglot can write; there are trino, duckdb, "
-                "snowflake, bigquery and others"
+                f"snowflake, bigquery and others{did_you_mean(name, Dialect.classes)}"
             )
     return tuple(name for name in found if name != DIALECT)
 

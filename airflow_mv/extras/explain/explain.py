@@ -23,15 +23,13 @@ from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, spark_sql
 from airflow_mv.core.sql.types import columns_of, required_columns
-from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
+from airflow_mv.errors import MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.advice import Advice, advise
-from airflow_mv.extras.explain.prospects import Change, Forecast, QueryInputs, output_types, prospects
+from airflow_mv.extras.explain.prospects import Forecast, QueryInputs, output_types, prospects
+from airflow_mv.extras.explain.requirement import Requirement
 
 log = logging.getLogger(__name__)
 
-#: The modes that can be required, and the order in which one is at least as cheap as another.
-REQUIRABLE = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
-_MODES = list(Mode)
 #: Codes of reasons that introduce others, or compare costs: they do not say why a cheaper mode is impossible.
 _NOT_CAUSES = frozenset({Code.INCREMENTAL_UNAVAILABLE, Code.INCREMENTAL, Code.COST})
 
@@ -205,41 +203,6 @@ def why_recomputed(catalog: MaterializedViewCatalog, view: LoadedView) -> list[s
 
 
 # ------------------------------------------------------------------------------------ requirements
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A mode that a view's refreshes must not be more expensive than.
-
-    Args:
-        change: After which kind of change of a base table; ``None``: after any.
-    """
-
-    mode: Mode
-    change: Change | None = None
-
-    @classmethod
-    def read(cls, text: str) -> Requirement:
-        """Read ``merge``, or ``append=merge`` for one kind of change.
-
-        Raises:
-            ConfigurationError: It is neither.
-        """
-        change, equals, mode = text.rpartition("=")
-        modes, changes = [str(item) for item in REQUIRABLE], [str(item) for item in Change]
-        if mode not in modes or (equals and change not in changes):
-            raise ConfigurationError(
-                f"the requirement {text!r} is not MODE or CHANGE=MODE, where MODE is one of {', '.join(modes)} and "
-                f"CHANGE one of {', '.join(changes)}"
-            )
-        return cls(Mode(mode), Change(change) if equals else None)
-
-    def __str__(self) -> str:
-        return f"{self.change}={self.mode}" if self.change else str(self.mode)
-
-    def allows(self, item: Forecast) -> bool:
-        """Whether a refresh meets the requirement."""
-        return self.change not in (None, item.change) or _MODES.index(item.possible) <= _MODES.index(self.mode)
-
-
 def accepts_modes(texts: Iterable[str]) -> AcceptQuery:
     """Return what refuses a query, or an existing view, whose refreshes would be more expensive than required.
 
@@ -267,7 +230,11 @@ def _require_modes(
 
 
 def _broken(explanation: Explanation, requirements: Sequence[Requirement]) -> list[Forecast]:
-    return [item for item in explanation.prospects if not all(wanted.allows(item) for wanted in requirements)]
+    return [item for item in explanation.prospects if not all(_meets(item, wanted) for wanted in requirements)]
+
+
+def _meets(item: Forecast, wanted: Requirement) -> bool:
+    return wanted.allows(item.change, item.possible)
 
 
 def require(explanation: Explanation, requirements: Sequence[Requirement]) -> None:
@@ -286,7 +253,7 @@ def require(explanation: Explanation, requirements: Sequence[Requirement]) -> No
     wanted = ", ".join(map(str, requirements))
     why = "; ".join([*_causes(broken), *_unknown(explanation.columns)])
     advice = explanation.advice
-    fits = advice is not None and all(each.allows(item) for item in advice.prospects for each in requirements)
+    fits = advice is not None and all(_meets(item, each) for item in advice.prospects for each in requirements)
     text = f". This query would meet it: {' '.join(advice.sql.split())}" if advice is not None and fits else ""
     raise UnsupportedError(
         f"view {explanation.view} does not meet the requirement {wanted}: {found}, because {why}{text}"

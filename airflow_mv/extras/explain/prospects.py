@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from itertools import islice
 from typing import Any
 
@@ -35,6 +34,7 @@ from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, known_sum
 from airflow_mv.core.spec.units import human
 from airflow_mv.core.sql.query import NestedView, ParsedQuery
+from airflow_mv.extras.explain.requirement import Change
 
 #: The newest commits among which a change of each kind is looked for.
 _MAX_COMMITS = 100
@@ -44,17 +44,6 @@ _CHANGED_PART, _GROUPED_PART = 100, 10
 #: If a column's type is not known without Spark, the worst mode for these types is the answer.
 _ASSUMED_TYPES = ("string", "bigint", "double", "map<string, string>")
 _Output = tuple[tuple[str, str], ...]
-
-
-class Change(StrEnum):
-    """A kind of change of a base table."""
-
-    APPEND = "append"
-    DELETE = "delete"
-    UPDATE = "update"
-    OVERWRITE = "overwrite"
-    """Whole partitions are replaced."""
-    COMPACT = "compact"
 
 
 @dataclass(frozen=True, slots=True)

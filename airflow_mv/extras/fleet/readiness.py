@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.words import did_you_mean
 
 
 class Readiness(StrEnum):
@@ -33,7 +34,7 @@ class Readiness(StrEnum):
         """
         found = _WORDS.get(word.lower().replace("_", "-"))
         if found is None:
-            raise ConfigurationError(f"{word!r} is not one of: {', '.join(cls)}")
+            raise ConfigurationError(f"{word!r} is not one of: {', '.join(cls)}{did_you_mean(word, [*map(str, cls)])}")
         return found
 
 

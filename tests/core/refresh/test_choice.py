@@ -13,7 +13,8 @@ from airflow_mv.core.refresh.choose import Choice, by_cost, by_policy
 from airflow_mv.core.refresh.incremental import Alternatives
 from airflow_mv.core.refresh.plan import Estimate
 from airflow_mv.core.script import MergeAdditiveStep, SqlStep
-from airflow_mv.core.spec.properties import FallbackPolicy, Policy
+from airflow_mv.core.spec.choices import FallbackPolicy
+from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason, fallback
 from airflow_mv.errors import RefreshRefusedError
 

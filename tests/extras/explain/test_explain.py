@@ -20,7 +20,8 @@ from airflow_mv.core.sql.query import parse_tree
 from airflow_mv.core.sql.types import columns_of
 from airflow_mv.errors import ConfigurationError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.define import define
-from airflow_mv.extras.explain.explain import Explanation, Requirement, accepts_modes, explain
+from airflow_mv.extras.explain.explain import Explanation, accepts_modes, explain
+from airflow_mv.extras.explain.requirement import Requirement
 from benchmarks.tpch_modes import ALWAYS
 from tests.builders import Lake, lake
 from tests.core.ivm.lab import to_duckdb

@@ -14,13 +14,9 @@ from airflow_mv.core.catalog.layouts import PointedStorage
 from airflow_mv.core.define.definition import Definition, NewDefinition, NewProperties
 from airflow_mv.core.publish.new_storage import NewStorage
 from airflow_mv.core.publish.view_change import CreateView, ViewChange
+from airflow_mv.core.spec.choices import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.materialized_view import (
-    PROPERTY,
-    STORAGE_TABLE_PROPERTY,
-    STORAGE_TABLE_UUID_PROPERTY,
-    TIME_TRAVEL_PROPERTY,
-)
+from airflow_mv.core.spec.materialized_view import PROPERTY, STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.core.spec.table import parse_table
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from airflow_mv.errors import MaterializedViewError

@@ -199,7 +199,7 @@ def test_the_param_as_of_works_with_any_scope() -> None:
         ({"refresh_interval_start": "2024-06-01"}, "only one of"),
         ({"refresh_interval_end": "2024-06-01"}, "only one of"),
         ({"refresh_as_of": "yesterday"}, "refresh_as_of = 'yesterday', which is not a time"),
-        ({"refresh_full": "perhaps"}, "refresh_full = 'perhaps'; it must be true or false"),
+        ({"refresh_full": "perhaps"}, "refresh_full is 'perhaps'; it must be true or false"),
     ],
 )
 def test_an_invalid_param_is_refused(params: dict[str, str], message: str) -> None:
