@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test ruler test-fast test-matrix test-catalog cells walks check format docs docs-images dist job-wheel torture bench \
+.PHONY: help setup demo airflow test ruler test-fast test-matrix test-catalog cells walks check format docs docs-images docs-reference dist job-wheel torture bench \
 	pins clean distclean
 
 BIN := .venv/bin
@@ -71,6 +71,9 @@ format: setup ## format the code, and apply the fixes that ruff has
 docs: setup ## the documentation as a site, in build/site; links are checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file .ci/mkdocs.yml
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
+
+docs-reference: setup ## the pages in docs/reference, from signatures and docstrings
+	$(BIN)/python .ci/reference.py
 
 docs-images: setup ## the pictures of the page in docs/images, by Chromium
 	@bash .ci/setup.sh services

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation's site builds without a warning, loads nothing from other hosts, and has all public names."""
+"""The documentation's site builds without a warning and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from airflow_mv import errors
-
 ROOT = Path(__file__).parents[2]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 BROKEN = ("[x](missing.md)", "[x](layouts.md#missing)", "[x](../tests/missing.py)")
-PUBLIC = ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.triggers", "airflow_mv.dags")
 
 
 def build(target: Path, config: Path = ROOT / ".ci" / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
@@ -67,19 +64,6 @@ def test_a_link_to_the_repository_leads_to_an_existing_file(site: dict[str, str]
     ] == []
 
 
-@pytest.mark.parametrize("module", PUBLIC)
-def test_every_public_name_is_in_the_reference(site: dict[str, str], module: str) -> None:
-    source = ROOT.joinpath(*module.split("."), "__init__.py").read_text(encoding="utf-8")
-    names = re.findall(r"import (\w+) as \1", source)
-    assert names
-    assert [name for name in names if f'id="{module}.{name}"' not in "".join(site.values())] == []
-
-
-def test_every_error_is_in_the_reference(site: dict[str, str]) -> None:
-    names = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
-    assert [name for name in names if f'id="airflow_mv.errors.{name}"' not in site["reference/errors.html"]] == []
-
-
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     """The configuration is used with a small folder of pages in place of docs/."""
     pytest.importorskip("mkdocs", reason="the docs extra is not installed: run `make setup`")
@@ -88,7 +72,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs" / "layouts.md").write_text("# Layouts\n", encoding="utf-8")
     text = (ROOT / ".ci" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[0]
     text = re.sub(r"docs_dir: .*", f"docs_dir: {tmp_path}/docs", text)
-    text = text.replace("- mkdocs_hooks.py", f"- {ROOT}/.ci/mkdocs_hooks.py").replace("paths: [..]", f"paths: [{ROOT}]")
+    text = text.replace("- mkdocs_hooks.py", f"- {ROOT}/.ci/mkdocs_hooks.py")
     (tmp_path / "mkdocs.yml").write_text(text, encoding="utf-8")
     done = build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert done.returncode == 1
