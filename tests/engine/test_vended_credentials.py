@@ -35,7 +35,7 @@ from airflow_mv.extras.spark.session import session_stager, settings_of
 from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.operators.submission_files import job_arguments, write_script
 from airflow_mv.status import status
-from tests.builders import Lake
+from tests.builders import QUERY, Lake
 from tests.core.job.processes import SPARK_HOME
 from tests.duck import DuckStager
 from tests.protocol.foreign import BucketStore
@@ -194,6 +194,67 @@ def test_credentials_are_loaded_again_before_they_end(server: Vending) -> None:
     assert home.catalog.files.now_ms(location) > 0
     assert len(server.every) == before + 3
     assert not server.refused
+
+
+@pytest.mark.parametrize("how", ["config", "storage-credentials"])
+def test_credentials_may_end_after_a_few_requests(server: Vending, how: str) -> None:
+    """The server says that they end in a minute, and they end sooner."""
+    server.how = how
+    home = opened(server, "table")
+    home.table()
+    server.uses = 8
+    home.view(time_travel=True)
+    server.uses = 0  # the tests' own writer begins nothing again
+    first = home.refresh()
+    home.append()
+    home.refresh()
+    server.uses = 8
+    assert len(list(read_arrow(home.catalog, readable(home.catalog, VIEW)).rows())) == 3
+    assert verify_files(home.catalog, VIEW).intact
+    rollback(home.catalog, VIEW, first.refresh_id or "")
+    maintain(home.catalog, VIEW, older_than=timedelta(0))
+    assert server.refused
+    with pytest.raises(ConfigurationError, match=r"The view was dropped; the rest of its files is below s3://vended"):
+        purge(home.catalog, VIEW)  # a table that was dropped has no new credentials
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["config", "storage-credentials"])
+def test_the_credentials_of_a_running_job_are_renewed_if_the_server_names_an_endpoint_for_that(
+    spark: SparkSession, server: Vending, how: str
+) -> None:
+    """Not those of a staging catalog, in which the rows are written where the columns change."""
+    home = opened(server, "table", f"vended{uuid.uuid4().hex[:8]}")  # the session does not know this name yet
+    home.table()
+    home.stager = session_stager(home.catalog, spark)  # type: ignore[assignment]
+    home.view(sql="SELECT region, sum(amount) AS amount FROM sales.orders GROUP BY region")
+    server.how, server.renews = how, True
+    home.append()
+    server.uses = 8
+    home.refresh()
+    assert server.renewed > 0
+    assert verify(home.catalog, VIEW, session=lambda: spark).equal
+    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
+    server.uses, server.expires_ms = 0, time.time_ns() // 1_000_000 + 60_000
+    assert home.refresh().outcome == "refreshed"
+    assert {row["amount"] for row in home.read()} == {"NORTH", "SOUTH", "EAST"}
+
+
+@pytest.mark.parametrize("layout", ["table", "registered"])
+def test_a_server_that_only_signs_requests_is_refused_by_name_and_nothing_is_left(server: Vending, layout: str) -> None:
+    home = opened(server, layout)
+    home.table()
+    server.how = "signing"
+    home.catalog = MaterializedViewCatalog(load_catalog("lake", type="rest", uri=server.catalog))
+    with pytest.raises(NoCredentialsError, match=r"has only offered to sign requests for .*Give the catalog keys"):
+        create(home.catalog, VIEW, Definition(QUERY, layout=layout), stager=home.stager)
+    assert home.iceberg.list_tables("sales") == [("sales", "orders")]
+    server.places["test"] = ""  # the store knows keys of the catalog's own
+    own = opened(server, layout, **server.bucket.access)
+    own.view()
+    assert own.refresh().outcome == "refreshed"
+    own.append()
+    assert own.refresh().outcome == "refreshed"
 
 
 def test_a_listing_of_views_requests_no_credentials(server: Vending) -> None:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,9 +30,13 @@ class Vending:
 
     Args:
         bucket: The bucket of all tables.
-        how: Where answers have the credentials: ``config``, or ``storage-credentials`` by prefix.
+        how: Where answers have the credentials: ``config``, or ``storage-credentials`` by prefix; ``signing``: nowhere,
+            the server signs each request to the store.
         places: The folder that each access key opens, while it is valid.
         expires_ms: When the server says that they end.
+        uses: The number of requests after which credentials end; then the server says that they end in a minute.
+        renews: Whether the server names an endpoint that renews them.
+        renewed: How often that was asked.
         ends_at: The number of the request to the store before which all credentials end.
         requests: The number of requests to the store.
         broken: Whether the store accepts none of those that are vended from now on.
@@ -40,12 +47,17 @@ class Vending:
     bucket: BucketStore
     how: str = "config"
     expires_ms: int | None = None
+    uses: int = 0
+    renews: bool = False
+    renewed: int = 0
     ends_at: int = 0
     requests: int = 0
     broken: bool = False
     places: dict[str, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     every: set[str] = field(default_factory=set)
+    used: Counter[str] = field(default_factory=Counter)
+    endpoints: dict[str, str] = field(default_factory=dict)
     endpoint: str = ""
     catalog: str = ""
 
@@ -60,7 +72,8 @@ class Vending:
             self.places[key] = self.bucket.path(folder)
         self.every |= {key, secret, token}
         found = {"s3.access-key-id": key, "s3.secret-access-key": secret, "s3.session-token": token}
-        return found | ({"s3.session-token-expires-at-ms": str(self.expires_ms)} if self.expires_ms else {})
+        ends = time.time_ns() // 1_000_000 + 60_000 if self.uses else self.expires_ms
+        return found | ({"s3.session-token-expires-at-ms": str(ends)} if ends else {})
 
     def vend(self, request: BaseHTTPRequestHandler, answer: Document) -> None:
         """Add credentials to the answer with a table."""
@@ -70,7 +83,14 @@ class Vending:
             return
         folder = answer["metadata"]["location"]
         common = {"s3.endpoint": self.endpoint, "s3.path-style-access": "true", "client.region": "us-east-1"}
-        if self.how == "config":
+        path = urlsplit(request.path).path
+        if self.renews and not path.endswith("/tables"):
+            common["client.refresh-credentials-endpoint"] = f"{path}/credentials".removeprefix("/")
+            self.endpoints[f"{path}/credentials"] = folder
+        if self.how == "signing":
+            signer = {"s3.remote-signing-enabled": "true", "s3.signer.uri": self.catalog}
+            answer["config"] = common | signer | {"s3.signer": "S3V4RestSigner", "s3.signer.endpoint": "v1/sign"}
+        elif self.how == "config":
             answer["config"] = common | self.credentials(folder)
         else:
             answer["config"] = common
@@ -87,6 +107,9 @@ class Vending:
         place = unquote(url.path).removeprefix(f"/{self.bucket.bucket}").removeprefix("/")
         place = place or parse_qs(url.query).get("prefix", [""])[0]
         folder = self.places.get(key[1]) if key else None
+        if key and self.uses:
+            self.used[key[1]] += 1
+            folder = folder if self.used[key[1]] <= self.uses else None
         return folder is not None and (place.startswith(folder) or "delete" in url.query)
 
 
@@ -116,10 +139,22 @@ def vending(servers: RestServers, database: str, bucket: BucketStore, how: str =
             refusal: Any = b"" if self.command == "HEAD" else _ENDED
             self.write(HTTPStatus.FORBIDDEN, {"Content-Type": "application/xml"}, refusal)
 
+    class Renewing(Forwarding):
+        def answer(self, body: bytes) -> None:
+            folder = state.endpoints.get(urlsplit(self.path).path)
+            if folder is None:
+                super().answer(body)
+                return
+            state.renewed += 1
+            new = {"storage-credentials": [{"prefix": folder, "config": state.credentials(folder)}]}
+            self.write(HTTPStatus.OK, {"Content-Type": "application/json"}, json.dumps(new).encode())
+
     with (
         http_server(Store) as port,
         servers.serve(database, bucket.warehouse, **bucket.access) as upstream,
-        changed(upstream, answer=state.vend) as address,
+        changed(upstream, answer=state.vend) as vends,
+        http_server(Renewing) as first,
     ):
-        state.endpoint, state.catalog = f"http://127.0.0.1:{port}", address
+        Renewing.other = urlsplit(vends).netloc
+        state.endpoint, state.catalog = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{first}"
         yield state

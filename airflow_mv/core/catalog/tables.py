@@ -439,12 +439,14 @@ class StorageTables:
             name: A table that no view names yet. What is added to it is removed again.
 
         Raises:
+            NoCredentialsError: The server signs requests to the store, and vends no credentials for it.
             UnsupportedError: The server has dropped one of them.
         """
         if self._keeps_refs or not isinstance(self._catalog, RestCatalog):
             return  # elsewhere pyiceberg itself writes the metadata
         branch, tag = (f"airflow_mv_probe_{kind}_{secrets.token_hex(4)}" for kind in ("branch", "tag"))
         table, what = self.open(name), f"a branch and a tag of table {name}"
+        self._files.require_access(table.location())
         with answered(self._catalog.name, what):
             snapshot_id, manifest_list = _set_refs(self._catalog, table, branch, tag)
         kept = self.open(name)

@@ -38,8 +38,15 @@ def file_access(spark: SparkSession, catalog: str) -> dict[str, str]:
 
 
 def only_access(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties for access to files among those of a catalog or of a Java ``FileIO``."""
-    return {key: value for key, value in properties.items() if key.startswith(_FILE_ACCESS)}
+    """Return the properties for access to files among those of a catalog or of a Java ``FileIO``.
+
+    Not an endpoint that renews credentials: only the REST catalog has the ``uri`` and the account for it.
+    """
+    return {
+        key: value
+        for key, value in properties.items()
+        if key.startswith(_FILE_ACCESS) and "refresh-credentials" not in key
+    }
 
 
 class DriverFiles(ABC):

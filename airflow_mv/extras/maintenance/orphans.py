@@ -23,7 +23,7 @@ from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.documents import id_text
-from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.errors import ConfigurationError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
 from airflow_mv.extras.maintenance.expire import ExpiryResult as ExpiryResult
 from airflow_mv.extras.maintenance.expire import expire as expire
@@ -268,7 +268,7 @@ def delete_all(
     Raises:
         UnsupportedError: Another table also uses the folder. Nothing was dropped, or only the view: then the message
             says so, and no file was deleted. Its storage table may have been renamed meanwhile.
-        ConfigurationError: This user may not delete files. Nothing was dropped.
+        ConfigurationError: This user may not delete files. Nothing was dropped, or the message says so.
         ViewNotFoundError: The view was dropped meanwhile. Nothing was deleted.
     """
     storage = catalog.load_storage(view)
@@ -299,7 +299,11 @@ def delete_all(
             judged.proofs[file.location] = proof
             judged.doomed.append(file)
     judged.doomed.sort(key=partial(_first_to_go, judged.proofs))
-    _delete(catalog, view.identifier, bases, judged.doomed, judged.proofs)
+    try:
+        _delete(catalog, view.identifier, bases, judged.doomed, judged.proofs)
+    except ConfigurationError as error:  # vended credentials have ended: there is no table that has new ones
+        left = ", ".join(bases)
+        raise ConfigurationError(f"{error}. The view was dropped; the rest of its files is below {left}") from None
     for base in bases:
         catalog.files.remove_empty_folders(base, [file.location for file in judged.doomed])
     return _collected(view.identifier, judged, 0, dry_run=False)
