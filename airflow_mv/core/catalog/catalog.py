@@ -725,15 +725,17 @@ class MaterializedViewCatalog:
         """
         selecting = {name: table for name in identifiers if (table := name.selects_from) is not None}
         wanted = tuple(dict.fromkeys((*identifiers, *selecting.values())))
-        named = [identifier for identifier in wanted if identifier.path is None]
         places: dict[Identifier, Located] = {}
-        for catalog in sorted({identifier.catalog for identifier in named}):
-            places |= self.other(catalog)._locate_own([item for item in named if item.catalog == catalog])
+        by_catalog: dict[str, list[Identifier]] = {}
         for identifier in wanted:
-            if identifier.path is not None and identifier not in selecting:
+            if identifier.path is None:
+                by_catalog.setdefault(identifier.catalog, []).append(identifier)
+            elif identifier not in selecting:
                 self.formats.add(identifier.kind.data_source)
                 located = locate_path(self.files, self.properties, identifier)
                 places |= {identifier: located} if located is not None else {}
+        for catalog in sorted(by_catalog):
+            places |= self.other(catalog)._locate_own(by_catalog[catalog])
         for name, table in selecting.items():
             if table in places:
                 places[name] = _selecting(name, places.get(name), table, places[table])

@@ -26,6 +26,7 @@ from airflow_mv.core.spec.table import (
     TableMetadata,
     ancestors,
     known_sum,
+    known_sums,
     sequence_number,
     snapshots_between,
 )
@@ -66,6 +67,8 @@ DIFFERABLE = frozenset(
 )
 _SEVERITY = list(Kind)
 _CHANGES = ("added-", "deleted-", "removed-")
+_TOTALS = ("total-",)
+_Totals = Mapping[str, int | None]
 _ADDED_FILES = "added-data-files"
 
 
@@ -198,7 +201,8 @@ def is_in_doubt(snapshot: Snapshot, parent: Snapshot | None) -> bool:
     if None in numbers.values() or not (any(numbers.values()) or snapshot.operation == "replace"):
         return True
     changed = {what: tuple(numbers.get(key) or 0 for key in keys) for what, keys in _NAMES.items()}
-    if not all(_accounts(snapshot, before, what, *changed[what]) for what in _NAMES):
+    now, then = snapshot.numbers(_TOTALS), None if before is _NONE else before.numbers(_TOTALS)
+    if not all(_accounts(now, then, what, *changed[what]) for what in _NAMES):
         return True
     content = (("records", "data-files"), ("position-deletes", "delete-files"), ("equality-deletes", "delete-files"))
     if any(changed[rows][side] and not changed[files][side] for rows, files in content for side in (0, 1)):
@@ -213,12 +217,15 @@ def _hidden(before: Snapshot) -> int | None:
     return before.number("total-position-deletes") if before.number("total-equality-deletes") == 0 else None
 
 
-def _accounts(snapshot: Snapshot, before: Snapshot, what: str, added: int, removed: int) -> bool:
-    """Whether two numbers are the difference of a total in two snapshots. Some totals may be absent in both."""
-    key = f"total-{what}"
-    then = 0 if before is _NONE else before.number(key)
-    now = snapshot.number(key)
-    if now is None and (then is None or before is _NONE):
+def _accounts(totals: _Totals, earlier: _Totals | None, what: str, added: int, removed: int) -> bool:
+    """Whether two numbers are the difference of a total in two snapshots. Some totals may be absent in both.
+
+    Args:
+        earlier: The totals of the snapshot before; ``None``: there is none.
+    """
+    then = 0 if earlier is None else earlier.get(f"total-{what}")
+    now = totals.get(f"total-{what}")
+    if now is None and (then is None or earlier is None):
         return what in _MAY_LACK and not (added or removed)
     return None not in (then, now) and (now or 0) - (then or 0) == added - removed
 
@@ -477,15 +484,15 @@ def _sizes(table: TableMetadata, last: int | None, chain: Sequence[_Commit]) -> 
     moved = [item for item in chain if item.snapshot.operation != "replace"]
     totals = _totals(table, last)
 
-    rows = [item.rows() for item in moved]
-    sizes, files = ([item.moved(what) for item in chain] for what in ("files-size", "data-files"))
+    rows = known_sums([item.rows() for item in moved])
+    sizes, files = (known_sums([item.moved(what) for item in chain]) for what in ("files-size", "data-files"))
     return Size(
-        rows_added=known_sum([added for added, _ in rows]),
-        rows_deleted=known_sum([deleted for _, deleted in rows]),
-        bytes_added=known_sum([added for added, _ in sizes]),
-        bytes_removed=known_sum([removed for _, removed in sizes]),
-        files_added=known_sum([added for added, _ in files]),
-        files_removed=known_sum([removed for _, removed in files]),
+        rows_added=rows[0],
+        rows_deleted=rows[1],
+        bytes_added=sizes[0],
+        bytes_removed=sizes[1],
+        files_added=files[0],
+        files_removed=files[1],
         partitions=known_sum([item.snapshot.number("changed-partition-count") for item in moved]),
         bytes_touched=_touched(table, last, moved),
         total_rows=totals.total_rows,

@@ -648,6 +648,11 @@ def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dic
     }
 
 
+def known_sums(pairs: Sequence[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """Return the sums of the first and of the second numbers, as :func:`known_sum`."""
+    return known_sum([first for first, _ in pairs]), known_sum([second for _, second in pairs])
+
+
 def known_sum(numbers: Iterable[int | None]) -> int | None:
     """Return the sum of some numbers, or ``None`` if one of them is not known."""
     total = 0

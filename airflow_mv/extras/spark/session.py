@@ -140,7 +140,9 @@ class InProcessStager:
                     "the extra airflow-mv[spark], use a Spark Connect server, or refresh from Airflow with another "
                     "environment's spark-submit (spark_binary). `airflow-mv doctor` shows what works here"
                 )
-            scala = None if self._remote else spark_versions(Path(pyspark.__file__).parent)[1]
+            # The packages of a session that runs already stay as they are.
+            starts = self._ours and not self._remote
+            scala = spark_versions(Path(pyspark.__file__).parent)[1] if starts else None
             settings = settings_of(self._catalog).on(None if self._remote else pyspark.__version__, scala)
             self._session = open_session(
                 settings.session_confs(), master=self._master, remote=self._remote, report=self._report
