@@ -22,6 +22,7 @@ from pyiceberg.table import StaticTable
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
+from airflow_mv.core.job.driver import reason
 from airflow_mv.core.job.versions import require_supported
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.refresh.run import refresh
@@ -81,6 +82,20 @@ def test_spark_connect_on_an_older_spark_is_refused_in_one_line(version: str) ->
         require_supported(server)
     server.version = "4.1.3"
     require_supported(server)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[DIVIDE_BY_ZERO] Division by zero.\n== SQL(line 1, position 8) ==\nSELECT 1/k FROM t\n       ^^^\n", "zero."),
+        ("[UNRESOLVED_COLUMN] There is no `k`.; line 1 pos 8;\n'Project ['k]\n+- OneRowRelation", "There is no `k`."),
+        ("[PARSE_SYNTAX_ERROR] Syntax error at 'k'.(line 1, pos 8)\n\n== SQL ==\nSELECT 1/k", "Syntax error at 'k'."),
+    ],
+)
+def test_an_error_of_spark_3_5_is_reported_with_its_place_and_without_its_plan(text: str, said: str) -> None:
+    """It has no SQLSTATE in its text."""
+    found = reason(Exception(text), "SELECT 1/k FROM t")
+    assert re.fullmatch(rf"\[[A-Z_]+\] .*{re.escape(said)} In the SQL, line 1: SELECT 1/k FROM t", found), found
 
 
 # ------------------------------------------------------------------------------------ other versions
