@@ -129,9 +129,11 @@ class Runs:
             if not partitioned and (info.data_interval is None or info.data_interval.end >= now):
                 continue  # Airflow leaves these out of a backfill
             interval = {} if info.data_interval is None else {"data_interval": tuple(info.data_interval)}
-            facts = {**interval, "partition_key": info.partition_key, "partition_date": info.partition_date}
+            # Airflow 3.1 has no partitions.
+            key, start = getattr(info, "partition_key", None), getattr(info, "partition_date", None)
+            facts = {**interval, "partition_key": key, "partition_date": start}
             span = _span(dag, info.run_after, length, facts)
-            date = info.partition_date if partitioned else info.logical_date
+            date = start if partitioned else info.logical_date
             if span is not None and date is not None:
                 # Airflow 3.3 reads the dates of partitions on the clocks of the schedule's zone.
                 local = partitioned and not BEFORE_3_3

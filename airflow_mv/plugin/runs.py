@@ -25,6 +25,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
+from airflow_mv.older_airflow import BEFORE_3_2
 from airflow_mv.plugin.intervals import Runs, rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.plugin.messages import said
@@ -81,7 +82,9 @@ class Reader:
 
 
 def _teams(dag_ids: Collection[str], session: Session) -> Mapping[str, str | None]:
-    return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids), session=session) if dag_ids else {}
+    if BEFORE_3_2 or not dag_ids:  # Airflow 3.1 has no teams
+        return {}
+    return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids), session=session)
 
 
 def catalog_names(session: Session) -> set[str]:
