@@ -239,9 +239,11 @@ def maintain_view(
     """
     from airflow_mv.extras.compact import compact
     from airflow_mv.extras.maintenance.orphans import maintain
+    from airflow_mv.extras.maintenance.temporary_tables import drop_temporary_tables
 
     compacted = None if stager is None else compact(catalog, view, stager=stager, dry_run=dry_run)
     done = maintain(catalog, view, older_than=older_than, dry_run=dry_run, report=report).to_dict()
+    done["dropped_tables"] = drop_temporary_tables(catalog, view, older_than=older_than, dry_run=dry_run)
     return done if compacted is None else {**done, "compaction": compacted.to_dict()}
 
 

@@ -258,6 +258,8 @@ def _show(document: dict[str, Any]) -> None:
     out.print(f"  snapshots {would}expired: {len(document['expired_snapshots'])}; kept: {kept or 'none'}")
     if document["dropped_branches"]:
         out.print(f"  branches of killed refreshes {would}dropped: {len(document['dropped_branches'])}")
+    for name in document["dropped_tables"]:
+        out.print(f"  empty table of a killed creation {would}dropped: {visible(name)}", markup=False)
     counts = document["kept_files"]
     kept = f"{counts['reachable']} needed, {counts['young']} too young, {counts['waiting']} waiting for the grace"
     out.print(f"  {would}{_files(document)}; kept: {kept}")

@@ -26,6 +26,7 @@ KEYS = {
     "expired_snapshots",
     "kept_snapshots",
     "dropped_branches",
+    "dropped_tables",
     "deleted_files",
     "deleted_bytes",
     "kept_files",

@@ -41,7 +41,7 @@ class _Strict(Forwarding):
     def answer(self, body: bytes) -> None:
         """Refuse a request, or forward it and change the answer."""
         for name in sorted(self.how):
-            if {**HOW, **IMPOSSIBLE}[name](self, body):
+            if {**HOW, **REFUSING}[name](self, body):
                 return
         self.write(*self.forwarded(body))
 
@@ -95,6 +95,12 @@ def _refs_dropped(request: _Strict, body: bytes) -> bool:
     return True
 
 
+def _purge_only(request: _Strict, _: bytes) -> bool:
+    """Drop no table without its files, as S3 Tables."""
+    kept = request.command == "DELETE" and "/tables/" in request.path and "purgeRequested=True" not in request.path
+    return kept and request.refuse(HTTPStatus.BAD_REQUEST, "dropTable without purge is not supported")
+
+
 def _pages_of_one(request: _Strict, body: bytes) -> bool:
     """List one name in each answer."""
     url = urlsplit(request.path)
@@ -119,8 +125,8 @@ HOW: dict[str, Callable[[_Strict, bytes], bool]] = {
     "pages-of-one": _pages_of_one,
     "stage-refused": _stage_refused,
 }
-#: The same for servers that no view can be created on.
-IMPOSSIBLE = {"refs-dropped": _refs_dropped}
+#: The same for servers that refuse a view, or a part of its life.
+REFUSING = {"purge-only": _purge_only, "refs-dropped": _refs_dropped}
 
 
 @contextmanager

@@ -86,6 +86,17 @@ def test_a_server_that_begins_to_drop_branches_and_tags_publishes_nothing_wrong(
         assert home.read() == [EAST, NORTH, SOUTH]
 
 
+@pytest.mark.parametrize("layout", ["table", "registered"])
+def test_a_server_that_drops_no_table_without_a_purge_keeps_no_template(
+    rest_uri: str, warehouse: Path, layout: str
+) -> None:
+    with strict(rest_uri, "purge-only") as address, lake(address, warehouse, layout=layout) as home:
+        home.table()
+        home.view()
+        assert len(home.iceberg.list_tables("sales")) == 2
+        assert home.refresh().outcome == "refreshed"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", sorted(HOW))
 def test_the_contract_suite_passes_behind_a_strict_server(how: str) -> None:

@@ -22,7 +22,9 @@ from pydantic import ValidationError as UnreadableAnswerError
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
+    ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
@@ -488,13 +490,21 @@ class StorageTables:
             return False
         try:
             with answered(self._catalog.name, f"dropping table {name}"):
-                self._catalog.drop_table((*name.namespace, name.name))
+                self._drop(table)
         except NoSuchTableError:
             return not self._is_there(name, uuid)
         except MaterializedViewError:
             if self._is_there(name, uuid):
                 raise
         return True
+
+    def _drop(self, table: Table) -> None:
+        try:
+            self._catalog.drop_table(table.name())
+        except (BadRequestError, ForbiddenError):
+            if table.snapshots():
+                raise
+            self._catalog.purge_table(table.name())  # S3 Tables drops none without; of an empty one no file is needed
 
     def _is_there(self, name: Identifier, uuid: str | None) -> bool:
         """Whether the catalog still has this table; true also if it does not respond."""
