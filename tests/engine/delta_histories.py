@@ -21,10 +21,10 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from airflow_mv.actions import changes
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.extras.history.changes import changes
 from airflow_mv.extras.spark.session import open_session, session_stager, settings_of
 from tests.core.job.changing import QUICK
 from tests.engine.incremental.playing import ALWAYS
