@@ -8,6 +8,7 @@ reason why the strategy is impossible. The caller creates the relations that the
 
 from __future__ import annotations
 
+from airflow_mv.core.ivm.functions import nearest_function as nearest_function
 from airflow_mv.core.ivm.incremental_query import IncrementalQuery as IncrementalQuery
 from airflow_mv.core.ivm.incremental_query import regenerated_sql as regenerated_sql
 from airflow_mv.core.ivm.incremental_query import use_of as use_of

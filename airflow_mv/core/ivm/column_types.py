@@ -33,6 +33,8 @@ PLAIN = frozenset({*DIGITS, "float", "double", "boolean", "string", "date", "tim
 _FIXED: Mapping[type[exp.Expr], str] = {
     **fixed_types(),
     exp.IntDiv: "bigint",
+    exp.AtTimeZone: "timestamp",
+    exp.FromTimeZone: "timestamp",
     exp.Predicate: "boolean",
     exp.Connector: "boolean",
     exp.Not: "boolean",
@@ -215,11 +217,31 @@ class TypedBlock:
 
     def cast(self, value: exp.Expr) -> str | None:
         """Return the type that a value is cast to."""
-        kind: str = value.args["to"].sql(dialect="spark").lower()
-        if kind == "decimal":
-            return _written(10, 0)
-        decimal = decimal_of(kind)
-        return _written(*decimal) if decimal else kind if kind in PLAIN else None
+        return _plain_name(value.args["to"])
+
+    def nested_part(self, value: exp.Expr) -> str | None:
+        """Return the type of a field, an element or a value of a map; ``None`` if it has parts itself."""
+        kind = self._nested_type(value)
+        return None if kind is None else _plain_name(kind)
+
+    def column_kind(self, value: exp.Expr) -> str | None:
+        """Return the type of a column, or of a part of one, with all of its own parts."""
+        kind = self._nested_type(value)
+        return None if kind is None else str(kind.sql(dialect="spark"))
+
+    def _nested_type(self, value: exp.Expr) -> exp.DataType | None:
+        value = value.unnest()
+        if isinstance(value, exp.Column):
+            written = self.column(value)
+            return None if written is None else exp.DataType.build(written, dialect="spark")
+        if not isinstance(value, exp.Dot | exp.Bracket) or (kind := self._nested_type(value.this)) is None:
+            return None
+        if isinstance(value, exp.Bracket):
+            return kind.expressions[-1] if kind.this in (exp.DType.ARRAY, exp.DType.MAP) and kind.expressions else None
+        if kind.this != exp.DType.STRUCT:
+            return None
+        named = [item for item in kind.expressions if item.name.lower() == value.expression.name.lower()]
+        return named[0].args.get("kind") if len(named) == 1 else None
 
     def literal(self, value: exp.Expr) -> str | None:
         """Return the type of a literal."""
@@ -262,6 +284,7 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Avg,), TypedBlock.average),
     (_ARITHMETIC, TypedBlock.arithmetic),
     ((exp.Cast, exp.TryCast), TypedBlock.cast),
+    ((exp.Dot, exp.Bracket), TypedBlock.nested_part),
     ((exp.Literal,), TypedBlock.literal),
     ((exp.Concat, exp.DPipe, exp.Substring), TypedBlock.text),
     ((exp.Extract,), TypedBlock.part_of_time),
@@ -270,6 +293,15 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Anonymous,), TypedBlock.call),
     ((exp.Window,), TypedBlock.window),
 )
+
+
+def _plain_name(to: exp.Expr) -> str | None:
+    """Return a type as a column has it; ``None`` for one that has parts."""
+    kind: str = to.sql(dialect="spark").lower()
+    if kind == "decimal":
+        return _written(10, 0)
+    decimal = decimal_of(kind)
+    return _written(*decimal) if decimal else kind if kind in PLAIN else None
 
 
 def is_number(kind: str | None) -> bool:

@@ -303,17 +303,20 @@ def check(call: exp.Expr) -> None:
     if isinstance(call, exp.Cast) and isinstance(call.this, exp.Literal) and _is_now(call):
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is another time at each refresh")
     if isinstance(call, exp.Anonymous) and name not in NAMES | _SCALARS | KEPT | _GENERATOR_NAMES:
-        message = (
-            f"{name}() is not a known built-in function{_similar(name)}: it might be an aggregate, or not deterministic"
-        )
+        near = nearest_function(call)
+        meant = f" (did you mean {near}?)" if near else ""
+        message = f"{name}() is not a known built-in function{meant}: it might be an aggregate, or not deterministic"
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
 
 
-def _similar(name: str) -> str:
-    """Return a hint at a built-in function of nearly the same name, for a message."""
+def nearest_function(call: exp.Expr) -> str | None:
+    """Return the built-in function of nearly the same name as an unknown one; ``None`` for a known function."""
+    name = call.name.lower()
+    if not isinstance(call, exp.Anonymous) or name in NAMES | _SCALARS | KEPT | _GENERATOR_NAMES:
+        return None
     names = sorted({known.lower() for known in exp.FUNCTION_BY_NAME} | NAMES | _SCALARS)
     found = get_close_matches(name, names, n=1, cutoff=0.75)
-    return f" (did you mean {found[0]}?)" if found else ""
+    return found[0] if found and found[0] != name else None
 
 
 def _is_now(cast: exp.Cast) -> bool:

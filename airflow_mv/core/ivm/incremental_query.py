@@ -19,12 +19,12 @@ from airflow_mv.core.ivm.pushdown import conditions, filters, origins, pruned, w
 from airflow_mv.core.ivm.regeneration import read
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.ivm.replace_keys import replaced
-from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures
+from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, UnknownNameError, check_captures
 from airflow_mv.core.ivm.subqueries import aggregated
 from airflow_mv.core.script import WEIGHT
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.sql.query import NestedView, ParsedQuery, fold
+from airflow_mv.core.sql.query import NestedView, ParsedQuery, fold, query_error
 
 _Plan = TypeVar("_Plan")
 #: sqlglot raises these for some calls that Spark accepts, when it reads or writes them.
@@ -203,22 +203,38 @@ def use_of(
     relations: Sequence[BaseRelation],
     views: Mapping[Identifier, NestedView],
     use: Callable[[Resolver, ir.Tree, Sequence[str | None]], _Plan],
+    *,
+    strict: bool = False,
 ) -> _Plan | Reason:
     """Return what a function makes of a query in normal form.
 
     Args:
         relations: Its base tables, those of nested views too.
         use: Takes the normal form and the name of each column, ``None`` for one that Spark chooses.
+        strict: Whether an unknown name is an error, because the relations have all columns that a refresh would read.
 
     Returns:
         Its result; or why the query cannot be analysed.
+
+    Raises:
+        InvalidQueryError: With ``strict``: Spark would not find a column or a field. The message has the place.
     """
 
     def build() -> _Plan:
         resolver = Resolver(relations, views)
         return use(resolver, *_resolved(resolver, query))
 
-    return _unless_refused(build)
+    return _unless_refused(lambda: _located(query, build) if strict else build())
+
+
+def _located(query: ParsedQuery, build: Callable[[], _Plan]) -> _Plan:
+    """Turn an unknown name into an error that quotes its place."""
+    try:
+        return build()
+    except UnknownNameError as error:
+        if error.place is None:
+            raise
+        raise query_error(query.text, error.place, error.reason.message, query.view) from None
 
 
 def _resolved(resolver: Resolver, query: ParsedQuery) -> Resolved:

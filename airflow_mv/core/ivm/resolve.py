@@ -18,6 +18,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.sql.query import NestedView, fold, table_identifier
 from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.words import did_you_mean
 
 MAX_BLOCKS = 400
 
@@ -29,8 +30,35 @@ _SET_OPERATORS: Mapping[type[exp.Expr], ir.SetOperator] = {
     exp.Except: "EXCEPT",
 }
 
+#: Words that a call may take in place of a value, where sqlglot may read a column.
+_UNITS = frozenset(
+    f"{unit}{end}"
+    for unit in "year quarter month week day hour minute second millisecond microsecond dayofyear".split()  # noqa: SIM905
+    for end in ("", "s")
+)
+
 #: A query and its columns, as other queries can name them.
 Resolved = tuple[ir.Tree, Sequence[str | None]]
+
+
+class UnknownNameError(RefusedError):
+    """A column or a field of a struct that Spark would not find: all names of the place are known.
+
+    Args:
+        name: The part that is not found.
+        known: The names that are there.
+    """
+
+    def __init__(self, message: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(Code.UNRESOLVED_NAME, message + did_you_mean(name, known))
+        self.name = name
+        #: Where the name begins in the text of the view's query; ``None`` if it is elsewhere or unknown.
+        self.place: int | None = None
+
+    def found_at(self, node: exp.Expr) -> None:
+        """Note the place of the name, unless it is noted."""
+        starts = [item.meta["start"] for item in node.find_all(exp.Identifier) if "start" in item.meta]
+        self.place = min(starts, default=None) if self.place is None else self.place
 
 
 class Resolver:
@@ -236,13 +264,49 @@ class Resolver:
                 return found
             names = chain(part)
             if names is not None:
-                return scope.resolve(names)
+                return self._named(part, names, scope, environment)
             if isinstance(part, exp.Exists | exp.In | exp.Query) and (mark := self._subquery(part, scope, environment)):
                 return mark
             self._check(part)
             return None
 
         return ir.substitute(node, find)
+
+    def _named(self, part: exp.Expr, names: Sequence[str], scope: NameScope, environment: Environment) -> exp.Expr:
+        """Resolve a column, and the fields of structs after it."""
+        try:
+            found = scope.resolve(names)
+            self._check_fields(found)
+        except UnknownNameError as error:
+            if not environment.views and not _is_word_of_a_call(part, names):
+                error.found_at(part)
+            raise
+        return found
+
+    def _check_fields(self, found: exp.Expr) -> None:
+        """Refuse a field that the struct does not have, if the struct is of a base table.
+
+        Raises:
+            UnknownNameError: There is no such field.
+        """
+        fields: list[str] = []
+        while isinstance(found, exp.Dot):
+            fields.insert(0, found.expression.name)
+            found = found.this.unnest()
+        if not fields or not isinstance(found, exp.Column) or found.table not in self.tables:
+            return
+        written = dict(self.bases[self.tables[found.table]].columns)[found.name]
+        kind = exp.DataType.build(written, dialect="spark")
+        for name in fields:
+            while kind.this == exp.DType.ARRAY and kind.expressions:  # a field of each element
+                kind = kind.expressions[0]
+            if kind.this != exp.DType.STRUCT:
+                return
+            kinds = {fold(item.name): item for item in kind.expressions}
+            if fold(name) not in kinds:
+                message = f"{found.name} has no field {name}"
+                raise UnknownNameError(message, name, [item.name for item in kind.expressions])
+            kind = kinds[fold(name)].args["kind"]
 
     def check_functions(self, node: exp.Expr) -> None:
         """Refuse functions and other parts of an expression that are not supported or not deterministic.
@@ -338,6 +402,16 @@ class Resolver:
 
 
 # ------------------------------------------------------------------------------------ small parts
+def _is_word_of_a_call(part: exp.Expr, names: Sequence[str]) -> bool:
+    """Whether a name without a column may be no column: a unit of time, or the name of an argument."""
+    parent = part.parent
+    return len(names) == 1 and (
+        names[0].lower() in _UNITS
+        or names[0].lower() == "grouping__id"
+        or isinstance(parent, exp.Kwarg | exp.PropertyEQ | exp.Lambda)
+    )
+
+
 def _counts_rows(star: exp.Star) -> bool:
     """Whether a star is that of ``count(*)``. In any other call it stands for columns, and their NULLs matter."""
     call = star.parent
@@ -541,7 +615,12 @@ class FromClause:
         relation, visible = self._relation(node.this)
         if method or using:
             self.crossed = self.crossed and not method
-            on = self._merge(visible, kind, using, natural=bool(method))
+            try:
+                on = self._merge(visible, kind, using, natural=bool(method))
+            except UnknownNameError as error:
+                if not self.environment.views:
+                    error.found_at(next(item for item in node.args["using"] if item.name == error.name))
+                raise
         else:
             on = self._on(node, visible, kind)
         self.relations.append(replace(relation, join=kind, on=on))
@@ -565,7 +644,9 @@ class FromClause:
         for name in wanted:
             one = NameScope(None, star=left).own([name])
             other = NameScope(None, star=list(right.fields)).own([name])
-            if one is None or other is None or fold(name) in used:
+            if one is None or other is None:
+                raise self._unknown_in_join(name, left, right)
+            if fold(name) in used:
                 raise RefusedError(Code.UNRESOLVED_NAME, f"column {name} of the join is ambiguous")
             used.add(fold(name))
             conditions.append(exp.EQ(this=one, expression=other))
@@ -576,6 +657,13 @@ class FromClause:
             rest = [item for item in [*left, *right.fields] if item.name is None or fold(item.name) not in used]
             self.scope.star = [*merged, *rest]
         return ir.both(*conditions)
+
+    @staticmethod
+    def _unknown_in_join(name: str, left: Sequence[Field], right: Visible) -> UnknownNameError:
+        sides = [{item.name for item in fields if item.name is not None} for fields in (left, right.fields)]
+        return UnknownNameError(
+            f"the two sides of the join have no common column {name}", name, sorted(sides[0] & sides[1])
+        )
 
     # ------------------------------------------------------------------------------ relations
     def _relation(self, node: exp.Expr) -> tuple[ir.Relation, Visible]:
@@ -795,7 +883,7 @@ class NameScope:
             scope = scope.parent
             found = scope.own(parts)
         if found is None:
-            raise _unresolved(parts)
+            raise self._unresolved(parts)
         self._record(found, scope)
         return found
 
@@ -846,6 +934,23 @@ class NameScope:
                 raise RefusedError(Code.UNRESOLVED_NAME, message)
             scope.outer |= names
             scope = scope.parent
+
+    def _unresolved(self, parts: Sequence[str]) -> RefusedError:
+        if len(parts) == 1 and parts[0].lower() in VOLATILE:
+            return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may give another value at each refresh")
+        scope: NameScope | None = self
+        of_relation: list[str] = []
+        others: list[str] = []
+        while scope is not None:
+            for item in scope.relations:
+                names = [field.name for field in item.fields if field.name is not None]
+                others += [*item.path[-1:], *names]
+                of_relation += names if len(parts) > 1 and item.path[-1:] == (fold(parts[-2]),) else []
+            others += [item.name for item in scope._visible() if item.name is not None]
+            scope = scope.parent
+        has_relation, known = bool(of_relation) or len(parts) == 1, of_relation or others
+        wrong = parts[-1] if has_relation else parts[0]
+        return UnknownNameError(f"cannot resolve the column {'.'.join(parts)}", wrong, known)
 
     def _visible(self) -> Iterator[Field]:
         yield from (item for relation in self.relations for item in relation.fields)
@@ -918,12 +1023,6 @@ def _with_fields(value: exp.Expr, fields: Sequence[str]) -> exp.Expr:
     for name in fields:
         value = exp.Dot(this=value, expression=exp.to_identifier(name, quoted=True))
     return value
-
-
-def _unresolved(parts: Sequence[str]) -> RefusedError:
-    if len(parts) == 1 and parts[0].lower() in VOLATILE:
-        return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may give another value at each refresh")
-    return RefusedError(Code.UNRESOLVED_NAME, f"cannot resolve the column {'.'.join(parts)}")
 
 
 # ----------------------------------------------------------------- Split a GROUP BY clause into keys and grouping sets

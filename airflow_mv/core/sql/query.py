@@ -716,7 +716,7 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
         trees = parser.parse(tokens, text)
     except ParseError as error:
         details = error.errors[0]
-        description = _TOKEN.sub(r"\1", details["description"])
+        description = _in_words(_TOKEN.sub(r"\1", details["description"]))
         place = len(details["start_context"] or "")
         message = f"sqlglot, which parses the query before Spark, fails: {description}{_hint(text, tokens, place)}"
         raise query_error(text, place, message, view) from error
@@ -735,6 +735,13 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
         message = f"sqlglot, which parses the query before Spark, finds a SELECT without columns{hint}"
         raise query_error(text, tokens[0].start, message, view)
     return trees[0]
+
+
+def _in_words(description: str) -> str:
+    """Return sqlglot's description of a fault, without the names of its classes."""
+    if found := re.match(r"The number of provided arguments \((\d+)\) .* \((\d+)\)", description):
+        return f"the call has {found[1]} arguments, and the function takes at most {found[2]}"
+    return "the call lacks an argument" if description.startswith("Required keyword: ") else description
 
 
 def _has_columns(tree: exp.Expr) -> bool:

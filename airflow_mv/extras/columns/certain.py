@@ -70,6 +70,9 @@ def certain_output(
 
     Returns:
         The columns; or what is not certain without Spark.
+
+    Raises:
+        InvalidQueryError: Spark would not find a column, or a field of a struct.
     """
 
     def build(
@@ -84,7 +87,7 @@ def certain_output(
         found = certain_columns(tree, tuple(written if names is None else names))
         return tuple((item, resolver.tables[item.origin[0]] if item.origin else None) for item in found)
 
-    return use_of(query, relations, views, build)
+    return use_of(query, relations, views, build, strict=True)
 
 
 def certain_columns(tree: ir.Tree, names: tuple[str | None, ...]) -> tuple[CertainColumn, ...]:
@@ -410,6 +413,24 @@ def _withshown_text(wanted: frozenset[str], text: int) -> _Check:
     return fits
 
 
+def _access_fits(block: CertainBlock, value: exp.Expr) -> bool:
+    """Whether fields are of structs, and indexes are numbers; a key may be one that Spark has to cast."""
+    while isinstance(value, exp.Dot | exp.Bracket):
+        if isinstance(value, exp.Bracket):
+            index = value.expressions[0] if len(value.expressions) == 1 else None
+            is_list = str(block.column_kind(value.this) or "").lower().startswith("array")
+            if not is_list or not isinstance(index, exp.Literal) or not index.name.isdigit() or index.is_string:
+                return False
+        value = value.this.unnest()
+    return isinstance(value, exp.Column)
+
+
+def _zone_fits(block: CertainBlock, value: exp.Expr) -> bool:
+    zone, moment = value.args.get("zone"), value.this
+    moment = moment.this if isinstance(moment, exp.Cast) else moment  # sqlglot adds it
+    return isinstance(zone, exp.Literal) and zone.is_string and block.type_of(moment) == "timestamp"
+
+
 def _one(wanted: frozenset[str]) -> _Check:
     return lambda block, value: len(value.expressions) == 1 and block.all_of(value, wanted)
 
@@ -429,6 +450,8 @@ _OPERANDS: Mapping[type[exp.Expr], _Check] = {
     **dict.fromkeys((exp.Column, exp.Literal, exp.Boolean), _leaf),
     **dict.fromkeys(_RANKS, _leaf),
     exp.Paren: _any,
+    **dict.fromkeys((exp.Dot, exp.Bracket), _access_fits),
+    **dict.fromkeys((exp.AtTimeZone, exp.FromTimeZone), _zone_fits),
     exp.Neg: _negative_fits,
     **dict.fromkeys((exp.Not, exp.And, exp.Or), _only(_TRUTH)),
     **dict.fromkeys((*_COMPARISONS, exp.Nullif), CertainBlock.comparable),

@@ -25,6 +25,7 @@ from airflow_mv.core.sql.query import ParsedQuery, spark_sql
 from airflow_mv.core.sql.types import columns_of, required_columns
 from airflow_mv.errors import MaterializedViewError, UnsupportedError
 from airflow_mv.extras.explain.advice import Advice, advise
+from airflow_mv.extras.explain.mistakes import refuse_mistakes
 from airflow_mv.extras.explain.prospects import Forecast, QueryInputs, output_types, prospects
 from airflow_mv.extras.explain.requirement import Requirement
 
@@ -97,7 +98,7 @@ def explain(
         advice: Whether to look for a query with cheaper refreshes.
 
     Raises:
-        InvalidQueryError: The query cannot be read.
+        InvalidQueryError: The query cannot be read, or Spark would refuse it.
         BaseTableNotFoundError: A base table cannot be read.
         NotMaterializedError: Without ``sql``: the view is a plain one.
     """
@@ -106,6 +107,7 @@ def explain(
         return _of_view(catalog, catalog.load(identifier), advice=advice)
     resolved = resolve_query(catalog, sql, None, context or identifier, view=str(identifier))
     setting = _setting(resolved, str(identifier))
+    refuse_mistakes(resolved, setting.relations)
     output = output_types(setting, resolved.query)
     size = "the view's size is assumed from its base tables', until it is refreshed"
     if isinstance(output, Reason):

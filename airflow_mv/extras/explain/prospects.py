@@ -8,6 +8,7 @@ one hundredth of its rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -145,9 +146,24 @@ def prospects(
         setting: What is known.
         output: Its columns. For a column of an unknown type, the worst of all cases is returned.
     """
-    outputs = [tuple((name, kind or assumed) for name, kind in output) for assumed in _ASSUMED_TYPES]
-    found = [_each(setting, query, each, kinds) for each in dict.fromkeys(outputs)]
+    outputs = {tuple((name, kind or assumed) for name, kind in output): assumed for assumed in _ASSUMED_TYPES}
+    unknown = [name for name, kind in output if kind is None]
+    found = [
+        [_without_assumption(item, assumed, unknown) for item in _each(setting, query, each, kinds)]
+        for each, assumed in outputs.items()
+    ]
     return tuple(max(cases, key=_rank) for cases in zip(*found, strict=True))
+
+
+def _without_assumption(item: Forecast, assumed: str, unknown: Sequence[str]) -> Forecast:
+    """Say of a column whose type was assumed that the type is unknown."""
+    if not unknown:
+        return item
+    named = re.compile(rf"column ({'|'.join(map(re.escape, unknown))}) of type {re.escape(assumed)}(?!\w)")
+    reasons = [
+        replace(reason, message=named.sub(r"column \1 of unknown type", reason.message)) for reason in item.reasons
+    ]
+    return replace(item, reasons=tuple(reasons))
 
 
 def _rank(item: Forecast) -> tuple[int, int]:
