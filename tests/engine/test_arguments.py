@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from airflow_mv.extras.explain.mistakes import ARGUMENTS
 
+#: The first of three arguments is a unit.
+WITH_UNIT = {"date_add", "dateadd", "date_diff", "datediff"}
+
 
 def takes(spark: SparkSession, name: str, count: int) -> bool:
     """Whether Spark finds nothing wrong with the number of arguments; their types may be wrong."""
+    first = ["DAY"] if name in WITH_UNIT and count > 2 else []
+    arguments = ", ".join([*first, *["NULL"] * (count - len(first))])
     try:
-        spark.sql(f"SELECT {name}({', '.join(['NULL'] * count)})").schema  # noqa: B018 (analysed here)
+        spark.sql(f"SELECT {name}({arguments})").schema  # noqa: B018 (analysed here)
     except AnalysisException as error:
-        return "WRONG_NUM_ARGS" not in str(error)
+        return "WRONG_NUM_ARGS" not in str(error) and not isinstance(error, ParseException)
     return True
 
 

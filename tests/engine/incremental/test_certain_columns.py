@@ -13,10 +13,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from airflow_mv.core.spec.reasons import Reason
+from airflow_mv.errors import InvalidQueryError
 from airflow_mv.extras.columns.certain import certain_output
 from tests.core.ivm import tpcds
 from tests.core.ivm.lab import Lab, parsed
@@ -53,8 +55,13 @@ class Differential:
         self.all = self.certain = 0
 
     def certain_columns(self, sql: str) -> list[_Column] | None:
-        """Return the columns of a query; ``None`` if they are not certain."""
-        found = certain_output(parsed(sql), self._relations, {})
+        """Return the columns of a query; ``None`` if they are not certain. What is refused, Spark refuses."""
+        try:
+            found = certain_output(parsed(sql), self._relations, {})
+        except InvalidQueryError:  # a name that is not there
+            with pytest.raises(AnalysisException):
+                self.of_spark(sql)
+            return None
         if isinstance(found, Reason):
             return None
         return [

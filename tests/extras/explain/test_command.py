@@ -48,5 +48,8 @@ def test_a_query_and_a_view_are_explained(
         assert documents[0]["advice"]["differs"][0] == "one more column: row_count, count(*)"
         refused = call("explain", "lake.sales.daily", "--require", "delete=merge")
         assert (refused.code, "delete of lake.sales.orders needs replace-keys" in refused.stderr) == (1, True)
+        wrong = call("explain", "--sql", SQL.replace("sales.", "lake.sales.").replace("region,", "regoin,"))
+        assert (wrong.code, wrong.stdout) == (1, "")
+        assert "line 1, column 8: cannot resolve the column regoin; did you mean 'region'?" in wrong.stderr
         assert call("explain").code == 2
         assert home.rows_of_catalog() == before
