@@ -30,4 +30,5 @@ def test_spark_takes_as_many_arguments(spark: SparkSession, name: str) -> None:
     assert takes(spark, name, least)
     assert takes(spark, name, least + 5 if most is None else most)
     assert least == 0 or not takes(spark, name, least - 1)
-    assert most is None or not takes(spark, name, most + 1)
+    # With a unit and one argument too many Spark reads the unit as a column, and names that first.
+    assert most is None or name in WITH_UNIT or not takes(spark, name, most + 1)
