@@ -275,7 +275,7 @@ def _foreign_view(home: Lake) -> None:
 
 
 def _with_rows(home: Lake) -> None:
-    _foreign(**{STORAGE_OF_PROPERTY: "sales.daily", DEFINITION_ID_PROPERTY: "1"})(home)
+    _foreign(**{STORAGE_OF_PROPERTY: "`sales`.`daily`", DEFINITION_ID_PROPERTY: "1"})(home)
     home.append(name="daily")
 
 
@@ -283,8 +283,8 @@ def _with_rows(home: Lake) -> None:
     "made",
     [
         _foreign(),
-        _foreign(**{STORAGE_OF_PROPERTY: "sales.daily"}),
-        _foreign(**{STORAGE_OF_PROPERTY: "sales.other", DEFINITION_ID_PROPERTY: "1"}),
+        _foreign(**{STORAGE_OF_PROPERTY: "`sales`.`daily`"}),
+        _foreign(**{STORAGE_OF_PROPERTY: "`sales`.`other`", DEFINITION_ID_PROPERTY: "1"}),
         _with_rows,
         _foreign_view,
     ],

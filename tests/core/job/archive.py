@@ -88,6 +88,7 @@ def _make_local_files() -> None:
 
 
 def _make_archive() -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
     from pyspark.core.context import SparkContext
 
     from airflow_mv.extras.spark.session import open_session
@@ -98,6 +99,7 @@ def _make_archive() -> None:
     os.environ.update(class_path())
     with tempfile.TemporaryDirectory() as folder:
         properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+        SqlCatalog("lake", **properties).engine.dispose()  # makes the database's tables
         spark = open_session(spark_settings("lake", properties).session_confs(), master="local[2]")
         spark.sql("CREATE NAMESPACE lake.s").collect()
         for statement in _STATEMENTS:
