@@ -73,8 +73,13 @@ def dataproc(operator: Any) -> dict[str, Any]:
 
 def databricks(operator: Any) -> dict[str, Any]:
     from airflow.providers.databricks.utils.databricks import normalise_json_content
+    from databricks.sdk.service.jobs import SubmitTask
 
-    return normalise_json_content(operator.json)  # type: ignore[return-value]
+    sent: dict[str, Any] = normalise_json_content(operator.json)  # type: ignore[assignment]
+    for task in sent["tasks"]:
+        known = SubmitTask.from_dict(task).as_dict()
+        assert known == task, "the SDK leaves out what the API does not have"
+    return sent
 
 
 def livy(operator: Any) -> dict[str, Any]:

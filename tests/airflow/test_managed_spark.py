@@ -89,7 +89,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for provider in PROVIDERS:  # pip takes much longer to find versions for all of them together
         subprocess.run([*install, f"apache-airflow-providers-{provider}"], check=True)
     subprocess.run([*install, "--no-deps", "apache-airflow-providers-google==22.8.0"], check=True)
-    subprocess.run([*install, *GOOGLE], check=True)
+    subprocess.run([*install, *GOOGLE, "databricks-sdk"], check=True)  # the SDK has the model of Databricks' API
     return found
 
 
@@ -181,18 +181,64 @@ SERVICES = (by_emr_serverless, by_emr, by_glue, by_dataproc, by_livy, by_kuberne
 def test_a_refresh_is_planned_run_as_the_service_runs_it_and_committed(
     airflow: Airflow, sales: Lake, python: Path, tmp_path: Path, service: Callable[[dict[str, Any]], list[str]]
 ) -> None:
-    """What the real provider would send is run with this machine's Spark: first a full refresh, then another one."""
-    sales.view()
+    """What the real provider would send is run with this machine's Spark."""
     name = service.__name__.removeprefix("by_")
+    refreshed_twice(airflow, sales, tmp_path, lambda xcoms: service(rendered(python, xcoms, tmp_path, name)[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_databricks_starts_the_entry_point_of_the_wheel(
+    airflow: Airflow, sales: Lake, python: Path, tmp_path: Path
+) -> None:
+    """The cluster has the settings; the jars are those of this machine's Spark, not of the example's."""
+    wheel, site = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path], tmp_path / "site"
+    subprocess.run([*wheel, ROOT / "job-wheel"], check=True)
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site]
+    subprocess.run([*install, *tmp_path.glob("*.whl")], check=True)
+    runner = tmp_path / "runner.py"
+    runner.write_text(ENTRY_POINT)
+
+    def command(xcoms: dict[str, Any]) -> list[str]:
+        (task,) = rendered(python, xcoms, tmp_path, "databricks")["databricks"]["tasks"]
+        started = task["python_wheel_task"]
+        given = [str(runner), started["package_name"], started["entry_point"], *started["parameters"]]
+        return [*options(task["new_cluster"]["spark_conf"]), "--packages", xcoms["packages"], *given]
+
+    refreshed_twice(airflow, sales, tmp_path, command, PYTHONPATH=str(site))
+
+
+#: What a service does that installs a wheel and calls an entry point of it.
+ENTRY_POINT = """
+import sys
+from importlib.metadata import distribution
+
+package, name = sys.argv[1:3]
+del sys.argv[1:3]
+(script,) = distribution(package).entry_points.select(name=name)
+script.load()()
+"""
+
+
+def refreshed_twice(
+    airflow: Airflow, sales: Lake, folder: Path, command: Callable[[dict[str, Any]], list[str]], **variables: str
+) -> None:
+    """Plan, run and commit a full refresh, and then another one.
+
+    Args:
+        folder: Where Spark runs.
+        command: Returns the arguments of ``spark-submit``, given the XComs of the plan.
+        variables: Variables of its environment.
+    """
+    sales.view()
     (spark_home,) = pyspark.__path__
     submit = [f"{spark_home}/bin/spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
-    own = {"SPARK_HOME": spark_home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    own = {"SPARK_HOME": spark_home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **variables}
     for number in (1, 2):
         run = airflow.run(f'PlanRefreshOperator(task_id="plan", view="{VIEW}")')
         xcoms = {key: value for _, key, value in run.xcoms}
-        sent = rendered(python, xcoms, tmp_path, name)[name]
         done = subprocess.run(
-            [*submit, *service(sent)], cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True
+            [*submit, *command(xcoms)], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr[-3000:]
         ended = airflow.run(f"""CommitRefreshOperator(task_id="commit", plan={xcoms["return_value"]!r})""")
