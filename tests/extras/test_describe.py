@@ -39,7 +39,10 @@ def test_the_history_lists_every_refresh_oldest_first(home: Lake) -> None:
 
 def test_the_history_has_the_refreshes_that_failed_and_why(home: Lake) -> None:
     """As long as maintenance keeps their files; not those that succeeded later, with the same input."""
-    view = home.view(sql="SELECT id * 9223372036854775807 AS number FROM lake.sales.orders")
+    overflowing = Definition(
+        "SELECT id * 9223372036854775807 AS number FROM lake.sales.orders", refresh_strategy="full"
+    )
+    view = create(home.catalog, "sales.daily", overflowing, stager=home.stager).identifier
     with pytest.raises(InvalidQueryError, match="Overflow in multiplication"):
         home.refresh()
     (failed,) = with_failures(home.catalog, view, history(home.catalog, view))

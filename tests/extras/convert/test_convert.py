@@ -208,7 +208,7 @@ def test_rows_of_others_do_not_become_the_view_s(home: Lake, layout: str) -> Non
 
 def test_what_cannot_be_converted_is_refused_in_one_sentence(home: Lake, clock: Clock) -> None:
     home.view()
-    with pytest.raises(ConfigurationError, match=r"no layout 'tables'; there are: pointed, registered, table"):
+    with pytest.raises(ConfigurationError, match=r"layout is 'tables'; it must be pointed, .*; did you mean 'table'?"):
         convert(home.catalog, VIEW, "tables")
     with pytest.raises(UnsupportedError, match=r"cannot get the layout 'table' before its first refresh"):
         convert(home.catalog, VIEW, "table")
