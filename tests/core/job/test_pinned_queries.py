@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.spec.identifiers import Identifier, string_literal
@@ -176,6 +177,7 @@ def pin_all(spark: SparkSession) -> dict[str, str]:
 def runs(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     folder = tmp_path_factory.mktemp("lake")
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder.as_uri()}/warehouse"}
+    SqlCatalog(CATALOG, **properties).engine.dispose()  # makes the database's tables
     spark = open_session(spark_settings(CATALOG, properties).session_confs())
     settings = {"spark.sql.shuffle.partitions": "2", **QUICK}
     for key, value in settings.items():

@@ -55,6 +55,9 @@ WRONG_CALLS = [
 ]
 #: What Spark may accept, although a part of it is not known here.
 FINE = [
+    "SELECT id, (SELECT sum(c) FROM (SELECT count(*) AS c FROM orders AS i WHERE i.id = o.id)) AS z FROM orders AS o",
+    "SELECT id FROM orders AS o WHERE EXISTS (SELECT 1 FROM (SELECT i.id FROM orders AS i WHERE i.id = o.id) AS t)",
+    "SELECT id AS a, a + 1 AS b FROM orders",
     "SELECT tools.cuont(id) AS n FROM orders",
     "SELECT my_udf(id) AS n FROM orders",
     "SELECT m.anything AS f FROM orders",

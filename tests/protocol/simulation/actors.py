@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 
-from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import STORED_LAYOUTS
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.layouts import PointedStorage
+from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition, NewDefinition, NewProperties
 from airflow_mv.core.publish.new_storage import NewStorage
 from airflow_mv.core.publish.view_change import CreateView, ViewChange
