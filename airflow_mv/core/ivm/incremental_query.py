@@ -232,22 +232,9 @@ def _located(query: ParsedQuery, build: Callable[[], _Plan]) -> _Plan:
     try:
         return build()
     except UnknownNameError as error:
-        if error.place is None or _may_reach_out(query, error.place):
+        if error.place is None:
             raise
         raise query_error(query.text, error.place, error.reason.message, query.view) from None
-
-
-def _may_reach_out(query: ParsedQuery, place: int) -> bool:
-    """Whether a name is in a derived table of a subquery: there Spark also finds columns of the outer query."""
-    named = (item for item in query.tree.find_all(exp.Identifier) if item.meta.get("start") == place)
-    node: exp.Expr | None = next(named, None)
-    is_derived = node is None
-    while node is not None and (node := node.parent) is not None:
-        if isinstance(node, exp.Lateral | exp.CTE) or isinstance(node.parent, exp.From | exp.Join):
-            is_derived = is_derived or isinstance(node, exp.Lateral | exp.CTE | exp.Subquery)
-        elif is_derived and isinstance(node, exp.Subquery | exp.Exists | exp.In):
-            return True
-    return False
 
 
 def _resolved(resolver: Resolver, query: ParsedQuery) -> Resolved:

@@ -91,12 +91,15 @@ class Resolver:
         Args:
             node: The query in sqlglot's tree.
             environment: The tables, views and CTEs that names stand for.
-            parent: The scope of the outer query, for a subquery. Derived tables cannot name outer columns.
+            parent: The scope of the outer query, for a subquery. A derived table has none, so it cannot name outer
+                columns here; in Spark it can.
 
         Raises:
             RefusedError: The query has an unsupported part or an ambiguous name.
         """
-        scope = NameScope(parent)
+        if parent is not None:
+            environment = replace(environment, in_subquery=True)
+        scope = NameScope(parent, is_whole=parent is not None or not environment.in_subquery)
         if isinstance(node, exp.Subquery):
             allow(node, "this", "with_", *_ORDER)
             return self.query(node.this, with_ctes(node, environment), parent)
@@ -535,6 +538,8 @@ class Environment:
     namespace: tuple[str, ...]
     ctes: Mapping[str, Cte]
     views: tuple[Identifier, ...] = ()
+    #: Whether the names are in a subquery, at any depth.
+    in_subquery: bool = False
 
 
 def allow(node: exp.Expr, *allowed: str) -> None:
@@ -690,7 +695,8 @@ class FromClause:
         joins = list(inner.args.get("joins") or ())
         if not joins and not node.alias:
             return self._relation(bare)
-        below = FromClause(self.resolver, self.environment, NameScope(None), [])
+        names = NameScope(None, is_whole=not self.environment.in_subquery)
+        below = FromClause(self.resolver, self.environment, names, [])
         below.read(bare, joins)
         if below.scope.merged:
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, "USING or NATURAL in parentheses is not supported")
@@ -849,6 +855,8 @@ class NameScope:
     """The names of one SELECT."""
 
     parent: NameScope | None
+    #: Whether Spark knows no more names here. It does in a derived table of a subquery: the outer query's.
+    is_whole: bool = True
     relations: list[Visible] = field(default_factory=list)
     #: The columns of ``*``, among which names without a relation are resolved.
     star: list[Field] = field(default_factory=list)
@@ -941,16 +949,20 @@ class NameScope:
         scope: NameScope | None = self
         of_relation: list[str] = []
         others: list[str] = []
+        is_whole = True
         while scope is not None:
+            is_whole = is_whole and scope.is_whole
             for item in scope.relations:
                 names = [field.name for field in item.fields if field.name is not None]
                 others += [*item.path[-1:], *names]
                 of_relation += names if len(parts) > 1 and item.path[-1:] == (fold(parts[-2]),) else []
             others += [item.name for item in scope._visible() if item.name is not None]
             scope = scope.parent
+        message = f"cannot resolve the column {'.'.join(parts)}"
+        if not is_whole:
+            return RefusedError(Code.UNRESOLVED_NAME, message)
         has_relation, known = bool(of_relation) or len(parts) == 1, of_relation or others
-        wrong = parts[-1] if has_relation else parts[0]
-        return UnknownNameError(f"cannot resolve the column {'.'.join(parts)}", wrong, known)
+        return UnknownNameError(message, parts[-1] if has_relation else parts[0], known)
 
     def _visible(self) -> Iterator[Field]:
         yield from (item for relation in self.relations for item in relation.fields)
