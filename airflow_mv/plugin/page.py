@@ -20,7 +20,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.interval_columns import kind_of
-from airflow_mv.errors import ConfigurationError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.fleet.coverage import coverage
 from airflow_mv.extras.fleet.summaries import summary_of
@@ -85,9 +85,24 @@ class Page:
         return rows, states
 
     def listed(
-        self, rows: list[ViewRow], query: Query, catalogs: Collection[str], airflow: AirflowFacts, session: Session
+        self,
+        rows: list[ViewRow],
+        states: Sequence[Mapping[str, Any]],
+        query: Query,
+        catalogs: Collection[str],
+        airflow: AirflowFacts,
+        session: Session,
     ) -> dict[str, Any]:
-        """Return one page of the list, or its groups. While fresh intervals are counted, ``counting`` is true."""
+        """Return one page of the list, or its groups. While fresh intervals are counted, ``counting`` is true.
+
+        Args:
+            rows: The rows of all views, from :meth:`rows`.
+            states: The states of the catalogs, from the same call.
+            query: The filter, sorting and page.
+            catalogs: Names of catalogs that DAGs speak of.
+            airflow: What Airflow knows of the views.
+            session: Of Airflow's database.
+        """
         fitting = listing.matching(rows, query)
         wanted = listing.in_states(fitting, query, airflow.marks)
         shown, groups = wanted[query.offset : query.offset + query.limit], None
@@ -95,12 +110,11 @@ class Page:
             shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.marks)
         names = [str(row.view) for row in shown]
         last = runs.last_refreshes(names, airflow.reader, session)
-        sources, _ = self.sources.all(catalogs)
-        whole = {source.address.catalog for source in sources if _is_whole(source.survey.found())}
-        absent = _not_created(rows, query, airflow.failed, whole)
+        absent = _not_created(rows, states, query, airflow.failed)
         failed = runs.failures(
             {name: airflow.failed[name] for name in (*names, *absent) if name in airflow.failed}, session
         )
+        sources, _ = self.sources.all(catalogs)
         counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
         return {
@@ -166,17 +180,21 @@ class Page:
         return source.ask(lambda: costs_of(source.open(), days), "costs", str(days))
 
 
-def _is_whole(found: SurveyedRows) -> bool:
-    return found.checked_at is not None and not found.problem
-
-
 def _not_created(
-    rows: Sequence[ViewRow], query: Query, failed: Collection[str], catalogs: Collection[str]
+    rows: Sequence[ViewRow], states: Sequence[Mapping[str, Any]], query: Query, failed: Collection[str]
 ) -> list[str]:
-    """Return the views that the catalogs do not have, and of which the last run has failed."""
+    """Return the views of which the last run has failed, and that a catalog that was read as a whole does not have."""
+    whole = {state["catalog"] for state in states if state["checked_at"] and not state["problem"]}
     known = {str(row.view) for row in rows}
     wanted = failed if query.views is None else query.views & set(failed)
-    return sorted(name for name in wanted if name not in known and Identifier.parse(name).catalog in catalogs)
+    return sorted(name for name in wanted if name not in known and _is_of(name, whole))
+
+
+def _is_of(name: str, catalogs: Collection[str]) -> bool:
+    try:
+        return Identifier.parse(name).catalog in catalogs
+    except InvalidIdentifierError:  # somebody's asset has a URI like that of a view, and another name
+        return False
 
 
 def _state(conn_id: str, catalog: str | None, found: SurveyedRows) -> dict[str, Any]:

@@ -95,7 +95,7 @@ async def views(asked: GraphQuery, page: PageDep, user: GetUserDep) -> dict[str,
         query = asked.query(_views_of(asked.dag_id, airflow.reader, session))
         catalogs = runs.catalog_names(session)
         rows, sources = page.rows(catalogs)
-        return {"sources": sources, **page.listed(rows, query, catalogs, airflow, session)}
+        return {"sources": sources, **page.listed(rows, sources, query, catalogs, airflow, session)}
 
     return await _from_database(answer)
 

@@ -170,7 +170,7 @@ def test_a_reader_finds_every_view_from_the_navigation_and_each_has_a_link(serve
     assert "plain" not in names(reader)
     alerts = frame(reader).get_by_role("alert")
     expect(alerts.first).to_contain_text("there is no connection 'nowhere'")
-    expect(alerts.last).to_contain_text("lake.sales.new does not exist: the task new has failed")
+    expect(alerts.last).to_contain_text("There is no materialized view lake.sales.new: the task new has failed")
     expect(alerts.last).to_contain_text(f"SparkJobError: {FAILURE}")
     expect(frame(reader).locator("img")).to_have_count(0)
     frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()

@@ -335,7 +335,7 @@ function trouble(source) {
 
 function notCreated({ view, failed: item }) {
   return h("section", { class: "problem", role: "alert" },
-    h("p", null, h("strong", null, view), " does not exist: the task ", h("code", null, item.task_id), " has failed, ", ago(item.at), ". Run ", airflowLink(runPath(item), item.run_id)),
+    h("p", null, "There is no materialized view ", h("strong", null, view), ": the task ", h("code", null, item.task_id), " has failed, ", ago(item.at), ". Run ", airflowLink(runPath(item), item.run_id)),
     failure(item));
 }
 
