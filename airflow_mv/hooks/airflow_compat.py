@@ -26,10 +26,16 @@ def timetable_field(timetable: Any, name: str) -> Any:
 
 def one_task_at_a_time() -> bool:
     """Whether ``dag.test()`` runs the DAG: no task begins before another one has ended."""
-    from airflow.sdk.execution_time import task_runner  # large, and only tasks need it
     from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 
-    return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)
+    return isinstance(_supervisor(), InProcessSupervisorComms)
+
+
+def _supervisor() -> object | None:
+    """Return the connection of a task or trigger to its supervisor; ``None`` in other processes."""
+    from airflow.sdk.execution_time import task_runner  # large, and only tasks need it
+
+    return getattr(task_runner, "SUPERVISOR_COMMS", None)
 
 
 @contextmanager
@@ -49,18 +55,12 @@ def connections_of_the_database() -> Iterator[None]:
 
 def reads_connections_from_the_database() -> bool:
     """Whether this process looks for connections in Airflow's database. Tasks ask the api-server instead."""
-    if os.environ.get(_CONTEXT) != "server":
-        return False
-    from airflow.sdk.execution_time import task_runner
-
-    return getattr(task_runner, "SUPERVISOR_COMMS", None) is None
+    return os.environ.get(_CONTEXT) == "server" and _supervisor() is None
 
 
 def searches_the_database() -> bool:
     """Whether a connection in Airflow's database is found here: directly, or as a task through the API server."""
-    from airflow.sdk.execution_time import task_runner
-
-    return os.environ.get(_CONTEXT) is not None or getattr(task_runner, "SUPERVISOR_COMMS", None) is not None
+    return os.environ.get(_CONTEXT) is not None or _supervisor() is not None
 
 
 def places_of_connections(conn_id: str) -> list[tuple[str, Callable[[], object]]]:
