@@ -25,7 +25,7 @@ from typing import Any, Literal
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.times import next_unit, parse_key, parse_time, shift
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import one_of
+from airflow_mv.words import not_one_of
 
 ScopeName = Literal["whole", "as_of", "interval"]
 
@@ -280,4 +280,6 @@ def word_of(value: Any, words: Collection[str], *, field: str) -> Any:
     Raises:
         ConfigurationError: It is something else.
     """
-    return None if value in NONE else one_of(value, words, field=field)
+    if value in NONE or value in words:
+        return None if value in NONE else value
+    raise not_one_of(value, words, field=field)

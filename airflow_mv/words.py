@@ -27,6 +27,15 @@ def listed(words: Collection[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def not_one_of(value: object, words: Collection[str], *, field: str) -> ConfigurationError:
+    """Return the error for a value that must be one of some words.
+
+    Args:
+        field: For the message.
+    """
+    return ConfigurationError(f"{field} is {value!r}; it must be {listed(words)}{did_you_mean(value, words)}")
+
+
 def one_of(value: object, words: Collection[str], *, field: str) -> str:
     """Return a value that must be one of some words.
 
@@ -38,4 +47,4 @@ def one_of(value: object, words: Collection[str], *, field: str) -> str:
     """
     if isinstance(value, str) and value in words:
         return value
-    raise ConfigurationError(f"{field} is {value!r}; it must be {listed(words)}{did_you_mean(value, words)}")
+    raise not_one_of(value, words, field=field)

@@ -31,7 +31,7 @@ from airflow_mv.errors import (
     NotFoundError,
     RefusedLocationError,
 )
-from airflow_mv.words import one_of
+from airflow_mv.words import not_one_of
 
 #: What happens if a view exists with another definition.
 #: Properties that have their own option, with which they are compared, or none.
@@ -142,7 +142,8 @@ def define(
             a plain view's.
         MaterializedViewError: As for :func:`airflow_mv.core.define.create.create`.
     """
-    one_of(on_change, get_args(OnChange), field="on_change")
+    if on_change not in get_args(OnChange):
+        raise not_one_of(on_change, get_args(OnChange), field="on_change")
     identifier = catalog.identify(view)
     if not catalog.exists(identifier) and (new := _made(catalog, identifier, definition, stager, adopt or create)):
         return DefinitionResult(new, "adopted" if adopt else "created")

@@ -79,7 +79,7 @@ from airflow_mv.errors import (
     RefusedLocationError,
     UnsupportedError,
 )
-from airflow_mv.words import one_of
+from airflow_mv.words import not_one_of
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +172,8 @@ def possible(
         UnsupportedError: The catalog does not support the layout, or the view has another one, or its storage table has
             another name.
     """
-    if definition.refresh_strategy is not None:
-        one_of(definition.refresh_strategy, get_args(RefreshStrategy), field="refresh_strategy")
+    if definition.refresh_strategy not in (None, *(strategies := get_args(RefreshStrategy))):
+        raise not_one_of(definition.refresh_strategy, strategies, field="refresh_strategy")
     check_properties(definition.properties, view=str(view))
     _check_columns(view, definition.columns)
     layout = definition.layout_for(catalog, existing)

@@ -49,7 +49,7 @@ from airflow_mv.core.spec.view import (
 from airflow_mv.core.sql.interval_columns import interval_column
 from airflow_mv.core.sql.translation import known_dialects, texts
 from airflow_mv.errors import ConfigurationError, UnsupportedError
-from airflow_mv.words import one_of
+from airflow_mv.words import not_one_of
 
 #: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
 NEW_STRATEGY: Literal["full", "incremental"] = "incremental"
@@ -210,7 +210,8 @@ class Definition:
         has = stored_layout(existing).layout if existing and existing.settings else None
         # A plain view cannot become a table of its name.
         wanted = self.layout or has or next(iter(supported_layouts(support, chosen, existing)), layouts[0])
-        one_of(wanted, STORED_LAYOUTS, field="layout")
+        if wanted not in STORED_LAYOUTS:
+            raise not_one_of(wanted, STORED_LAYOUTS, field="layout")
         if lacking := STORED_LAYOUTS[wanted].lacking(support):
             raise UnsupportedError(
                 f"catalog {catalog.name!r} {lacking}, which the layout {wanted!r} needs: use the layout {layouts[0]!r}"
