@@ -196,7 +196,7 @@ def test_no_schedule_loses_or_duplicates_a_creation(layout: Layout) -> None:
         return simulate(seed, layout=layout, conditions=replace(conditions, faults=faults, actors=actors)).events
 
     ends = [f"view change: {end}" for end in ("done", "CommitStateUnknownError", "AlreadyExistsError")]
-    first = 6 if layout == "registered" else 0
+    first = 28 if layout == "registered" else 0
     _require_events(range(first, first + 10), (*ends, "create failed: CommitStateUnknownError"), events)
 
 
