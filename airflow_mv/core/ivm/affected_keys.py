@@ -114,7 +114,7 @@ def windowed(block: ir.Block, wanted: Sequence[int], context: Context) -> list[i
     """R12: partitions with a changed input row. Windows with different partitions use the keys that they share."""
     keys = common_partition(block)
     if not keys:
-        message = "windows without a PARTITION BY in common: each row may change with every other"
+        message = "the windows have no PARTITION BY column in common: a changed row may change every other row"
         raise RefusedError(Code.WHOLE_RESULT, message)
     affected = affected_keys(block, keys, context)
     return keyed(block, keys, affected, wanted, context) if affected else []

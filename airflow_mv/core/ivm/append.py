@@ -62,7 +62,8 @@ def weighted(tree: ir.Tree, context: Context, *, inner: str = "") -> list[ir.Blo
         return []
     if isinstance(tree, ir.Compound):
         if tree.operator != "UNION" or tree.distinct:
-            raise RefusedError(Code.NOT_LINEAR, f"{tree.operator}: copies of a row on the other side matter")
+            message = f"{tree.operator}: equal rows on the other side decide whether a row is in the result"
+            raise RefusedError(Code.NOT_LINEAR, message)
         left, right = (
             weighted(side, context, inner=inner) or [_none(side, context)] for side in (tree.left, tree.right)
         )

@@ -78,7 +78,7 @@ def _analysed(tree: ir.Tree, outer: _Names) -> tuple[tuple[Nondeterminism, ...],
     (left, left_count), (right, right_count) = _analysed(tree.left, outer), _analysed(tree.right, outer)
     joined = tuple(one | other for one, other in zip(left, right, strict=True))
     if tree.operator != "UNION" and any(flags & Nondeterminism.CHOSEN for flags in joined):
-        raise _refused(f"{tree.operator} of a value that is chosen among several")
+        raise _refused(f"{tree.operator} of an arbitrarily chosen value")
     compares = tree.distinct or tree.operator != "UNION"
     return joined, left_count or right_count or (compares and (_is_open(left) or _is_open(right)))
 
@@ -127,7 +127,7 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
         raise _refused("a floating-point sum decides which rows exist")
     for name, flags, kind in zip(ir.names(tree), found, kinds, strict=True):
         if not is_certain(flags, kind):
-            raise _refused(f"column {name} has a value that is chosen among several, or an inexact sum")
+            raise _refused(f"column {name} has an arbitrarily chosen value, or a floating-point sum")
 
 
 def is_floating(kind: str) -> bool:
@@ -189,7 +189,7 @@ class _AnalysedBlock:
         """Return the nondeterminism of the outputs, after a check of the conditions."""
         for condition in self._conditions():
             if self._of(condition) & Nondeterminism.CHOSEN:
-                raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
+                raise _refused(f"{condition.sql(dialect='spark')[:60]} tests an arbitrarily chosen value")
         found = [self._of(output.value) for output in self.block.outputs]
         if self.is_inexact(*self._group_keys()):
             found = [flags | Nondeterminism.INEXACT for flags in found]  # the groups themselves may differ
@@ -345,7 +345,7 @@ def _mixed(flags: Nondeterminism) -> Nondeterminism:
 
 
 def _refused(what: str) -> RefusedError:
-    return RefusedError(Code.NOT_DETERMINISTIC, f"{what}: another run may give other rows")
+    return RefusedError(Code.NOT_DETERMINISTIC, f"{what}: a second run may return other rows")
 
 
 #: Spark computes averages of decimals with up to so many digits with doubles, whose sums are exact up to 2^53 only.

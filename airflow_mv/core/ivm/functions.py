@@ -95,7 +95,7 @@ class _Sum(Merge):
 
     def check(self, kind: str) -> None:
         if kind.lower() != "bigint" and not DECIMAL.fullmatch(kind.lower()):
-            message = f"a sum of type {kind} is never added to: its last digits depend on the order of the rows"
+            message = f"a sum of type {kind} cannot be merged: its last digits depend on the order of the rows"
             raise RefusedError(Code.NOT_ADDITIVE, message)
 
     def needs_copies(self, kind: str) -> bool:
@@ -299,9 +299,9 @@ def check(call: exp.Expr) -> None:
     no_argument = name in _NOW_WITHOUT_ARGUMENTS and not call.expressions
     if isinstance(call, _VOLATILE_CLASSES) or name in VOLATILE or no_argument:
         written = name or call.sql(dialect="spark")
-        raise RefusedError(Code.NOT_DETERMINISTIC, f"{written} may give another value at each refresh")
+        raise RefusedError(Code.NOT_DETERMINISTIC, f"{written} may return another value at each refresh")
     if isinstance(call, exp.Cast) and isinstance(call.this, exp.Literal) and _is_now(call):
-        raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is another time at each refresh")
+        raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is the time of the refresh")
     if isinstance(call, exp.Anonymous) and name not in NAMES | _SCALARS | KEPT | _GENERATOR_NAMES:
         near = nearest_function(call)
         meant = f" (did you mean {near}?)" if near else ""

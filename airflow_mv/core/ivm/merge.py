@@ -43,13 +43,13 @@ def merged(
         RefusedError: The stored rows and the change do not determine the new rows.
     """
     if not isinstance(tree, ir.Block) or not aggregated(tree) or tree.distinct:
-        raise RefusedError(Code.NOT_ADDITIVE, "the query is not one GROUP BY at its top")
+        raise RefusedError(Code.NOT_ADDITIVE, "the outermost query is not a single aggregation")
     if has_windows(tree):
-        raise RefusedError(Code.NOT_ADDITIVE, "a window over the groups: one group changes the rows of others")
+        raise RefusedError(Code.NOT_ADDITIVE, "a window over the groups: a changed group may change the rows of others")
     if tree.having is not None:
-        raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that is not stored may pass it later")
+        raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that it removed is not stored, and may pass it later")
     if tree.grouping is not None and tree.grouping.sets is not None:
-        raise RefusedError(Code.NOT_ADDITIVE, "grouping sets: a stored NULL may be a key or stand for all")
+        raise RefusedError(Code.NOT_ADDITIVE, "grouping sets: a stored NULL may be a key or mark a subtotal")
     appended_only = _only_appended(relations)
     not_null = {relation.name: relation.not_null for relation in relations}
     columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
@@ -112,7 +112,7 @@ class _Columns:
         shown = {wanted[number] for index, number in keys.items() if is_comparable(output[index][1])}
         hidden = [written(key) for key in wanted if key not in shown]
         if hidden:
-            message = f"GROUP BY {', '.join(hidden)}: no column of the view, or none that can be compared"
+            message = f"GROUP BY {', '.join(hidden)}: no column of the view has this key, or it cannot be compared"
             raise RefusedError(Code.NO_KEYS, message)
         values = tuple(item.value for item in block.outputs)
         arguments = [item.argument for item in parts.values() if item.argument is not None]
@@ -160,7 +160,7 @@ class _Columns:
         by_rows = len(sometimes) < len(uncounted) or (bool(self.keys) and not appended_only)
         wanted += ["count(*)"] if by_rows and self.row_count() is None else []
         if wanted:
-            why = "without it the end of a group, or of a sum's last value, is not detected"
+            why = "without it a merge cannot detect that a group, or a sum, has no values left"
             why = "an average is computed from its sum and its count" if appended_only else why
             also = " (count(*) is enough for columns that are declared NOT NULL)" if sometimes else ""
             raise RefusedError(
@@ -282,7 +282,7 @@ def _derived(columns: _Columns, index: int) -> exp.Expr:
 
 def _average(columns: _Columns, node: exp.Avg, index: int) -> exp.Expr:
     if node is not columns.values[index] and node != columns.values[index]:
-        raise RefusedError(Code.NOT_ADDITIVE, "avg() in an expression is not maintained")
+        raise RefusedError(Code.NOT_ADDITIVE, "avg() within an expression cannot be merged")
     name, kind = columns.output[_there(columns.sum_of(node.this))]
     count = ir.column("__merged", columns.name(_there(columns.count_of(node.this))))
     return average((ir.column("__merged", name), kind), count, columns.output[index][1])
@@ -303,7 +303,7 @@ def _check_exact(block: ir.Block, call: exp.Avg, kind: str) -> None:
 def _there(index: int | None) -> int:
     """Return the position of a column that :meth:`_Columns.check_counts` has found."""
     if index is None:
-        raise RefusedError(Code.NO_VISIBLE_COUNT, "a count that the view would need is not one of its columns")
+        raise RefusedError(Code.NO_VISIBLE_COUNT, "the view has no column with a count that a merge needs")
     return index
 
 
@@ -348,7 +348,7 @@ def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
     if merge is None or isinstance(call.this, exp.Distinct) or call.expressions or call.args.get("having"):
         raise RefusedError(Code.NOT_ADDITIVE, f"{written(value)} needs all rows of its group")
     if not (appended_only or merge.removes):
-        raise RefusedError(Code.NOT_ADDITIVE, f"{written(call)} cannot remove rows")
+        raise RefusedError(Code.NOT_ADDITIVE, f"{written(call)} cannot be updated after rows were deleted")
     if isinstance(call, exp.Count) and argument is None and condition is not None:
         return part(exp.CountIf(this=condition), kind, appended_only=appended_only)
     merge.check(kind)
@@ -380,12 +380,13 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
         if precision + 21 <= MAX_PRECISION:
             quotient_scale = scale + 21
         if quotient_scale - int(shown[2]) < _SPARE_DIGITS:
-            raise RefusedError(Code.NOT_ADDITIVE, "an average of such wide decimals might be rounded differently")
+            message = f"an average of type {kind} might be rounded differently than by a full refresh"
+            raise RefusedError(Code.NOT_ADDITIVE, message)
         divided = exp.Div(this=value.copy(), expression=_cast(count, "DECIMAL(20, 0)"), typed=False, safe=False)
     elif total_kind.lower() == "bigint" and kind.lower() == "double":
         divided = exp.Div(this=_cast(value, "DOUBLE"), expression=_cast(count, "DOUBLE"), typed=False, safe=False)
     else:
-        raise RefusedError(Code.NOT_ADDITIVE, f"an average of type {kind} is not maintained")
+        raise RefusedError(Code.NOT_ADDITIVE, f"an average of type {kind} cannot be merged")
     some = exp.GT(this=count.copy(), expression=exp.Literal.number(0))
     return _cast(exp.Case(ifs=[exp.If(this=some, true=divided)]), kind)
 

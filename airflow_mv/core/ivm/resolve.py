@@ -348,7 +348,8 @@ class Resolver:
         elif isinstance(part, exp.Subquery):
             kind, query, operands = "SCALAR", part, []
         else:
-            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "a query in this place is not supported")
+            message = f"a subquery in this place is not supported: {part.sql(dialect='spark')[:60]}"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
         below = NameScope(scope)
         tree, _ = self.query(query, environment, below)
         resolved = [self.expression(operand, scope, environment) for operand in operands]
@@ -487,7 +488,8 @@ def _with_named_windows(node: exp.Select) -> exp.Select:
         definition = named.get(fold(alias.name))
         own = any(window.args.get(name) for name in ("partition_by", "order", "spec"))
         if definition is None or own or definition.args.get("alias"):
-            raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"window {alias.name}: write it out where it is used")
+            message = f"window {alias.name} is not supported here: write it after OVER"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
         window.set("alias", None)
         for name in ("partition_by", "order", "spec"):
             value = definition.args.get(name)
@@ -883,7 +885,7 @@ class NameScope:
         scope: NameScope | None = self
         found = self.own(parts)
         if found is None and self.may_be_metadata(parts):
-            message = f"{'.'.join(parts)} may be a metadata column of Iceberg, before anything else of that name"
+            message = f"{'.'.join(parts)} may be read as Iceberg's metadata column of this name: rename it"
             raise RefusedError(Code.UNRESOLVED_NAME, message)
         if found is None:
             found = self._window(parts) or self._earlier(parts)
@@ -945,7 +947,7 @@ class NameScope:
 
     def _unresolved(self, parts: Sequence[str]) -> RefusedError:
         if len(parts) == 1 and parts[0].lower() in VOLATILE:
-            return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may give another value at each refresh")
+            return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may return another value at each refresh")
         scope: NameScope | None = self
         of_relation: list[str] = []
         others: list[str] = []
@@ -1027,7 +1029,7 @@ def _only(fields: Sequence[Field], name: str, written: Sequence[str]) -> exp.Exp
     if not found:
         return None
     if any(item != found[0] for item in found):
-        raise RefusedError(Code.UNRESOLVED_NAME, f"{'.'.join(written)} may mean more than one column")
+        raise RefusedError(Code.UNRESOLVED_NAME, f"{'.'.join(written)} is ambiguous: write it with its table's alias")
     return found[0].copy()
 
 
@@ -1191,7 +1193,7 @@ def time_window(group: exp.Expr | None) -> exp.Expr | None:
     """
     calls = list(group.find_all(exp.Anonymous)) if group is not None else []
     if any(call.name.lower() == "session_window" for call in calls):
-        message = "session_window: a new row may join sessions that are stored as two"
+        message = "session_window: a new row may join two stored sessions into one"
         raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
     found = [call for call in calls if call.name.lower() == WINDOW]
     if any(call != found[0] for call in found):

@@ -135,7 +135,7 @@ def _operands(block: ir.Block, nested: ir.Nested) -> tuple[list[exp.Expr], bool]
         for call in place.find_all(exp.Anonymous) if place is not None else ():
             if call.name == nested.mark:
                 return list(call.expressions), False
-    raise RefusedError(Code.UNSUPPORTED_OPERATOR, "IN with a query is not supported in this place")
+    raise RefusedError(Code.UNSUPPORTED_OPERATOR, "IN with a subquery is not supported in this place")
 
 
 def _as_blocks(trees: Sequence[ir.Tree], context: Context) -> list[ir.Block]:
