@@ -2,7 +2,8 @@
 """The page of all materialized views in Airflow's UI, as a plugin that Airflow loads through its entry point.
 
 Schedulers, workers and triggerers also load plugins, and they need no web framework: the page's application is
-imported by the first request for it.
+imported by the first request for it. Its files do not wait for the import of what reads catalogs, which takes a second:
+the first request for data imports that.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ class PageApp:
     ) -> None:
         """Answer a request."""
         # Not in the event loop, in which Airflow's own requests would wait for the import.
-        app = await asyncio.to_thread(_loaded_app)
+        app = await asyncio.to_thread(_loaded_app, with_data="/api/" in scope.get("path", ""))
         await app(scope, receive, send)
 
 
-def _loaded_app() -> Any:
+def _loaded_app(*, with_data: bool) -> Any:
     with _importing:
-        return _page_app()
+        app = _page_app()
+    if with_data:
+        with _importing_data:
+            _add_data(app)
+    return app
 
 
 @cache
@@ -48,8 +53,15 @@ def _page_app() -> Any:
     return create_app()
 
 
-#: Requests that come during the import wait for it.
-_importing = threading.Lock()
+@cache
+def _add_data(app: Any) -> None:
+    from airflow_mv.plugin.app import add_data
+
+    add_data(app)
+
+
+#: Requests that come during an import wait for it; requests for files do not wait for that of the data.
+_importing, _importing_data = threading.Lock(), threading.Lock()
 
 
 def _icon(name: str) -> str:

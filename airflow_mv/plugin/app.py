@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.core_api.security import requires_access_asset
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -21,10 +22,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from airflow_mv.errors import CatalogUnavailableError, InvalidIdentifierError, MaterializedViewError, NotFoundError
-from airflow_mv.plugin.messages import problem
-from airflow_mv.plugin.page import Page
-from airflow_mv.plugin.routes import router
-from airflow_mv.plugin.sources import Sources
+
+if TYPE_CHECKING:
+    from airflow_mv.plugin.page import Page
 
 #: Only our own files and addresses, no inline scripts or styles; framed by Airflow's own UI only.
 _POLICY = (
@@ -81,12 +81,8 @@ class StaticFiles:
         return HTMLResponse(text, headers={"Cache-Control": "private, no-cache"})
 
 
-def create_app(page: Page | None = None) -> FastAPI:
-    """Return the application that Airflow mounts.
-
-    Args:
-        page: The page's content; by default of the catalogs in Airflow's configuration.
-    """
+def create_app() -> FastAPI:
+    """Return the application that Airflow mounts: the page's files. :func:`add_data` adds the other routes."""
     # No schema: its documentation routes would have no access check.
     app = FastAPI(
         title="Iceberg materialized views",
@@ -97,12 +93,26 @@ def create_app(page: Page | None = None) -> FastAPI:
     )
     static = StaticFiles.packaged()
     _add_files(app, static)
-    app.state.page = page or Page(Sources.configured())
-    app.include_router(router)
     app.middleware("http")(_with_headers)
     app.exception_handler(MaterializedViewError)(_failed)
     app.exception_handler(RequestValidationError)(_not_understood)
     app.exception_handler(HTTPException)(_refused)
+    return app
+
+
+def add_data(app: FastAPI, page: Page | None = None) -> FastAPI:
+    """Add the routes that read catalogs and Airflow's database.
+
+    Args:
+        page: The page's content; by default of the catalogs in Airflow's configuration.
+    """
+    # Their import takes a second, which must not delay the page's files.
+    from airflow_mv.plugin.page import Page
+    from airflow_mv.plugin.routes import router
+    from airflow_mv.plugin.sources import Sources
+
+    app.state.page = page or Page(Sources.configured())
+    app.include_router(router)
     return app
 
 
@@ -125,6 +135,8 @@ async def _with_headers(request: Request, call_next: Callable[[Request], Awaitab
 
 
 async def _failed(_: Request, error: Exception) -> Response:
+    from airflow_mv.plugin.messages import problem  # the page's files need no connection, so they do not import hooks
+
     return JSONResponse(problem(error), _status(error)) if isinstance(error, MaterializedViewError) else _unknown()
 
 

@@ -15,6 +15,7 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 import airflow_mv.plugin
 from airflow_mv.plugin import PageApp, _page_app
+from airflow_mv.plugin.app import create_app
 from tests.plugin.conftest import ROLES, Server
 
 pytestmark = pytest.mark.airflow
@@ -32,6 +33,7 @@ ADDRESSES = {
     "/api/backfill": "/api/backfill?dag_id=by_day&type=date&start=2024-06-02T00:00:00Z&end=2024-06-04T00:00:00Z",
 }
 DAILY = "pages.sales.daily"
+FILES = Path(airflow_mv.plugin.__file__).parent / "static"
 
 
 def test_every_route_is_in_these_tests(server: Server) -> None:
@@ -120,6 +122,21 @@ def test_the_browser_runs_only_the_page_s_files_and_only_airflow_may_frame_them(
         assert "no-store" in headers["cache-control"] or "private" in headers["cache-control"]
 
 
+def test_the_page_s_files_do_not_wait_for_what_reads_catalogs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor for its import. The skeleton names every script, so that the browser loads all of them at once."""
+    for name in ("page", "routes", "sources"):
+        monkeypatch.setitem(sys.modules, f"airflow_mv.plugin.{name}", None)
+    app = create_app()
+    monkeypatch.setattr(airflow_mv.plugin, "_page_app", lambda: app)
+    shell = server.client().get("/airflow-mv/").text
+    assert 'class="skeleton"' in shell
+    scripts = {file.name for file in FILES.glob("*.js")}
+    assert set(re.findall(r"static/\w+/(\w+\.js)", shell)) == scripts
+    for name in scripts:
+        assert server.client().get(f"/airflow-mv/static/any/{name}").status_code == 200
+    assert server.client().get("/airflow-mv/api/views").status_code == 500
+
+
 def test_files_are_cached_while_they_are_unchanged(server: Server) -> None:
     """Their path contains a digest; a path of an older version is answered, but not cached."""
     shell = server.client().get("/airflow-mv/").text
@@ -170,8 +187,7 @@ def test_content_without_permission_is_omitted(server: Server, monkeypatch: pyte
 
 def test_text_never_becomes_markup_or_code() -> None:
     """Names, SQL and messages come from anyone who may write to a catalog; the code has no way to insert markup."""
-    folder = Path(airflow_mv.plugin.__file__).parent / "static"
-    scripts = {file.name: file.read_text() for file in folder.glob("*.js")}
+    scripts = {file.name: file.read_text() for file in FILES.glob("*.js")}
     assert {"list.js", "view.js", "graph.js"} <= set(scripts)
     ways = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc|DOMParser")
     assert {name: ways.findall(text) for name, text in scripts.items()} == {name: [] for name in scripts}

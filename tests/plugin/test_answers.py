@@ -28,7 +28,7 @@ from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.extras.registry.registry import Registry
 from airflow_mv.extras.registry.settings import PLACE, registry_settings
-from airflow_mv.plugin.app import create_app
+from airflow_mv.plugin.app import add_data, create_app
 from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.rows import row_of
@@ -47,7 +47,7 @@ DAILY = "pages.sales.daily"
 
 def answer(server: Server, entries: tuple[str, ...], path: str) -> Any:
     """The response of an application over other connections to a viewer: status and JSON."""
-    client = TestClient(create_app(Page(Sources(entries, 0))), cookies=server.client("viewer").cookies)
+    client = TestClient(add_data(create_app(), Page(Sources(entries, 0))), cookies=server.client("viewer").cookies)
     response = client.get(path)
     return response.status_code, response.json()
 
@@ -313,7 +313,9 @@ def test_a_catalog_that_never_answers_does_not_block_the_others(
         uri = f"postgresql+psycopg://127.0.0.1:{silent.getsockname()[1]}/nothing"
         extra = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}
         monkeypatch.setenv("AIRFLOW_CONN_SILENT", json.dumps({"conn_type": "iceberg", "extra": extra}))
-        client = TestClient(create_app(Page(Sources(("pages", "silent:other"), 60))), cookies=server.client().cookies)
+        client = TestClient(
+            add_data(create_app(), Page(Sources(("pages", "silent:other"), 60))), cookies=server.client().cookies
+        )
         client.get("/api/views")
         started = time.monotonic()
         found = client.get("/api/views").json()
@@ -338,7 +340,7 @@ def test_i29_views_on_a_store_that_never_answers_block_no_other_view(
         extra = {**home.iceberg.properties, "type": "sql", **GCS, "gcs.service.host": f"http://127.0.0.1:{quiet.port}"}
         monkeypatch.setenv("AIRFLOW_CONN_SICK", json.dumps({"conn_type": "iceberg", "extra": extra}))
         page = Page(Sources(("sick:pages",), 60))
-        client = TestClient(create_app(page), cookies=server.client().cookies)
+        client = TestClient(add_data(create_app(), page), cookies=server.client().cookies)
 
         def ask(name: str) -> tuple[int, float, str]:
             started = time.monotonic()

@@ -3,7 +3,7 @@
 
 import { address, airflowLink } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { h, pill, problem, show, svg, tip } from "./dom.js";
+import { h, pill, problem, show, svg, tip, waiting } from "./dom.js";
 import { ago, agoExactly, bytes, clamped, count, duration } from "./format.js";
 
 const AGAIN_MS = 300000;
@@ -23,7 +23,7 @@ class Costs {
     this.days = h("div", { class: "chips", role: "group", "aria-label": "Time" });
     this.told = h("span", { class: "quiet told", role: "status" });
     this.problems = h("div");
-    this.body = h("div", null, h("p", { class: "quiet loading" }, "Reading the registry …"));
+    this.body = h("div", null, waiting("Reading the registry …"));
   }
 
   start() {

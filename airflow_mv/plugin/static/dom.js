@@ -33,6 +33,14 @@ export function show(parent, ...children) {
   if (key) parent.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
+// What is read at the moment, and where it will stand: as in index.html.
+export function waiting(text, lines = 6) {
+  return [
+    h("p", { class: "quiet loading", role: "status" }, text),
+    h("div", { class: "skeleton", "aria-hidden": "true" }, Array.from({ length: lines }, () => h("i"))),
+  ];
+}
+
 export function pill(state) {
   return h("span", { class: `pill ${state}` }, LABELS[state] ?? state);
 }

@@ -3,7 +3,7 @@
 
 import { address, airflowLink, runPath } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { breakable, h, LABELS, problem, running, show, tip } from "./dom.js";
+import { breakable, h, LABELS, problem, running, show, tip, waiting } from "./dom.js";
 import { failure } from "./errors.js";
 import { ago, count, duration, exact, lag, shortIds, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
@@ -57,7 +57,7 @@ class List {
     this.turned = null;
     this.told = h("span", { class: "quiet told", role: "status" });
     this.problems = h("div");
-    this.body = h("div", null, h("p", { class: "quiet loading" }, "Reading the catalogs …"));
+    this.body = h("div", null, waiting("Reading the catalogs …"));
     this.switch = h("button", { type: "button", class: "plain", onclick: () => this.go({ graph: !this.asked.graph }) });
   }
 
@@ -265,7 +265,7 @@ class List {
   }
 
   empty(found, looking) {
-    if (looking) return h("p", { class: "quiet loading" }, "Reading the catalogs …");
+    if (looking) return waiting("Reading the catalogs …");
     const { text, states, dag, namespace, page } = this.asked;
     if (text || states.length || namespace || page) {
       const all = () => {

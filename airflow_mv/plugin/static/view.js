@@ -3,7 +3,7 @@
 
 import { address, airflowLink, runPath } from "./address.js";
 import { ask, Problem } from "./api.js";
-import { breakable, h, problem, running, show, tip } from "./dom.js";
+import { breakable, h, problem, running, show, tip, waiting } from "./dom.js";
 import { failure } from "./errors.js";
 import { agoExactly, bytes, checksText, clamped, count, duration, exact, lag, snapshot, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
@@ -20,7 +20,7 @@ export function showView(page, asked) {
   document.title = `${asked.view} · Materialized views`;
   const back = h("a", { class: "back", href: address({ dag: asked.dag }) }, "‹ All views");
   const head = h("div", null, h("h1", null, asked.view));
-  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Reading the view …")), plan: card("What a refresh would do now", waiting()), why: h("div"), graph: h("div"), intervals: h("div") };
+  const parts = { head, facts: h("div", null, waiting("Reading the view …")), plan: card("What a refresh would do now", waiting("Planning a refresh …", 3)), why: h("div"), graph: h("div"), intervals: h("div") };
   show(page, back, head, parts.facts);
   new View(asked, parts).start();
 }
@@ -108,10 +108,6 @@ class View {
 
 function card(title, ...children) {
   return h("section", { class: "card" }, h("h2", null, title), ...children);
-}
-
-function waiting() {
-  return h("p", { class: "quiet loading" }, "Looking …");
 }
 
 function heading(facts, coverage) {
