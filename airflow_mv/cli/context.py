@@ -210,9 +210,12 @@ def how(command: Command) -> Command:
     ) -> Any:  # fmt: skip
         from airflow_mv.core.refresh import RefreshOptions
 
-        options = RefreshOptions(
-            parse_time(as_of), full, on_fallback, max_full_bytes, interval, checks, max_snapshots, max_bytes
-        )
+        bound = None
+        if max_snapshots is not None or max_bytes is not None:
+            from airflow_mv.extras.catch_up import CatchUp
+
+            bound = CatchUp(max_snapshots, max_bytes)
+        options = RefreshOptions(parse_time(as_of), full, on_fallback, max_full_bytes, interval, checks, bound)
         return command(options=options, **rest)
 
     policies = click.Choice(["full", "fail", "skip"])

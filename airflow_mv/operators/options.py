@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
+    from airflow_mv.core.refresh.inputs import Bound
     from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.extras.pins import RunPins
 
@@ -87,12 +88,20 @@ class RefreshArguments:
             as_of=moment(self.as_of, field="as_of") or found.as_of,
             full=truth(self.full, field="full") or found.full,
             interval=found.interval,
-            max_snapshots=count(self.max_snapshots, field="max_snapshots", unit="commits"),
-            max_bytes=count(self.max_bytes, field="max_bytes", unit="bytes"),
+            bound=self._bound(),
             on_fallback=word_of(self.on_fallback, get_args(FallbackPolicy), field="on_fallback"),
             max_full_bytes=count(self.max_full_bytes, field="max_full_bytes", unit="bytes"),
             checks=() if self.checks in NONE else read_checks(self.checks, source="checks"),
         )
+
+    def _bound(self) -> Bound | None:
+        commits = count(self.max_snapshots, field="max_snapshots", unit="commits")
+        size = count(self.max_bytes, field="max_bytes", unit="bytes")
+        if commits is None and size is None:
+            return None
+        from airflow_mv.extras.catch_up import CatchUp
+
+        return CatchUp(commits, size)
 
     def _scope_of(self, context: Context, log: Logger) -> RefreshScope:
         from airflow_mv.core.spec.times import duration

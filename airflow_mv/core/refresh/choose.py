@@ -18,7 +18,6 @@ from airflow_mv.core.freshness.state import (
     lag,
 )
 from airflow_mv.core.refresh.candidates import Candidate
-from airflow_mv.core.refresh.catch_up import Bound, up_to
 from airflow_mv.core.refresh.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.core.refresh.incremental import OTHER_STORAGE, Alternatives, alternatives
 from airflow_mv.core.refresh.inputs import (
@@ -139,12 +138,16 @@ def _require_columns(inputs: RefreshInputs) -> None:
 def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs] | None:
     """Choose how to catch up by a part of the new base commits; ``None`` if the refresh is unbounded."""
     options, observation = inputs.options, inputs.observation
-    if not options.bounds:
+    if options.bound is None:
         return None
-    _check_bounds(inputs)
+    if inputs.pinned:
+        raise ConfigurationError(
+            f"view {observation.view.identifier}: {options.bound} can bound a refresh of one view at a time: base "
+            "tables that several views are pinned to are read at these snapshots"
+        )
     if options.full or options.interval is not None or observation.view.materialized.refresh_strategy == "full":
         return None
-    bounded = up_to(observation, Bound(options.max_snapshots, options.max_bytes))
+    bounded = options.bound.up_to(observation)
     if bounded is None:
         return None
     part = replace(inputs, observation=bounded[0])
@@ -154,27 +157,15 @@ def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInpu
     return replace(choice, reasons=(*choice.reasons, bounded[1])), part
 
 
-def _check_bounds(inputs: RefreshInputs) -> None:
-    bounds = inputs.options.bounds
-    for name, value in bounds.items():
-        if value < 1:
-            raise ConfigurationError(f"{name} is {value}; it must be at least 1")
-    if inputs.pinned:
-        raise ConfigurationError(
-            f"view {inputs.observation.view.identifier}: {' and '.join(bounds)} can bound a refresh of one view at a "
-            "time: base tables that several views are pinned to are read at these snapshots"
-        )
-
-
 def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
     options = inputs.options
     if inputs.observation.interval is not None:
         return _of_interval(inputs, inputs.observation.interval)
     choice = _of_all_rows(inputs, policy)
-    if options.bounds and choice.mode == Mode.FULL and not options.full:
+    if options.bound is not None and choice.mode == Mode.FULL and not options.full:
         # A full recompute that leaves the view stale would have the full cost for part of the use.
-        names = " and ".join(options.bounds)
-        why = Reason(Code.BOUNDED, f"a full refresh ignores {names} and reads the current snapshots of the base tables")
+        text = f"a full refresh ignores {options.bound} and reads the current snapshots of the base tables"
+        why = Reason(Code.BOUNDED, text)
         return replace(choice, reasons=(*choice.reasons, why))
     return choice
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Protocol
 
 from airflow_mv.checks import Check
 from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
@@ -30,6 +30,7 @@ from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
+from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.core.spec.table import TableMetadata, known_sum, same_columns
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, PinnedTable, filtered_floats, parse_query, selected
 from airflow_mv.core.sql.types import (
@@ -46,6 +47,16 @@ from airflow_mv.core.sql.types import (
 FallbackPolicy = Literal["full", "fail", "skip"]
 
 
+class Bound(Protocol):
+    """A bound of what an incremental refresh reads. As text it is the names of the options that set it."""
+
+    def up_to(self, observation: Observation) -> tuple[Observation, Reason] | None:
+        """Return the observation of a stale view with a part of its pending changes, and the reason to report.
+
+        ``None``: the refresh is not bounded.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class RefreshOptions:
     """How to refresh.
@@ -59,9 +70,8 @@ class RefreshOptions:
             first refresh may read any number. The default is the view's property ``airflow-mv.max-full-bytes``, else
             no limit.
         interval: Refresh only the rows of this interval.
-        max_snapshots: The most new base commits that an incremental refresh reads; the rest is for the next one.
-        max_bytes: The most bytes of files that these commits added and removed. The first commit is read even if it is
-            larger; see :class:`airflow_mv.core.refresh.catch_up.Bound`.
+        bound: Bounds the new base commits that an incremental refresh reads; the rest is for the next one. See
+            :class:`airflow_mv.extras.catch_up.CatchUp`.
         checks: Checks of the new rows before they are published, in addition to the view's own checks.
     """
 
@@ -71,14 +81,7 @@ class RefreshOptions:
     max_full_bytes: int | None = None
     interval: Span | None = None
     checks: tuple[Check, ...] = ()
-    max_snapshots: int | None = None
-    max_bytes: int | None = None
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """The given bounds of an incremental refresh, by option name."""
-        given = {"max_snapshots": self.max_snapshots, "max_bytes": self.max_bytes}
-        return {name: value for name, value in given.items() if value is not None}
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ def vanish(home: Lake, warehouse: Path) -> None:
     ("options", "mode"),
     [
         (RefreshOptions(on_fallback="fail"), Mode.APPEND),
-        (RefreshOptions(on_fallback="fail", max_snapshots=1), Mode.APPEND),
         (RefreshOptions(full=True), Mode.FULL),
     ],
 )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catch up in bounded steps: plan a refresh up to a base commit, as if later commits did not exist yet."""
+"""Catch up in bounded steps: plan a refresh up to a base commit, as if later commits did not exist yet.
+
+:class:`CatchUp` is the :attr:`~airflow_mv.core.refresh.RefreshOptions.bound` of a refresh.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from airflow_mv.core.freshness.state import BaseTableChange, ObservedTable, Stat
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, snapshots_between
 from airflow_mv.core.spec.units import human
+from airflow_mv.errors import ConfigurationError
 
 #: For each new commit: its time, by a monotonic clock; the table; the commit; its bytes, perhaps infinite. The commits
 #: of one refresh of a materialized view are one, its last.
@@ -22,17 +26,60 @@ _NewCommit = tuple[int, str, Snapshot, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CatchUp:
     """How many of the new commits are read at once: up to the first limit, and at least one commit.
 
     Args:
         commits: Maximum of new commits of all base tables; ``None``: no limit.
         size: Maximum of bytes of data and delete files that these commits added and removed, by their summaries;
             ``None``: no limit. A commit of unknown size counts as larger than any limit, so it is read alone.
+
+    Raises:
+        ConfigurationError: A limit is below 1.
     """
 
     commits: int | None = None
     size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.limits.items():
+            if value < 1:
+                raise ConfigurationError(f"{name} is {value}; it must be at least 1")
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits, by the names that users know."""
+        given = {"max_snapshots": self.commits, "max_bytes": self.size}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def __str__(self) -> str:
+        return " and ".join(self.limits)
+
+    def up_to(self, observation: Observation) -> tuple[Observation, Reason] | None:
+        """Return the observation of a stale view with only a bounded part of its pending changes.
+
+        All base tables are read as of one time, that of the last of these commits, including commits of the same time.
+
+        Returns:
+            ``None`` if there are no more changes than that, or if base tables were rolled back, expired or recreated:
+            then only a full refresh makes the view fresh.
+        """
+        freshness = observation.freshness
+        if freshness.of_rows != State.STALE or freshness.parts or not observation.storage.intact:
+            return None
+        changes = {change.identifier: change for change in freshness.base_tables}
+        lines = [_line(table, changes[table.identifier]) for table in observation.tables]
+        commits = sorted((commit for line in lines if line is not None for commit in line), key=itemgetter(0))
+        if None in lines or not commits:
+            return None
+        end = self.end(commits)
+        seen = [commit for commit in commits if commit[0] <= end]
+        if len(seen) == len(commits):
+            return None
+        heads = {name: snapshot.snapshot_id for _, name, snapshot, _ in seen}
+        tables = tuple(_at(table, heads, changes[table.identifier]) for table in observation.tables)
+        cut = replace(observation, tables=tables)
+        return replace(cut, freshness=freshness_of(cut)), _why(seen, commits, self)
 
     def end(self, commits: Sequence[_NewCommit]) -> int:
         """Return the time of the last commit within the bound.
@@ -50,36 +97,7 @@ class Bound:
         return end
 
 
-def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] | None:
-    """Return the observation of a stale view with only a bounded part of its pending changes.
-
-    All base tables are read as of one time, that of the last of these commits, including commits of the same time.
-
-    Args:
-        bound: The most commits and bytes to read.
-
-    Returns:
-        ``None`` if there are no more changes than that, or if base tables were rolled back, expired or recreated: then
-        only a full refresh makes the view fresh.
-    """
-    if observation.freshness.of_rows != State.STALE or observation.freshness.parts or not observation.storage.intact:
-        return None
-    changes = {change.identifier: change for change in observation.freshness.base_tables}
-    lines = [_line(table, changes[table.identifier]) for table in observation.tables]
-    commits = sorted((commit for line in lines if line is not None for commit in line), key=itemgetter(0))
-    if None in lines or not commits:
-        return None
-    end = bound.end(commits)
-    seen = [commit for commit in commits if commit[0] <= end]
-    if len(seen) == len(commits):
-        return None
-    heads = {name: snapshot.snapshot_id for _, name, snapshot, _ in seen}
-    tables = tuple(_at(table, heads, changes[table.identifier]) for table in observation.tables)
-    cut = replace(observation, tables=tables)
-    return replace(cut, freshness=freshness_of(cut)), _why(seen, commits, bound)
-
-
-def _why(seen: Sequence[_NewCommit], commits: Sequence[_NewCommit], bound: Bound) -> Reason:
+def _why(seen: Sequence[_NewCommit], commits: Sequence[_NewCommit], bound: CatchUp) -> Reason:
     read = f"the first {len(seen)} of {len(commits)} new base commits"
     if bound.size is not None:
         size = sum(map(itemgetter(3), seen))

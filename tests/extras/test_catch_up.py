@@ -25,6 +25,7 @@ from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.spec.units import human
 from airflow_mv.errors import ConfigurationError, SnapshotNotFoundError
+from airflow_mv.extras.catch_up import CatchUp
 from airflow_mv.status import status
 from tests.builders import rewritten
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days_lake, sold
@@ -43,9 +44,13 @@ def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
         yield made
 
 
-def plan(lake: Days, most: int | None, **options: Any) -> RefreshPlan:
+def plan(lake: Days, most: int | None, max_bytes: int | None = None, **options: Any) -> RefreshPlan:
     """The plan of a refresh of at most so many commits."""
-    return plan_refresh(lake.catalog, VIEW, RefreshOptions(max_snapshots=most, **options))
+    return plan_refresh(
+        lake.catalog,
+        VIEW,
+        RefreshOptions(bound=None if most is None and max_bytes is None else CatchUp(most, max_bytes), **options),
+    )
 
 
 def size(lake: Days, snapshot_id: int) -> int:
@@ -67,14 +72,14 @@ def test_each_run_reads_the_given_number_of_commits_and_records_where_it_stopped
     reached, states = [], []
 
     for _ in range(3):
-        result = lake.refresh(VIEW, options=RefreshOptions(max_snapshots=2))
+        result = lake.refresh(VIEW, options=RefreshOptions(bound=CatchUp(2)))
         reached.append(dict(result.snapshots)["lake.sales.sold"])
         assert lake.stored() == lake.recomputed(reached[-1])
         states.append(status(lake.catalog, VIEW).state)
 
     assert reached == [heads[1], heads[3], heads[4]]
     assert states == [State.STALE, State.STALE, State.FRESH]
-    assert lake.refresh(VIEW, options=RefreshOptions(max_snapshots=2)).outcome == "fresh"
+    assert lake.refresh(VIEW, options=RefreshOptions(bound=CatchUp(2))).outcome == "fresh"
 
 
 def test_the_plan_reports_how_much_is_left(lake: Days) -> None:
@@ -90,13 +95,13 @@ def test_the_plan_reports_how_much_is_left(lake: Days) -> None:
 def test_each_run_reads_the_given_number_of_bytes_and_records_where_it_stopped(lake: Days) -> None:
     """The cost of a run depends on its bytes; a commit of one row and a load of a year count as one commit each."""
     heads = [lake.sell((1, 10**number)) for number in range(5)]
-    pair = RefreshOptions(max_bytes=2 * max(size(lake, head) for head in heads))
-    assert pair.max_bytes is not None
-    assert 3 * min(size(lake, head) for head in heads) > pair.max_bytes
+    pair = CatchUp(size=2 * max(size(lake, head) for head in heads))
+    assert pair.size is not None
+    assert 3 * min(size(lake, head) for head in heads) > pair.size
     reached, states = [], []
 
     for _ in range(3):
-        reached.append(dict(lake.refresh(VIEW, options=pair).snapshots)["lake.sales.sold"])
+        reached.append(dict(lake.refresh(VIEW, options=RefreshOptions(bound=pair)).snapshots)["lake.sales.sold"])
         assert lake.stored() == lake.recomputed(reached[-1])
         states.append(status(lake.catalog, VIEW).state)
 
@@ -143,7 +148,9 @@ def test_a_commit_without_a_size_is_read_alone(lake: Days, monkeypatch: pytest.M
     rewritten(lake.iceberg, "sales.sold", without_numbers)
     for _ in heads:
         reported += bounds(plan(lake, None, max_bytes=10**12))
-        reached.append(dict(lake.refresh(VIEW, options=RefreshOptions(max_bytes=10**12)).snapshots)["lake.sales.sold"])
+        reached.append(
+            dict(lake.refresh(VIEW, options=RefreshOptions(bound=CatchUp(size=10**12))).snapshots)["lake.sales.sold"]
+        )
 
     assert reached == heads
     assert "the first 1 of 2 new base commits (files of unknown size); 1 remain for the next runs" in reported
@@ -156,7 +163,7 @@ def test_the_command_line_accepts_both_bounds_and_refuses_zero() -> None:
     @click.command()
     @how
     def command(options: RefreshOptions) -> None:
-        click.echo(json.dumps(options.bounds))
+        click.echo(json.dumps(options.bound.limits if isinstance(options.bound, CatchUp) else {}))
 
     call = CliRunner().invoke
     assert json.loads(call(command, ["--max-snapshots", "3", "--max-bytes", "1000"]).stdout) == {
@@ -179,7 +186,7 @@ def test_several_base_tables_are_read_at_one_moment(lake: Days) -> None:
         lake.load("returned").append(sold([(2, -number)]))
         heads.append({"lake.sales.sold": lake.head("sold"), "lake.sales.returned": lake.head("returned")})
 
-    found = plan_refresh(lake.catalog, view, RefreshOptions(max_snapshots=4))
+    found = plan_refresh(lake.catalog, view, RefreshOptions(bound=CatchUp(4)))
 
     assert {item.identifier: item.snapshot_reference for item in found.records} == heads[1]
 
@@ -197,8 +204,11 @@ def test_a_refresh_of_a_base_view_is_read_as_a_whole(lake: Days) -> None:
     assert len(daily.table.snapshots) > len(heads), "a refresh made one snapshot: the test shows nothing"
 
     for head in heads[1:]:
-        assert plan_refresh(lake.catalog, above, RefreshOptions(max_bytes=1)).records[0].snapshot_reference == head
-        result = lake.refresh(above, options=RefreshOptions(max_snapshots=1))
+        assert (
+            plan_refresh(lake.catalog, above, RefreshOptions(bound=CatchUp(size=1))).records[0].snapshot_reference
+            == head
+        )
+        result = lake.refresh(above, options=RefreshOptions(bound=CatchUp(1)))
         assert dict(result.snapshots)["lake.sales.daily"] == head
     assert observe(lake.catalog, above).freshness.state == State.FRESH, "other days of daily are stale"
 
@@ -252,9 +262,9 @@ def test_a_bound_for_several_views_at_once_is_refused(lake: Days) -> None:
     other = lake.view("other", "SELECT day FROM sales.sold")
 
     with pytest.raises(ConfigurationError, match="one view at a time"):
-        refresh(lake.catalog, [VIEW, other], stager=lake.stager, options=RefreshOptions(max_snapshots=1))
+        refresh(lake.catalog, [VIEW, other], stager=lake.stager, options=RefreshOptions(bound=CatchUp(1)))
     with pytest.raises(ConfigurationError, match="max_bytes can bound a refresh of one view at a time"):
-        refresh(lake.catalog, [VIEW, other], stager=lake.stager, options=RefreshOptions(max_bytes=1))
+        refresh(lake.catalog, [VIEW, other], stager=lake.stager, options=RefreshOptions(bound=CatchUp(size=1)))
     with pytest.raises(ConfigurationError, match="max_snapshots is 0; it must be at least 1"):
         plan(lake, 0)
     with pytest.raises(ConfigurationError, match="max_bytes is 0; it must be at least 1"):
