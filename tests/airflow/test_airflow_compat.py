@@ -56,6 +56,7 @@ COMPATIBILITY = {
     "hooks/spark_driver.py",
     "operators/spark_provider.py",
     "core/catalog/pyiceberg_compat.py",
+    "extras/metastores/hive.py",
 }
 
 

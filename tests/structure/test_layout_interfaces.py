@@ -30,6 +30,7 @@ MAX_FLAG_USES = 10
 #: How a layout or a kind of catalog is implemented.
 IMPLEMENTATIONS = {
     *(f"core/catalog/{name}.py" for name in ("layouts", "loaded", "catalog", "tables", "limits", "metastores")),
+    *(f"extras/metastores/{name}.py" for name in ("entries", "glue", "hive")),
     *(f"core/publish/{name}.py" for name in STORED_LAYOUTS),
     "extras/maintenance/removal.py",
 }

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
@@ -24,6 +23,7 @@ from pyiceberg.exceptions import (
 from requests import JSONDecodeError, RequestException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from airflow_mv.core.catalog.metastores import metastore_module
 from airflow_mv.core.catalog.pyiceberg_compat import TooManyRequestsError
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -49,24 +49,14 @@ NO_ANSWER = (
 #: Statuses below 500 that leave the outcome of the request unknown: not found (by a proxy), request timeout, too
 #: early, too many requests, client closed the connection.
 UNPROVEN = frozenset({404, 408, 425, 429, 499})
-_MAX_LENGTH = 300
+MAX_LENGTH = 300
 #: The base classes of the errors of clients that may not be installed, by module.
 _CLIENTS = {"botocore.exceptions": ("BotoCoreError", "ClientError"), "thrift.Thrift": ("TException",)}
-#: AWS' codes for credentials that are wrong or expired. Its message may quote the request, with a session token.
-_BAD_CREDENTIALS = re.compile(
-    r"(?i)expired.?token|invalid.?client.?token|unrecognized.?client|signature|access.?key|auth"
-)
-_FORBIDDEN = re.compile(r"(?i)access.?denied|forbidden|unauthorized.?operation")
-_BUSY = re.compile(r"(?i)throttl|too.?many|request.?limit|timeout|concurrent|not.?ready|internal|unavailable")
-#: botocore's errors for a configuration without which it sends nothing.
-_NO_CREDENTIALS = re.compile(r"Credential|Profile|Region|Token|SSO|InvalidConfig|ConfigParse|ConfigNotFound")
-#: Errors of a Hive Metastore that the same request would get again; a value may be too long for its database.
-_REFUSED_BY_HIVE = re.compile(r"^(Invalid|NoSuch|AlreadyExists)|Put request failed|(?i:denied|not allowed|truncat)")
+#: The modules that translate them.
+_TRANSLATORS = {"botocore.exceptions": "aws", "thrift.Thrift": "hive"}
 #: What SQLite and PostgreSQL say of a statement that the catalog's user may not run. A standby of PostgreSQL says
 #: something else, which may end with a failover.
 _FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|permission denied for ")
-_STATUS_OF_SERVER = 500
-_CREDENTIALS_ADVICE = "check the AWS credentials and region, in the catalog's properties or of this machine"
 
 
 def client_errors() -> tuple[type[Exception], ...]:
@@ -94,7 +84,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
     try:
         yield
     except NO_ANSWER as error:
-        raise forbidden_by_database(catalog, what, error) or _no_answer(catalog, what, error) from None
+        raise forbidden_by_database(catalog, what, error) or no_answer(catalog, what, error) from None
     except REFUSED_CREDENTIALS as error:
         raise ConfigurationError(
             f"catalog {catalog!r} refused the credentials ({type(error).__name__}) for {what}; check its properties"
@@ -103,7 +93,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         raise ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}") from None
     except (NotImplementedError, RESTError) as error:
         if _status(error) in UNPROVEN:
-            raise _no_answer(catalog, what, error) from None
+            raise no_answer(catalog, what, error) from None
         raise UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}") from None
     except (ValidationError, JSONDecodeError) as error:
         raise InvalidMetadataError(
@@ -113,7 +103,8 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         raise _of_client(catalog, what, error) from None
 
 
-def _no_answer(catalog: str, what: str, error: Exception) -> CatalogUnavailableError:
+def no_answer(catalog: str, what: str, error: Exception) -> CatalogUnavailableError:
+    """Return the error for a request that may have been applied, or may succeed later."""
     return CatalogUnavailableError(f"catalog {catalog!r} did not respond ({what}): {brief(error)}")
 
 
@@ -132,48 +123,10 @@ def forbidden_by_database(catalog: str, what: str, error: Exception) -> Configur
 
 def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewError:
     """Translate an error of AWS' or of Hive's client."""
-    if any(base.__module__.startswith("thrift.") for base in type(error).__mro__):
-        return _of_hive(catalog, what, error)
-    response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        return _of_aws(catalog, what, error, response)
-    if _NO_CREDENTIALS.search(type(error).__name__):
-        return ConfigurationError(f"catalog {catalog!r}, {what}: {brief(error)}; {_CREDENTIALS_ADVICE}")
-    return _no_answer(catalog, what, error)
-
-
-def _of_aws(catalog: str, what: str, error: Exception, response: Mapping[str, Any]) -> MaterializedViewError:
-    """Translate an error in an answer of AWS."""
-    code = str(response.get("Error", {}).get("Code", ""))
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if status >= _STATUS_OF_SERVER or status in UNPROVEN or _BUSY.search(code):
-        return _no_answer(catalog, what, error)
-    if _FORBIDDEN.search(code):
-        return ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}")
-    if _BAD_CREDENTIALS.search(code):
-        return ConfigurationError(
-            f"catalog {catalog!r} refused the credentials ({code}) for {what}; {_CREDENTIALS_ADVICE}"
-        )
-    return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
-
-
-def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError:
-    """Translate an error of Hive's client: of the connection, of the protocol, or of the metastore itself."""
-    name, text = type(error).__name__, str(error)
-    if name == "TApplicationException" and "method" in text.lower():
-        return UnsupportedError(
-            f"catalog {catalog!r} cannot do {what} ({shortened(text, _MAX_LENGTH)}): pyiceberg supports the Thrift "
-            "API of Hive 2 and 3. Hive 4.1 and later also serve Iceberg's REST API: set metastore.catalog.servlet.port "
-            "there, and use the catalog with type=rest and uri=http://HOST:PORT/iceberg"
-        )
-    if "incompatible with the existing columns" in text:
-        return UnsupportedError(
-            f"catalog {catalog!r} refuses other types of columns in {what}: set "
-            "hive.metastore.disallow.incompatible.col.type.changes to false in the metastore, as Iceberg needs it"
-        )
-    if _REFUSED_BY_HIVE.search(name) or _REFUSED_BY_HIVE.search(text):
-        return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
-    return _no_answer(catalog, what, error)
+    kind = next(name for base in type(error).__mro__ if (name := _TRANSLATORS.get(base.__module__)))
+    module = metastore_module(kind)
+    found: MaterializedViewError = (module.translated if module else no_answer)(catalog, what, error)
+    return found
 
 
 def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:
@@ -213,4 +166,4 @@ def brief(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """Return a server's message as one line, without secrets and without a stack trace of Java."""
-    return shortened(" ".join(text.partition("\n\tat ")[0].split()), _MAX_LENGTH)
+    return shortened(" ".join(text.partition("\n\tat ")[0].split()), MAX_LENGTH)

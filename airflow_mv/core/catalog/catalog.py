@@ -37,7 +37,7 @@ from airflow_mv.core.catalog.layouts import (
     unnamed,
 )
 from airflow_mv.core.catalog.limits import note_tables, opening, restrain
-from airflow_mv.core.catalog.loaded import LoadedView, Located
+from airflow_mv.core.catalog.loaded import LoadedView, Located, Row
 from airflow_mv.core.catalog.locations import (
     allowed_folders,
     check_confined,
@@ -49,12 +49,12 @@ from airflow_mv.core.catalog.locations import (
     path_segment,
 )
 from airflow_mv.core.catalog.lost_properties import LostProperties, lost_properties
-from airflow_mv.core.catalog.metastores import Metastore, metastore_of, require_name
+from airflow_mv.core.catalog.metastores import Metastore, metastore_of
 from airflow_mv.core.catalog.path_tables import locate_path, read_path
 from airflow_mv.core.catalog.pyiceberg_compat import session_of
 from airflow_mv.core.catalog.rest import CHOSEN_BY_THE_CATALOG, NAMES_NO_VIEWS, RestViews
 from airflow_mv.core.catalog.rest_session import CONCURRENT
-from airflow_mv.core.catalog.sql import TABLE, VIEW, Row, SqlPointers
+from airflow_mv.core.catalog.sql import TABLE, VIEW, SqlPointers
 from airflow_mv.core.catalog.tables import (
     StorageTables,
     TableViews,
@@ -110,7 +110,7 @@ class CatalogFolders:
         catalog: pyiceberg's catalog.
         files: The store behind it.
         by_server: Whether a REST server chooses the locations of views and tables.
-        service: The metastore's name, if the catalog is one.
+        metastore: The metastore, if the catalog is one.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class CatalogFolders:
         files: MetadataFiles,
         *,
         by_server: bool,
-        service: str | None,
+        metastore: Metastore | None,
     ) -> None:
         self._catalog = catalog
         self._properties = properties
         self._files = files
         self._by_server = by_server
-        self._service = service
+        self._metastore = metastore
 
     def new(self, view: Identifier) -> str:
         """Return a new directory for a view: its names as safe path segments, and a uuid.
@@ -137,8 +137,8 @@ class CatalogFolders:
             ConfigurationError: The catalog has no warehouse, or stores may read the warehouse's or the namespace's
                 location in different ways.
         """
-        if self._service is not None:
-            require_name(self._service, view)
+        if self._metastore is not None:
+            self._metastore.require_name(view)
         if self._by_server:
             self._folder_of(view.namespace)
             return CHOSEN_BY_THE_CATALOG
@@ -202,17 +202,6 @@ class CatalogFolders:
         """Delete a table's metadata file that was not published. A server deletes the files that it has written."""
         if not self._by_server:
             discard(self._files, location)
-
-    def probed(self) -> str:
-        """Write a file to the warehouse and delete it again; return what that shows, for people."""
-        if self._by_server:
-            return "its server chooses the locations"
-        warehouse = self._properties.get("warehouse")
-        if warehouse:
-            probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
-            self._files.write(probe, b"")
-            self._files.delete(probe)
-        return f"warehouse {warehouse or 'not set'} can be written"
 
     def flush_new(self, location: str) -> None:
         """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
@@ -295,7 +284,7 @@ class MaterializedViewCatalog:
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
         self.rest = RestViews(rest, self._vended) if rest and self._vended else None
         self.tables = StorageTables(self._catalog, self.files)
-        self.metastore = metastore_of(self._catalog)
+        self.metastore = None if rest or self._pointers else metastore_of(self._catalog)
         #: The entries of a SQL catalog or a metastore; a REST server exposes none.
         self.entries = self._pointers or self.metastore
         self.folders = CatalogFolders(
@@ -303,7 +292,7 @@ class MaterializedViewCatalog:
             self.properties,
             self.files,
             by_server=self.is_rest,
-            service=self.metastore.service if self.metastore else None,
+            metastore=self.metastore,
         )
         self.table_views = TableViews(
             self._catalog,
@@ -743,8 +732,8 @@ class MaterializedViewCatalog:
 
     def _locate_own(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
         if self.metastore is not None:
-            places = {item: self.metastore.location(item) for item in identifiers}
-            return {item: Located("table", location) for item, location in places.items() if location}
+            rows = {item: self.metastore.row(item) for item in identifiers}
+            return {item: Located("table", row.location) for item, row in rows.items() if row}
         if self._pointers is None:
             with ThreadPoolExecutor(CONCURRENT) as readers:
                 each = readers.map(self._load_named, identifiers)
@@ -829,14 +818,6 @@ def reusable(
         for name in wanted
         if name in located and (len(wanted) == 1 or not catalog.home_of(name).is_sql)
     }
-
-
-def stored_view(catalog: MaterializedViewCatalog, view: LoadedView) -> dict[str, Any]:
-    """Return a view's metadata as stored, or as a REST catalog returns it."""
-    if catalog.is_rest or view.holder is not None:
-        return view.metadata.document()
-    what = f"view {view.identifier}, metadata file"
-    return decode(catalog.files.read(view.metadata_location, what=what), source=what)
 
 
 def stored_table(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:

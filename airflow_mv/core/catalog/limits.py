@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
-from pyiceberg.catalog import AVAILABLE_CATALOGS, BOTOCORE_SESSION, Catalog, CatalogType
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import DEFAULT_POOL_PRE_PING_VALUE
 from pyiceberg.exceptions import NotInstalledError
@@ -25,6 +25,7 @@ from requests import Session
 from airflow_mv.core.catalog.database_limits import bounded_engine, guard
 from airflow_mv.core.catalog.files import GuardedIO
 from airflow_mv.core.catalog.locations import PLACES, on_disk
+from airflow_mv.core.catalog.metastores import metastore_module
 from airflow_mv.core.catalog.pyiceberg_compat import (
     LoadFileIO,
     PreparedRestCatalog,
@@ -34,7 +35,6 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
 )
 from airflow_mv.core.catalog.rest_session import bound_session
 from airflow_mv.core.catalog.store_deadlines import (
-    CONNECT_SECONDS,
     STORE_LIMITS,
     response_timeout,
     store_timeout,
@@ -42,14 +42,6 @@ from airflow_mv.core.catalog.store_deadlines import (
 )
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials, without_classes
 from airflow_mv.errors import InvalidMetadataError
-
-#: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change
-#: name the version that they replace, so one at most is applied.
-GLUE_SECONDS = 20.0
-GLUE_RETRIES = 3
-#: Seconds for one answer of a Hive Metastore, which tries a failed statement of its database again by itself.
-HIVE_SECONDS = 60.0
-
 
 _opening: ContextVar[bool] = ContextVar("airflow_mv_opening", default=False)
 
@@ -74,23 +66,6 @@ class BoundedRestCatalog(PreparedRestCatalog):
         bound_session(session, response_timeout(self.properties))
 
 
-def bounded_glue(name: str, properties: Mapping[str, Any]) -> Catalog:
-    """Return a Glue catalog with timeouts. Its client is loaded only here: it may not be installed."""
-    try:
-        from botocore.config import Config
-        from botocore.session import Session as AwsSession
-        from pyiceberg.catalog.glue import GLUE_MAX_RETRIES, GlueCatalog
-    except ImportError:
-        raise NotInstalledError("AWS Glue's client is not installed: pip install 'pyiceberg[glue]'") from None
-
-    session = AwsSession()
-    session.set_default_client_config(Config(connect_timeout=CONNECT_SECONDS, read_timeout=GLUE_SECONDS))
-    retries = int(properties.get(GLUE_MAX_RETRIES, GLUE_RETRIES))
-    catalog = GlueCatalog(name, **{**properties, GLUE_MAX_RETRIES: retries, BOTOCORE_SESSION: session})
-    catalog.properties = dict(properties)
-    return catalog
-
-
 @contextmanager
 def opening() -> Iterator[None]:
     """Make pyiceberg create catalogs with timeouts, in this thread, until the block ends."""
@@ -109,11 +84,23 @@ def _bounded_rest(name: str, properties: Any) -> Catalog:
     return BoundedRestCatalog(name, **properties)
 
 
+def _bounded_glue(name: str, properties: Any) -> Catalog:
+    """Return a Glue catalog. Its client may not be installed."""
+    try:
+        module = metastore_module("glue")
+    except ImportError:
+        raise NotInstalledError("AWS Glue's client is not installed: pip install 'pyiceberg[glue]'") from None
+    if module is None:
+        raise NotInstalledError("this installation cannot open AWS Glue: the extra metastores is not there")
+    catalog: Catalog = module.opened(name, properties)
+    return catalog
+
+
 def _where_opened(make: Any, bounded: Callable[[str, Any], Catalog], name: str, properties: Any) -> Catalog:
     return (bounded if _opening.get() else make)(name, properties)
 
 
-_BOUNDED_KINDS = {CatalogType.SQL: _bounded_sql, CatalogType.REST: _bounded_rest, CatalogType.GLUE: bounded_glue}
+_BOUNDED_KINDS = {CatalogType.SQL: _bounded_sql, CatalogType.REST: _bounded_rest, CatalogType.GLUE: _bounded_glue}
 for _kind, _bounded in _BOUNDED_KINDS.items():
     # Other code in this process that opens catalogs gets pyiceberg's own classes.
     AVAILABLE_CATALOGS[_kind] = partial(_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)

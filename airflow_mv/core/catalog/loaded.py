@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that a catalog loads: a view, and a located name."""
+"""The objects that a catalog loads: a view, a located name, and an entry."""
 
 from __future__ import annotations
 
@@ -183,6 +183,21 @@ class Located:
             and self.metadata_location == metadata_location
             and not may_be_reused(self.metadata_location)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The entry of a table or view in a database or a metastore.
+
+    Args:
+        kind: ``TABLE`` or ``VIEW``.
+        location: The metadata file that it names; empty where it names none.
+        previous: The metadata file that it named before.
+    """
+
+    kind: str
+    location: str
+    previous: str | None
 
 
 def may_be_reused(metadata_location: str) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All uses of pyiceberg's private names, and what pyiceberg 0.11 lacks, in one module.
+"""The uses of pyiceberg's private names, but for Hive's client, and what pyiceberg 0.11 lacks, in one module.
 
 Managed Airflow pins pyiceberg 0.11.1, which has no views in SQL catalogs and no storage credentials. What is written
 for it depends on :data:`PYICEBERG_0_11`, and can be removed with the support of that version.
@@ -7,11 +7,9 @@ for it depends on :data:`PYICEBERG_0_11`, and can be removed with the support of
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlparse
 
@@ -26,7 +24,7 @@ from pyiceberg.catalog.rest import Endpoint, HttpMethod, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
+from pyiceberg.exceptions import NoSuchTableError, RESTError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
@@ -41,10 +39,8 @@ from pyiceberg.types import strtobool
 from requests import Session
 from sqlalchemy import Column, MetaData, String, Table, inspect, select, text
 
-from airflow_mv.errors import CatalogUnavailableError
-
 if TYPE_CHECKING:
-    from pyiceberg.catalog.hive import HiveCatalog
+    pass
 
 #: Makes the ``FileIO`` of a table from its properties and location.
 LoadFileIO = Callable[[Mapping[str, str], str | None], FileIO]
@@ -278,60 +274,6 @@ def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadat
         write(metadata, io, metadata_path)
 
     catalog._write_metadata = write_metadata  # type: ignore[method-assign]
-
-
-class HiveConnections:
-    """Connections to a Hive Metastore: ``with connections as client``, one for each block.
-
-    pyiceberg's own client has one connection, which threads would share, and waits for an answer without a timeout.
-
-    Args:
-        catalog: The catalog. From now on it also uses these connections.
-        seconds: The timeout for one answer.
-    """
-
-    def __init__(self, catalog: HiveCatalog, seconds: float) -> None:
-        self._make, self._properties = catalog._create_hive_client, dict(catalog.properties)
-        self._milliseconds, self._open = seconds * 1000, threading.local()
-        catalog._client = self  # type: ignore[assignment]
-
-    def __enter__(self) -> Any:
-        client = self._make(self._properties)
-        buffered = vars(client._transport)
-        socket = buffered.get("_TBufferedTransport__trans") or buffered.get("_trans")
-        if socket is not None:
-            socket.setTimeout(self._milliseconds)
-        opened = client.__enter__()
-        self._open.__dict__.setdefault("clients", []).append(client)
-        return opened
-
-    def __exit__(self, *error: Any) -> None:
-        self._open.clients.pop().__exit__(*error)
-
-
-@contextmanager
-def hive_lock(catalog: HiveCatalog, client: Any, database: str, name: str) -> Iterator[None]:
-    """Hold the lock by which commits to a table in a Hive Metastore exclude each other.
-
-    Args:
-        catalog: The catalog; its properties say how long to wait.
-        client: An open connection.
-
-    Raises:
-        CatalogUnavailableError: Another client holds the lock.
-    """
-    from hive_metastore.ttypes import LockState, UnlockRequest
-    from pyiceberg.exceptions import WaitingForLockException
-
-    lock = client.lock(catalog._create_lock_request(database, name))
-    try:
-        if lock.state != LockState.ACQUIRED:
-            catalog._wait_for_lock(database, name, lock.lockid, client)
-        yield
-    except (WaitingForLockException, CommitFailedException):
-        raise CatalogUnavailableError(f"another client holds the lock of table {database}.{name}; try again") from None
-    finally:
-        client.unlock(UnlockRequest(lockid=lock.lockid))
 
 
 class ColumnStatistics(Protocol):

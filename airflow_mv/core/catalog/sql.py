@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from airflow_mv.core.catalog.answers import brief, forbidden_by_database
 from airflow_mv.core.catalog.database_limits import guard, require_locks
+from airflow_mv.core.catalog.loaded import Row
 from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.catalog.store_deadlines import response_timeout
 from airflow_mv.core.spec.identifiers import MAX_PART_LENGTH, Identifier
@@ -39,21 +40,6 @@ _ROWS = ROWS
 _BATCH = 400
 #: From so many names on, all rows of their namespaces are read in one query. That takes less than to ask for each name.
 _MANY = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The row of a table or view.
-
-    Args:
-        kind: ``TABLE`` or ``VIEW``.
-        location: The metadata file that it names; empty where it names none.
-        previous: The metadata file that it named before.
-    """
-
-    kind: str
-    location: str
-    previous: str | None
 
 
 #: The kind of a row, and the metadata file that it names.

@@ -11,9 +11,9 @@ from airflow_mv.core.catalog import storage_place, stored_table
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog, next_number
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES
 from airflow_mv.core.catalog.layouts import LoadedStorage, stored_layout
-from airflow_mv.core.catalog.loaded import LoadedView
+from airflow_mv.core.catalog.loaded import LoadedView, Row
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined, check_own_file
-from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
+from airflow_mv.core.catalog.sql import TABLE, VIEW
 from airflow_mv.core.catalog.tables import view_in_table
 from airflow_mv.core.script import REFRESH_ID_KEY
 from airflow_mv.core.spec.identifiers import Identifier

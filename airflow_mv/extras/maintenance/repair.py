@@ -18,11 +18,11 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
 from airflow_mv.core.catalog.files import discard
 from airflow_mv.core.catalog.layouts import snapshot_of
-from airflow_mv.core.catalog.sql import TABLE, VIEW, Row
+from airflow_mv.core.catalog.loaded import Row
+from airflow_mv.core.catalog.sql import TABLE, VIEW
 from airflow_mv.core.publish.pointed import write_next
 from airflow_mv.core.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.core.publish.storage_change import RestoreProperties, RestoreStorage, table_of
-from airflow_mv.core.publish.view_change import RestoreViewProperties
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     PROPERTY,
@@ -51,6 +51,7 @@ from airflow_mv.extras.maintenance.evidence import (
     require_materialized,
 )
 from airflow_mv.extras.maintenance.snapshots import without_snapshots
+from airflow_mv.extras.maintenance.view_properties import RestoreViewProperties
 from airflow_mv.status import timestamp
 
 log = logging.getLogger(__name__)

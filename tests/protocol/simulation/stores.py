@@ -14,8 +14,8 @@ import greenlet
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.catalog import CatalogFolders
 from airflow_mv.core.catalog.files import StoredFile
+from airflow_mv.core.catalog.loaded import Row as CatalogRow
 from airflow_mv.core.catalog.sql import VIEW as VIEW_KIND
-from airflow_mv.core.catalog.sql import Row as CatalogRow
 from airflow_mv.core.catalog.sql import RowSwap
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import (
