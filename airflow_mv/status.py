@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.catalog import pointers_of
 from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
-from airflow_mv.core.freshness.changes import expires_ms
-from airflow_mv.core.freshness.observe import Observation, ReadCache, observe, observe_tables
+from airflow_mv.core.freshness.observe import Observation, ReadCache, located_together, observe, observe_tables
 from airflow_mv.core.freshness.state import (
     BaseTableChange,
     Freshness,
@@ -39,11 +39,13 @@ from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.each import ItemResult, for_each
 from airflow_mv.errors import MaterializedViewError, NotFoundError, NotMaterializedError
+from airflow_mv.expiry import expires_ms
 from airflow_mv.redaction import shortened
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 #: Of a stale view, so many reasons of at most so many characters are repeated at the views that read it.
 _MAX_REASONS = 2
@@ -486,3 +488,26 @@ def expiries(seen: Observation) -> dict[str, datetime]:
             moment = expires_ms(table, change.recorded)
             found |= {} if moment is None else {change.identifier: from_ms(moment)}
     return found
+
+
+def outdated_views(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
+    """Return the views that have to be observed again, because one of their pointers has changed.
+
+    This includes views with a pointer that another catalog does not return: their own observation has the reason.
+
+    Args:
+        catalog: Where they are. If it returns no pointers, all views are outdated.
+        pointers: For each view those of its last observation, see :class:`Observation`.
+
+    Raises:
+        MaterializedViewError: The catalog itself fails.
+    """
+    names = list(dict.fromkeys(name for each in pointers.values() for name in each))
+    now: dict[Identifier, str] = {}
+    for own in located_together(names):
+        try:
+            now |= pointers_of(catalog, own)
+        except MaterializedViewError:
+            if own[0].catalog == catalog.name:
+                raise
+    return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]

@@ -14,15 +14,14 @@ from datetime import UTC, datetime
 
 from pydantic import ConfigDict, Field
 
-from airflow_mv.core.catalog import Located, MaterializedViewCatalog
-from airflow_mv.core.catalog.layouts import view_with_storage_at
+from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import ReadCache, load_dependencies, observe, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.stored import StoredModel
 from airflow_mv.core.spec.table import TableMetadata
-from airflow_mv.core.sql.order import Reads, all_read, in_order, levels
+from airflow_mv.core.sql.order import Reads, in_order, levels
 from airflow_mv.core.sql.query import parse_query
 from airflow_mv.each import for_each, raise_if_retryable
 from airflow_mv.errors import (
@@ -378,3 +377,29 @@ def _refreshable(catalog: MaterializedViewCatalog, table: ObservedTable, reader:
         storage = catalog.load_storage(catalog.load(view))
         return view if table.identifier in (str(view), str(storage.name)) else None
     return None
+
+
+def all_read(view: Identifier, reads: Reads) -> set[Identifier]:
+    """Return the views of the chain that a view reads, directly or through others.
+
+    Args:
+        reads: The views, each with the views of the chain that it reads; without cycles.
+    """
+    found: set[Identifier] = set()
+    waiting = [*reads[view]]
+    while waiting:
+        item = waiting.pop()
+        if item not in found:
+            found.add(item)
+            waiting += reads[item]
+    return found
+
+
+def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
+    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
+
+    Args:
+        place: The storage table's place at that time, as text.
+    """
+    named = view.storage_table is not None
+    return view if named else replace(view, settings=view.materialized.repointed(place))

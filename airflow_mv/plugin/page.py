@@ -14,16 +14,16 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.core.freshness.changes import warnings
-from airflow_mv.core.freshness.observe import Observation, column_of
+from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.interval_columns import kind_of
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.expiry import warnings
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.fleet.coverage import coverage
-from airflow_mv.extras.fleet.summaries import summary_of
+from airflow_mv.extras.fleet.summaries import column_of, summary_of
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.costs import costs_of
 from airflow_mv.plugin.counts import Counts

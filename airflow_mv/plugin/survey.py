@@ -141,9 +141,9 @@ class Survey:
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> list[StoreUnavailableError]:
         """Read what has changed. Return why tables that may be views were left out."""
-        from airflow_mv.core.freshness.observe import outdated_views
         from airflow_mv.each import left_out, while_answered
         from airflow_mv.extras.fleet.summaries import note_ordinary, summaries
+        from airflow_mv.status import outdated_views
 
         known = dict(self._rows)
         note_ordinary(catalog, self._kept)

@@ -312,8 +312,8 @@ def unmoved(
         hook: Where they are.
         pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
     """
-    from airflow_mv.core.freshness.observe import outdated_views
     from airflow_mv.each import for_each
+    from airflow_mv.status import outdated_views
 
     by_catalog = _by_catalog(hook, pointers)
     found: list[FreshnessRequest] = []

@@ -203,6 +203,17 @@ class CatalogFolders:
         if not self._by_server:
             discard(self._files, location)
 
+    def probed(self) -> str:
+        """Write a file to the warehouse and delete it again; return what that shows, for people."""
+        if self._by_server:
+            return "its server chooses the locations"
+        warehouse = self._properties.get("warehouse")
+        if warehouse:
+            probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
+            self._files.write(probe, b"")
+            self._files.delete(probe)
+        return f"warehouse {warehouse or 'not set'} can be written"
+
     def flush_new(self, location: str) -> None:
         """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
         if self._by_server:
@@ -818,6 +829,14 @@ def reusable(
         for name in wanted
         if name in located and (len(wanted) == 1 or not catalog.home_of(name).is_sql)
     }
+
+
+def stored_view(catalog: MaterializedViewCatalog, view: LoadedView) -> dict[str, Any]:
+    """Return a view's metadata as stored, or as a REST catalog returns it."""
+    if catalog.is_rest or view.holder is not None:
+        return view.metadata.document()
+    what = f"view {view.identifier}, metadata file"
+    return decode(catalog.files.read(view.metadata_location, what=what), source=what)
 
 
 def stored_table(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:

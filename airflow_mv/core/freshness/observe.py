@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
-from airflow_mv.core.catalog.catalog import pointers_of, reusable
+from airflow_mv.core.catalog.catalog import reusable
 from airflow_mv.core.catalog.loaded import may_be_reused
 from airflow_mv.core.catalog.path_tables import check_path
 from airflow_mv.core.catalog.statistics import changed_files
 from airflow_mv.core.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
 from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, Reads, State, assess
-from airflow_mv.core.spec.choices import COLUMN_PROPERTY, OnSchemaChange
+from airflow_mv.core.spec.choices import OnSchemaChange
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
@@ -51,12 +51,9 @@ from airflow_mv.errors import (
     CatalogNotFoundError,
     CatalogUnavailableError,
     InvalidIdentifierError,
-    MaterializedViewError,
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
 )
-
-K = TypeVar("K")
 
 #: The limit of commits whose manifests are read. Older ones in doubt count as changes of any rows.
 _MAX_LOOKS = 100
@@ -219,29 +216,6 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
             found |= {place: location} if isinstance(place, Identifier) else {}
             found[name] = view.metadata_location
     return found
-
-
-def outdated_views(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mapping[Identifier, str]]) -> list[K]:
-    """Return the views that have to be observed again, because one of their pointers has changed.
-
-    This includes views with a pointer that another catalog does not return: their own observation has the reason.
-
-    Args:
-        catalog: Where they are. If it returns no pointers, all views are outdated.
-        pointers: For each view those of its last observation, see :class:`Observation`.
-
-    Raises:
-        MaterializedViewError: The catalog itself fails.
-    """
-    names = list(dict.fromkeys(name for each in pointers.values() for name in each))
-    now: dict[Identifier, str] = {}
-    for own in _together(names):
-        try:
-            now |= pointers_of(catalog, own)
-        except MaterializedViewError:
-            if own[0].catalog == catalog.name:
-                raise
-    return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
 
 
 def _settled(
@@ -606,7 +580,7 @@ def _places(
     """Return the location of each name, or why there is none."""
     found: dict[Identifier, Located | str] = dict(reusable(catalog, wanted, located))
     left = [name for name in wanted if name not in found]
-    for own in _together(left):
+    for own in located_together(left):
         try:
             places = catalog.locate(own)
         except (CatalogNotFoundError, MetadataFileNotFoundError) as error:
@@ -617,7 +591,7 @@ def _places(
     return found
 
 
-def _together(names: Iterable[Identifier]) -> list[list[Identifier]]:
+def located_together(names: Iterable[Identifier]) -> list[list[Identifier]]:
     """Return the names that are located together: those of one catalog, and each path on its own."""
     groups: dict[str, list[Identifier]] = {}
     for name in names:
@@ -778,10 +752,3 @@ def changed_columns(name: str, table: TableMetadata, snapshot_id: int | None) ->
         elif column in rebound:
             text = f"{name}: a nested field of the column {column} was replaced by another field"
             yield ChangedColumn(before, successor, Reason(Code.COLUMN_RETYPED, text))
-
-
-def column_of(observation: Observation) -> str | None:
-    """Return the interval column that a view's property names, or of its recorded intervals; ``None`` for neither."""
-    recorded = observation.record.intervals if observation.record else ()
-    named = observation.view.metadata.properties.get(COLUMN_PROPERTY)
-    return named or (recorded[0].column if recorded else None)

@@ -610,17 +610,6 @@ def longer(known: TableLag | None, other: TableLag) -> TableLag:
     return TableLag(other.identifier, since, exact=known.exact and other.exact)
 
 
-def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:
-    """Return the last snapshot, up to this one, that may have changed rows. Compaction does not move it.
-
-    Args:
-        snapshot_id: The newest snapshot that counts.
-        same_rows: See :func:`airflow_mv.core.freshness.changes.between`.
-    """
-    kept = list(ancestors(table, snapshot_id))
-    return next((item for item in kept if changes_rows(item, same_rows)), kept[-1] if kept else None)
-
-
 def table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
     """Return the first commit to a base table that rows of its recorded snapshot do not contain."""
     table = observed.table

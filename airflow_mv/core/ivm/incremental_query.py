@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -39,7 +39,8 @@ class IncrementalQuery:
     used_columns: Mapping[Identifier, tuple[str, ...]]
     #: Those columns that the query equates with columns of other relations.
     joined_columns: Mapping[Identifier, tuple[str, ...]]
-    _tree: ir.Tree
+    #: The query in normal form.
+    tree: ir.Tree
     _output: tuple[tuple[str, str], ...]
     _relations: tuple[BaseRelation, ...]
 
@@ -73,34 +74,17 @@ class IncrementalQuery:
             return cls(
                 used_columns=resolver.used_columns(tree),
                 joined_columns=resolver.joined_columns(tree),
-                _tree=tree,
+                tree=tree,
                 _output=tuple(output),
                 _relations=tuple(relations),
             )
 
         return _unless_refused(build)
 
-    def gives_columns_of(self, other: IncrementalQuery, *, cast: Collection[int] = ()) -> bool:
-        """Whether the first columns of this query are all columns of another one, in the same rows.
-
-        The answer follows from the normal forms: they differ in further columns only. ``False`` if they differ in
-        anything else.
-
-        Args:
-            other: A query of the same base tables.
-            cast: Positions of columns that are one call, whose argument this query casts.
-        """
-        mine, its = self._tree, other._tree
-        if not isinstance(mine, ir.Block) or not isinstance(its, ir.Block) or mine.distinct:
-            return mine == its
-        kept = mine.outputs[: len(its.outputs)]
-        outputs = tuple(_without_cast(item) if at in cast else item for at, item in enumerate(kept))
-        return replace(mine, outputs=outputs) == its
-
     @property
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
         """The comparisons that relevant rows of each base table satisfy; see :func:`pushdown.filters`."""
-        found = filters(self._tree)
+        found = filters(self.tree)
         return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
 
     def filters_within(
@@ -108,30 +92,30 @@ class IncrementalQuery:
     ) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
         """Return :attr:`filters` of the query for the rows of an interval; see :func:`pushdown.within`."""
         position = next(index for index, (name, _) in enumerate(self._output) if name == column)
-        found = filters(within(self._tree, position, start, end, kind))
+        found = filters(within(self.tree, position, start, end, kind))
         return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
 
     def origins(self, column: str) -> Sequence[tuple[Identifier, Monotone]] | None:
         """Return where a column's values come from; see :func:`pushdown.origins`."""
         position = next(index for index, (name, _) in enumerate(self._output) if name == column)
-        found, tables = origins(self._tree, position), {item.name: item.identifier for item in self._relations}
+        found, tables = origins(self.tree, position), {item.name: item.identifier for item in self._relations}
         return None if found is None else [(tables[name], value) for name, value in found]
 
     @property
     def conditions(self) -> Mapping[Identifier, str]:
         """The conditions that relevant rows of some base tables satisfy, as SQL; see :func:`pushdown.conditions`."""
-        found = conditions(self._tree)
+        found = conditions(self.tree)
         return {item.identifier: found[item.name] for item in self._relations if item.name in found}
 
     @property
     def is_grouped(self) -> bool:
         """Whether its rows are groups: then :meth:`merge` applies, otherwise :meth:`merge_rows`."""
-        return isinstance(self._tree, ir.Block) and aggregated(self._tree)
+        return isinstance(self.tree, ir.Block) and aggregated(self.tree)
 
     @property
     def is_one_row(self) -> bool:
         """Whether it aggregates all rows to one."""
-        return isinstance(self._tree, ir.Block) and aggregated(self._tree) and self._tree.grouping is None
+        return isinstance(self.tree, ir.Block) and aggregated(self.tree) and self.tree.grouping is None
 
     @property
     def output(self) -> tuple[tuple[str, str], ...]:
@@ -146,7 +130,7 @@ class IncrementalQuery:
             consolidated: Whether a row of a change table may stand for several copies (``__w`` > 1).
         """
         return _unless_refused(
-            lambda: appended(self._tree, self._relations, consolidated=consolidated, broadcast=broadcast)
+            lambda: appended(self.tree, self._relations, consolidated=consolidated, broadcast=broadcast)
         )
 
     def merge(
@@ -162,7 +146,7 @@ class IncrementalQuery:
         relations = [
             replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self._relations
         ]
-        return _unless_refused(lambda: merged(self._tree, self._output, relations, broadcast=broadcast))
+        return _unless_refused(lambda: merged(self.tree, self._output, relations, broadcast=broadcast))
 
     def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B for rows: combine the stored copies of each changed row value with the change.
@@ -172,7 +156,7 @@ class IncrementalQuery:
         Args:
             broadcast: Whether to hint to Spark that the change is small.
         """
-        return _unless_refused(lambda: merged_rows(self._tree, self._output, broadcast=broadcast))
+        return _unless_refused(lambda: merged_rows(self.tree, self._output, broadcast=broadcast))
 
     def replace_keys(self, *, broadcast: bool = False) -> Replaced | Reason:
         """Strategy C: the keys of all rows that may have changed.
@@ -180,14 +164,7 @@ class IncrementalQuery:
         Args:
             broadcast: Whether to hint to Spark that the change is small.
         """
-        return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
-
-
-def _without_cast(output: ir.Output) -> ir.Output:
-    value = output.value.copy()
-    if isinstance(value.this, exp.Cast):
-        value.set("this", value.this.this)
-    return replace(output, value=value)
+        return _unless_refused(lambda: replaced(self.tree, self._output, broadcast=broadcast))
 
 
 def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:

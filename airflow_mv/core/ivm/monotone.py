@@ -22,7 +22,6 @@ from zoneinfo import ZoneInfo
 
 from sqlglot import exp
 
-from airflow_mv.core.ivm.ir import Comparison
 from airflow_mv.core.spec.times import parse_timestamp
 
 Kind = Literal["date", "timestamp", "number", "text"]
@@ -121,29 +120,6 @@ class Monotone:
         if operator in ("=", ">", ">=") and first is None:
             first = highest  # further values are beyond all that is computed with
         return None if first == lowest else first, after
-
-    def clipped(self, low: int, high: int, filters: Sequence[Sequence[Comparison]]) -> tuple[int, int] | None:
-        """Return the bounds of the column in the rows within bounds that pass one of several filters.
-
-        Args:
-            low: The lower bound.
-            high: The upper bound.
-            filters: Comparisons of columns, which all hold in a row that passes.
-
-        Returns:
-            ``None`` if no row passes.
-        """
-        own = Monotone(self.column, self.source)
-        found: list[int] = []
-        for comparisons in filters or [()]:
-            first, last = low, high
-            for item in comparisons:
-                value = constant(self.source, item.value, item.kind) if item.column == self.column.name else None
-                least, after = (None, None) if value is None else own.preimage(item.operator, value)
-                first = first if least is None else max(first, least)
-                last = last if after is None else min(last, after - 1)
-            found += [first, last] if first <= last else []
-        return (min(found), max(found)) if found else None
 
     def _first(self, passes: Callable[[int], bool]) -> int | None:
         """Return the first value of the column from which on a test passes; ``None`` if it passes for none."""

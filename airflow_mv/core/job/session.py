@@ -16,23 +16,10 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from airflow_mv.errors import ConfigurationError
 from airflow_mv.redaction import hide, passwords_in
 
 #: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."
-_DELTA = "DeltaSparkSessionExtension"
-#: The package and a class of it that a catalog needs, by how the value of a setting begins.
-_PACKAGES = {
-    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc", "org.sqlite.JDBC"),
-    "jdbc:postgresql:": ("org.postgresql:postgresql", "org.postgresql.Driver"),
-    "org.apache.iceberg.aws.": ("org.apache.iceberg:iceberg-aws-bundle", "software.amazon.awssdk.services.s3.S3Client"),
-    "org.apache.iceberg.gcp.": ("org.apache.iceberg:iceberg-gcp-bundle", "com.google.cloud.storage.Storage"),
-    "org.apache.iceberg.azure.": (
-        "org.apache.iceberg:iceberg-azure-bundle",
-        "com.azure.storage.file.datalake.DataLakeServiceClient",
-    ),
-}
 T = TypeVar("T")
 #: How long a program that a signal ends waits for the end of its Spark statement.
 STOP_SECONDS = 20.0
@@ -114,50 +101,6 @@ def _inheriting(spark: SparkSession, act: Callable[[], None]) -> Callable[[], No
     """Return a function that runs in another thread with this thread's properties of Spark."""
     found = inheritable_thread_target(act if spark.version.startswith("3.") else spark)
     return found if spark.version.startswith("3.") else found(act)
-
-
-def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:
-    """Add the catalogs in ``confs`` that a session lacks; those that it has stay as they are.
-
-    Raises:
-        ConfigurationError: The session was started without Iceberg.
-    """
-    if "IcebergSparkSessionExtensions" not in str(spark.conf.get("spark.sql.extensions", "")):
-        raise ConfigurationError(
-            "the Spark session was started without Iceberg: start it with the setting spark.sql.extensions="
-            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and the Iceberg runtime's jar"
-        )
-    names = {key: key.removeprefix(CATALOG).partition(".")[0] for key in confs if key.startswith(CATALOG)}
-    if _DELTA not in str(spark.conf.get("spark.sql.extensions", "")):
-        names.pop(f"{CATALOG}spark_catalog", None)  # its class is missing; a job that needs it says so
-    # A catalog that the session's owner has configured is kept: two partial configurations must not be mixed.
-    known = {name for name in set(names.values()) if spark.conf.get(f"{CATALOG}{name}", None) is not None}
-    added = {key: confs[key] for key, name in names.items() if name not in known}
-    _require_classes(spark, added)
-    for key, value in added.items():
-        spark.conf.set(key, value)
-    return spark
-
-
-def _require_classes(spark: SparkSession, added: Mapping[str, str]) -> None:
-    """Check that a session has the packages that catalogs need. Over Spark Connect that cannot be seen.
-
-    Raises:
-        ConfigurationError: It lacks one. No setting of a session that runs adds it.
-    """
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None:
-        return
-    loadable = getattr(jvm, "org.apache.spark.util.Utils").classIsLoadable
-    for begin, (package, needed) in _PACKAGES.items():
-        key = next((key for key, value in added.items() if value.startswith(begin)), None)
-        if key is not None and not loadable(needed):
-            name = key.removeprefix(CATALOG).partition(".")[0]
-            raise ConfigurationError(
-                f"catalog {name!r} needs the package {package} (class {needed}), and the Spark session of this process "
-                "was started without it: name the package in the session's setting spark.jars.packages when you start "
-                "it, or use a process of its own for this catalog"
-            )
 
 
 def settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import write_first
@@ -14,7 +13,7 @@ from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.core.script import MAX_AHEAD_MS
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import CREATION_ID_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
-from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
+from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import AlreadyExistsError, CommitConflictError, CommitStateUnknownError, ViewNotFoundError
 from airflow_mv.version import __version__
 
@@ -173,26 +172,6 @@ class ViewChange(Change[LoadedView]):
             f"the storage table of {self.target} was replaced while the view was changed; {self.name} was not "
             "published. Run it again"
         )
-
-
-class RestoreViewProperties(ViewChange):
-    """Set the properties of a view that another program has removed or changed.
-
-    Args:
-        properties: The properties as they were.
-        effects: Clock, sleep and jitter.
-    """
-
-    def __init__(
-        self, catalog: MaterializedViewCatalog, existing: LoadedView, properties: Mapping[str, str], effects: Effects
-    ) -> None:
-        super().__init__(catalog, existing, "the restoration of its properties", effects)
-        self._properties = properties
-
-    def wanted(self, view: LoadedView) -> ViewMetadata | None:
-        """Return the view with the properties, unless it has them."""
-        has = self._properties.items() <= view.metadata.properties.items()
-        return None if has else with_view_properties(view.metadata, dict(self._properties))
 
 
 def _storage_uuid(view: LoadedView) -> str | None:

@@ -47,19 +47,3 @@ def in_order(reads: Reads) -> list[Identifier]:
     while len(ordered) < len(reads):
         ordered.append(next(view for view in reads if view not in ordered and set(reads[view]) <= set(ordered)))
     return ordered
-
-
-def all_read(view: Identifier, reads: Reads) -> set[Identifier]:
-    """Return the views of the chain that a view reads, directly or through others.
-
-    Args:
-        reads: The views, each with the views of the chain that it reads; without cycles.
-    """
-    found: set[Identifier] = set()
-    waiting = [*reads[view]]
-    while waiting:
-        item = waiting.pop()
-        if item not in found:
-            found.add(item)
-            waiting += reads[item]
-    return found

@@ -620,23 +620,3 @@ def _given_names(tree: exp.Expr) -> Iterator[str]:
 def _metadata_column(name: exp.Expr, text: str, view: str) -> InvalidQueryError:
     message = f"{name.name} is a metadata column of Iceberg. Compaction changes its values but not the rows: remove it"
     return query_error(text, start_of(name), message, view)
-
-
-def grouping_columns(query: ParsedQuery, columns: Sequence[str]) -> frozenset[str]:
-    """Return the columns of a view that are keys of its query's GROUP BY, as far as the text shows it.
-
-    Args:
-        columns: The view's columns, in order.
-    """
-    tree = query.tree
-    group = tree.args.get("group") if isinstance(tree, exp.Select) else None
-    shown = tree.expressions if isinstance(tree, exp.Select) else []
-    if group is None or set(filter(group.args.get, group.args)) != {"expressions"} or len(shown) != len(columns):
-        return frozenset()
-    written = {item.sql().lower() for item in group.expressions}
-    return frozenset(
-        column
-        for number, (item, column) in enumerate(zip(shown, columns, strict=True), 1)
-        if not written.isdisjoint({item.unalias().sql().lower(), item.alias_or_name.lower(), str(number)})
-        and not item.find(exp.AggFunc, exp.Star)
-    )

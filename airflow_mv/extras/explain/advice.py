@@ -8,13 +8,13 @@ normal forms of the two queries, and its refreshes are cheaper, which the prospe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlglot import Token, TokenType, exp
 
-from airflow_mv.core.ivm import IncrementalQuery
+from airflow_mv.core.ivm import IncrementalQuery, ir
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
 from airflow_mv.core.sql.query import ParsedQuery, TextSpan, parse_query, splice
@@ -282,7 +282,7 @@ class _Shape:
         """Whether the changed query has the old columns, from the normal forms of both."""
         assumed, setting = [(name, kind or "string") for name, kind in output], self.setting
         new = IncrementalQuery.analyse(rewritten, setting.relations, output=assumed, views=setting.views)
-        return isinstance(new, IncrementalQuery) and new.gives_columns_of(self.old, cast=draft.decimals)
+        return isinstance(new, IncrementalQuery) and _gives_columns_of(new.tree, self.old.tree, draft.decimals)
 
     def differs(self, draft: _Draft, output: Sequence[tuple[str, str | None]]) -> tuple[str, ...]:
         """Return how the result of the changed query differs."""
@@ -353,3 +353,28 @@ def _closing(tokens: Sequence[Token], opening: int) -> int:
         if depth == 0:
             return at
     return len(tokens) - 1
+
+
+def _gives_columns_of(mine: ir.Tree, its: ir.Tree, cast: Collection[int]) -> bool:
+    """Whether the first columns of a query in normal form are all columns of another one, in the same rows.
+
+    The answer follows from the normal forms: they differ in further columns only. ``False`` if they differ in
+    anything else.
+
+    Args:
+        mine: A query of the same base tables as the other one.
+        its: The other one.
+        cast: Positions of columns that are one call, whose argument the first query casts.
+    """
+    if not isinstance(mine, ir.Block) or not isinstance(its, ir.Block) or mine.distinct:
+        return mine == its
+    kept = mine.outputs[: len(its.outputs)]
+    outputs = tuple(_without_cast(item) if at in cast else item for at, item in enumerate(kept))
+    return replace(mine, outputs=outputs) == its
+
+
+def _without_cast(output: ir.Output) -> ir.Output:
+    value = output.value.copy()
+    if isinstance(value.this, exp.Cast):
+        value.set("this", value.this.this)
+    return replace(output, value=value)

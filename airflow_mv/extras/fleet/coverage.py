@@ -19,10 +19,10 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.freshness.observe import Observation, column_of
+from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State
 from airflow_mv.core.ivm import Comparison
-from airflow_mv.core.ivm.monotone import moment_of
+from airflow_mv.core.ivm.monotone import Monotone, constant, moment_of
 from airflow_mv.core.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
 from airflow_mv.core.refresh.intervals import Filters, analysed, appended_to, interval_filters, only_appends
 from airflow_mv.core.spec.identifiers import Identifier
@@ -32,6 +32,7 @@ from airflow_mv.core.sql.interval_columns import interval_column, resolve, unit_
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.ranges import AddedFiles, added_files, ranges_of
+from airflow_mv.extras.fleet.summaries import column_of
 from airflow_mv.status import Chains
 
 log = logging.getLogger(__name__)
@@ -305,7 +306,7 @@ def _present(inputs: RefreshInputs, catalog: MaterializedViewCatalog, column: st
             ranges = _ranges(inputs, catalog, table, value.column.name, query.filters.get(table, ()))
             if ranges is None:
                 return None
-            clipped = (value.clipped(*ends, query.filters.get(table, ())) for ends in ranges)
+            clipped = (_clipped(value, *ends, query.filters.get(table, ())) for ends in ranges)
             found += [moment_of(end, value.kind) for ends in clipped if ends for end in value.image(*ends)]
     except MaterializedViewError as error:
         log.warning(
@@ -543,3 +544,28 @@ def unit_start(number: int, unit: str) -> datetime:
         return _FIRST + number * _LENGTHS[unit]
     except (OverflowError, ValueError):
         raise ConfigurationError(f"{unit} {number} is not between the years 1 and 9999") from None
+
+
+def _clipped(value: Monotone, low: int, high: int, filters: Sequence[Sequence[Comparison]]) -> tuple[int, int] | None:
+    """Return the bounds of a function's column in the rows within bounds that pass one of several filters.
+
+    Args:
+        value: The function; only its column counts.
+        low: The lower bound.
+        high: The upper bound.
+        filters: Comparisons of columns, which all hold in a row that passes.
+
+    Returns:
+        ``None`` if no row passes.
+    """
+    own = Monotone(value.column, value.source)
+    found: list[int] = []
+    for comparisons in filters or [()]:
+        first, last = low, high
+        for item in comparisons:
+            limit = constant(own.source, item.value, item.kind) if item.column == own.column.name else None
+            least, after = (None, None) if limit is None else own.preimage(item.operator, limit)
+            first = first if least is None else max(first, least)
+            last = last if after is None else min(last, after - 1)
+        found += [first, last] if first <= last else []
+    return (min(found), max(found)) if found else None

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.freshness.observe import Observation, column_of
+from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import State, lag
+from airflow_mv.core.spec.choices import COLUMN_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY
 from airflow_mv.core.spec.reasons import Code, Reason
@@ -289,3 +290,10 @@ def _unreadable(view: Identifier | None, catalog: str, code: Code, why: Material
         "interval": None,
         "intervals": [],
     }
+
+
+def column_of(observation: Observation) -> str | None:
+    """Return the interval column that a view's property names, or of its recorded intervals; ``None`` for neither."""
+    recorded = observation.record.intervals if observation.record else ()
+    named = observation.view.metadata.properties.get(COLUMN_PROPERTY)
+    return named or (recorded[0].column if recorded else None)

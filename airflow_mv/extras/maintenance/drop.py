@@ -11,7 +11,6 @@ from airflow_mv.core.catalog.sql import VIEW
 from airflow_mv.core.publish.new_storage import drop_storage
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.storage_change import RestoreProperties, table_of
-from airflow_mv.core.publish.view_change import RestoreViewProperties
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -28,6 +27,7 @@ from airflow_mv.extras.maintenance.evidence import Evidence, earlier_table_view,
 from airflow_mv.extras.maintenance.expire import release_base_snapshots
 from airflow_mv.extras.maintenance.orphans import CollectionResult, delete_all
 from airflow_mv.extras.maintenance.removal import drop_by_name, drop_view
+from airflow_mv.extras.maintenance.view_properties import RestoreViewProperties
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation, observe
@@ -21,8 +23,7 @@ from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.interval_columns import condition
-from airflow_mv.core.sql.query import pin_query
-from airflow_mv.core.sql.types import grouping_columns
+from airflow_mv.core.sql.query import ParsedQuery, pin_query
 from airflow_mv.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.documents import id_text
 from airflow_mv.errors import (
@@ -380,3 +381,23 @@ def _comparable(frame: DataFrame) -> DataFrame:
 
 def _first(frame: DataFrame) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(row) for row in frame.limit(MAX_ROWS).collect())
+
+
+def grouping_columns(query: ParsedQuery, columns: Sequence[str]) -> frozenset[str]:
+    """Return the columns of a view that are keys of its query's GROUP BY, as far as the text shows it.
+
+    Args:
+        columns: The view's columns, in order.
+    """
+    tree = query.tree
+    group = tree.args.get("group") if isinstance(tree, exp.Select) else None
+    shown = tree.expressions if isinstance(tree, exp.Select) else []
+    if group is None or set(filter(group.args.get, group.args)) != {"expressions"} or len(shown) != len(columns):
+        return frozenset()
+    written = {item.sql().lower() for item in group.expressions}
+    return frozenset(
+        column
+        for number, (item, column) in enumerate(zip(shown, columns, strict=True), 1)
+        if not written.isdisjoint({item.unalias().sql().lower(), item.alias_or_name.lower(), str(number)})
+        and not item.find(exp.AggFunc, exp.Star)
+    )

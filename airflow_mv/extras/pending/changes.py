@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_mv.core.freshness.changes import changes_rows
 from airflow_mv.core.freshness.observe import Observation, require_readable
-from airflow_mv.core.freshness.state import BaseTableChange, Lag, State, lag, last_change
+from airflow_mv.core.freshness.state import BaseTableChange, Lag, State, lag
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError
@@ -139,3 +141,14 @@ def _quiet(found: PendingChanges, wanted: PendingCriteria, now: datetime) -> boo
         return True
     waited = found.lag.seconds(now)
     return wanted.wait_at_most is not None and waited is not None and waited >= wanted.wait_at_most.total_seconds()
+
+
+def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:
+    """Return the last snapshot, up to this one, that may have changed rows. Compaction does not move it.
+
+    Args:
+        snapshot_id: The newest snapshot that counts.
+        same_rows: See :func:`airflow_mv.core.freshness.changes.between`.
+    """
+    kept = list(ancestors(table, snapshot_id))
+    return next((item for item in kept if changes_rows(item, same_rows)), kept[-1] if kept else None)

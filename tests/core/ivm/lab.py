@@ -37,7 +37,7 @@ def parsed(sql: str) -> ParsedQuery:
 
 def query_at(query: IncrementalQuery, version: ir.Version) -> str:
     """Return an analysed query over ``<name>__old``, or ``<name>__new``, for a changed table."""
-    return to_sql(ir.tree_at(query._tree, version), pretty=False)
+    return to_sql(ir.tree_at(query.tree, version), pretty=False)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _compare(spark: SparkSession, text: str, relations: list[BaseRelation]) -> s
     found = IncrementalQuery.analyse(parsed, relations, output=output, views={})
     if not isinstance(found, IncrementalQuery):
         return "refused"
-    again = to_sql(found._tree)
+    again = to_sql(found.tree)
     for conditions in ({}, found.conditions):
         for relation in relations:
             kept = matching(spark.table(relation.identifier.name), conditions.get(relation.identifier, ""))
