@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the registry: sync, rebuild, query, and its questions."""
+"""The commands of the registry: sync, rebuild, query and its questions, and those that read and change its rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.extras.registry.query import Answer
     from airflow_mv.extras.registry.sync import SyncResult
+    from airflow_mv.extras.registry.tables import Component
 
 
 @click.group()
@@ -70,6 +71,121 @@ def query(*, sql: str, name: str | None, as_json: bool, conn_id: str | None) -> 
     from airflow_mv.extras.registry.registry import require_registry
 
     _print(run(require_registry(_open(name, conn_id)), sql), as_json=as_json)
+
+
+_WHERE = "A filter, such as \"view = 'lake.sales.daily' AND month >= '2026-11'\"."
+
+
+@registry.command()
+@click.argument("component")
+@click.option("--where", metavar="FILTER", help=_WHERE)
+@click.option("--columns", metavar="NAME,…", help="Read only these columns.")
+@click.option("--limit", type=click.IntRange(min=1), help="Read at most this number of rows.")
+@_of_catalog
+def read(
+    *,
+    component: str,
+    where: str | None,
+    columns: str | None,
+    limit: int | None,
+    name: str | None,
+    as_json: bool,
+    conn_id: str | None,
+) -> None:
+    """Read rows of a component.
+
+    A filter on partition columns opens only their files, and only the named
+    columns are read.
+    """
+    from airflow_mv.extras.registry.filters import parse_filter
+    from airflow_mv.extras.registry.query import Answer
+
+    found = _component(name, conn_id, component)
+    names = [text.strip() for text in columns.split(",")] if columns else None
+    rows = found.read(parse_filter(where, found.kind) if where else None, names, limit=limit)
+    _print(
+        Answer(rows.column_names, [tuple(row.values()) for row in rows.to_pylist(maps_as_pydicts="strict")]),
+        as_json=as_json,
+    )
+
+
+@registry.command()
+@click.argument("component")
+@click.argument("file", type=click.File("rb"))
+@click.option("--overwrite", is_flag=True, help="Replace rows that have the same key.")
+@_of_catalog
+def add(
+    *, component: str, file: BinaryIO, overwrite: bool, name: str | None, as_json: bool, conn_id: str | None
+) -> None:
+    """Add rows from a file with one JSON object a line, in one commit.
+
+    FILE may be - for standard input. `registry read --json` prints such objects.
+    """
+    found = _component(name, conn_id, component)
+    lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
+    rows = [found.kind.model.parse(line, source=f"{file.name}, line {number}") for number, line in lines]
+    _counted(component, found.upsert(rows) if overwrite else found.add(rows), "written", as_json=as_json)
+
+
+@registry.command()
+@click.argument("component")
+@click.option("--where", metavar="FILTER", required=True, help=f"{_WHERE} It names only keys.")
+@_of_catalog
+def delete(*, component: str, where: str, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Delete rows by their keys, in one commit.
+
+    The files stay until they expire.
+    """
+    from airflow_mv.extras.registry.filters import parse_filter
+
+    found = _component(name, conn_id, component)
+    number = found.delete(parse_filter(where, found.kind, only_keys=True))
+    _counted(component, number, "deleted", as_json=as_json)
+
+
+@registry.command()
+@click.argument("component", required=False)
+@click.option("--yes", is_flag=True, help="Confirm the action without prompting.")
+@_of_catalog
+def purge(*, component: str | None, yes: bool, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Delete all rows of the catalog, of one component or of all.
+
+    Staged refreshes go too. The files stay until they expire.
+    """
+    from airflow_mv.extras.registry.registry import require_registry
+
+    found = require_registry(_open(name, conn_id))
+    if not yes:
+        click.confirm(f"Delete all rows of {component or 'all components'}?", abort=True, err=True)
+    _counted(component or found.place, found.purge(component), "deleted", as_json=as_json)
+
+
+@registry.command()
+@_of_catalog
+def expire(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Remove snapshots older than `airflow-mv.registry.expire-after`, and their files."""
+    from airflow_mv.extras.registry.registry import require_registry
+
+    components = require_registry(_open(name, conn_id)).components
+    removed = {component: found.expire() for component, found in components.items()}
+    if as_json:
+        print_json({"expired_snapshots": removed})
+        return
+    for component, number in removed.items():
+        out.print(f"{component}  {number} snapshots expired", markup=False)
+
+
+def _component(name: str | None, conn_id: str | None, component: str) -> Component[Any]:
+    from airflow_mv.extras.registry.registry import require_registry
+
+    return require_registry(_open(name, conn_id)).component(component)
+
+
+def _counted(component: str, rows: int, done: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"component": component, "rows": rows})
+    else:
+        out.print(f"{component}  {rows} rows {done}", markup=False)
 
 
 def _question(question: str) -> click.Command:

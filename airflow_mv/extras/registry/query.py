@@ -145,5 +145,5 @@ def _tables(registry: Registry, sql: str, since: datetime | None, most_rows: int
             columns = [name for name in kind.model.model_fields if name in text]
         if since is not None and kind.moment is not None:
             where = refreshed_since(since)
-        found[kind.name] = component.read(where, columns, most_rows)
+        found[kind.name] = component.read(where, columns, most=most_rows)
     return found

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile, discard
@@ -30,6 +31,7 @@ from airflow_mv.extras.registry.homes import home_of
 from airflow_mv.extras.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow, month_of
 from airflow_mv.extras.registry.settings import PLACE, RegistrySettings, registry_settings
 from airflow_mv.extras.registry.tables import Component
+from airflow_mv.words import one_of as one_of_words
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,38 @@ class Registry:
         self._home = home_of(catalog, settings)
         self.views: Component[ViewRow] = Component(VIEWS, self._home, settings.components["views"])
         self.refreshes: Component[RefreshRow] = Component(REFRESHES, self._home, settings.components["refreshes"])
+
+    @property
+    def components(self) -> dict[str, Component[Any]]:
+        """The components by name."""
+        return {item.kind.name: item for item in (self.views, self.refreshes)}
+
+    def component(self, name: str) -> Component[Any]:
+        """Return the component of this name.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        return self.components[one_of_words(name, self.components, field="component")]
+
+    def purge(self, name: str | None = None) -> int:
+        """Delete all rows of the catalog, and the staged ones. Their files stay until they expire.
+
+        Args:
+            name: A component; ``None``: all.
+
+        Returns:
+            How many rows were deleted.
+
+        Raises:
+            CommitConflictError: Others changed the table each time.
+        """
+        components = self.components.values() if name is None else (self.component(name),)
+        if self.refreshes in components:
+            # Staged ones first: a sync between the two steps would bring them back.
+            rows = self.staged().rows
+            self.forget(file for file, row in rows.items() if row.catalog == self.catalog.name)
+        return sum(item.delete(equal(catalog=self.catalog.name)) for item in components)
 
     @property
     def place(self) -> str:

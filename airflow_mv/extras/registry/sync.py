@@ -106,8 +106,7 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> SyncRes
     """
     registry = require_registry(catalog)
     if purge:
-        registry.refreshes.delete(equal(catalog=catalog.name))
-        registry.views.delete(equal(catalog=catalog.name))
+        registry.purge()
     _, faults = (0, {}) if purge else commit_staged(registry)
     looked = _look(catalog)
     rows = _completed(registry, looked.refreshes)

@@ -8,7 +8,7 @@ import random
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -30,6 +30,7 @@ from airflow_mv.extras.registry.filters import Filter, all_rows, between, both, 
 from airflow_mv.extras.registry.homes import Home, schema_of
 from airflow_mv.extras.registry.model import Kind, R
 from airflow_mv.extras.registry.settings import ComponentSettings
+from airflow_mv.words import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,12 @@ class Component(Generic[R]):
     # -- read ----------------------------------------------------------------------------------
 
     def read(
-        self, where: Filter | None = None, columns: Collection[str] | None = None, most: int | None = None
+        self,
+        where: Filter | None = None,
+        columns: Collection[str] | None = None,
+        *,
+        most: int | None = None,
+        limit: int | None = None,
     ) -> pa.Table:
         """Return rows. Files of partitions that cannot match are not opened, and only these columns are read.
 
@@ -62,18 +68,25 @@ class Component(Generic[R]):
             where: The filter; ``None``: all rows.
             columns: The columns; ``None``: all of the model.
             most: The most rows of the files to read; ``None``: all.
+            limit: The number of rows after which the read ends; ``None``: it reads all.
 
         Raises:
             CatalogUnavailableError: The catalog did not respond.
-            InvalidQueryError: The files have more rows. No file was read.
+            InvalidQueryError: The files have more rows, or the component has no such column. No file was read.
         """
+        known = self.kind.model.model_fields
+        if unknown := sorted({*(columns or ())} - {*known}):
+            raise InvalidQueryError(
+                f"the component {self.kind.name} has no column {unknown[0]!r}{did_you_mean(unknown[0], known)}. Its "
+                f"columns are {', '.join(known)}"
+            )
         names = tuple(self.kind.model.model_fields) if columns is None else tuple(columns)
         table = self._home.open(self.kind)
         if table is None:
             return schema_of(self.kind).select(*names).as_arrow().empty_table()
         with answered(self._home.name, f"reading the registry's table {self.kind.name}"):
             stored = tuple(name for name in names if name in table.schema().column_names)
-            scan = table.scan(row_filter=where or all_rows(), selected_fields=stored)
+            scan = table.scan(row_filter=where or all_rows(), selected_fields=stored, limit=limit)
             if most is not None and (rows := sum(task.file.record_count for task in scan.plan_files())) > most:
                 raise InvalidQueryError(
                     f"the registry's table {self.kind.name} in {self._home.name} has {rows:,} rows for this query, "
@@ -106,7 +119,7 @@ class Component(Generic[R]):
         """Add rows and replace those with the same keys, in one commit.
 
         Args:
-            rows: The rows; of two with the same key the last one counts.
+            rows: The rows; of two with the same key the last one is written.
 
         Returns:
             How many were written.
@@ -118,6 +131,32 @@ class Component(Generic[R]):
         if cells:
             where = self._with_keys(cells)
             self._change(lambda table, change: change.overwrite(_arrow(table, cells), where))
+        return len(cells)
+
+    def add(self, rows: Sequence[R]) -> int:
+        """Add rows, in one commit.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            InvalidQueryError: A row with such a key exists, or two rows have the same key. Nothing was written.
+            CommitConflictError: Others changed the table each time.
+        """
+        cells = [row.cells() for row in rows]
+        twice = [key for key, number in Counter(row[self.kind.key] for row in cells).items() if number > 1]
+
+        def add(table: Table, change: Transaction) -> None:
+            there = table.scan(row_filter=self._with_keys(cells), selected_fields=(self.kind.key,)).to_arrow()
+            if found := [*twice, *there[self.kind.key].to_pylist()]:
+                raise InvalidQueryError(
+                    f"the registry's table {self.kind.name} in {self._home.name} would have two rows with the "
+                    f"{self.kind.key} {found[0]!r}; nothing was written"
+                )
+            change.append(_arrow(table, cells))
+
+        if cells:
+            self._change(add)
         return len(cells)
 
     def delete(self, where: Filter) -> int:

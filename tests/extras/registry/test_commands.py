@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -61,6 +62,63 @@ def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
     assert (refused.code, refused.error) == (1, "a query of the registry is one SELECT: nothing is changed by SQL")
     assert call("registry", "rebuild", "--purge", "--json", "--catalog", "lake").json["refreshes"] == 2
     assert call("history", "lake.sales.daily", "--json").json == [{**item, **dict.fromkeys(COSTS)} for item in whole]
+
+
+def test_rows_are_read_added_and_deleted_by_their_keys(configured: Lake, tmp_path: Path) -> None:
+    """What one command prints another one takes; a row is there once, and what was purged stays away."""
+    call("registry", "sync")
+    rows = call("registry", "read", "refreshes", "--where", "view = 'lake.sales.daily'", "--json").json
+    first, second = sorted(rows, key=lambda row: row["rows_written"])
+    few = call("registry", "read", "refreshes", "--where", f"refresh_id = '{first['refresh_id']}'", "--columns", "mode")
+    assert few.stdout.split() == ["mode", "full"]
+    assert len(call("registry", "read", "refreshes", "--limit", "1", "--json").json) == 1
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    twice = call("registry", "add", "refreshes", str(file))
+    assert (twice.code, "would have two rows with the refresh_id" in twice.error) == (1, True)
+    deleted = call("registry", "delete", "refreshes", "--where", f"refresh_id = '{first['refresh_id']}'")
+    assert deleted.stdout == "refreshes  1 rows deleted\n"
+    assert call("registry", "add", "refreshes", str(file), "--overwrite", "--json").json["rows"] == len(rows)
+    assert sorted(call("registry", "read", "refreshes", "--json").json, key=str) == sorted([first, second], key=str)
+    configured.append()
+    configured.refresh()  # its row is staged
+    assert call("registry", "purge", "--yes").stdout == "lake.airflow_mv  3 rows deleted\n"
+    assert call("registry", "sync", "--json").json["refreshes"] == 0
+    assert call("registry", "read", "refreshes", "--json").json == []
+    assert call("registry", "expire", "--json").json == {"expired_snapshots": {"views": 0, "refreshes": 0}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("read", "refresh"), "component is 'refresh'; it must be views or refreshes; did you mean 'refreshes'?"),
+        (("read", "views", "--columns", "stat"), "the component views has no column 'stat'; did you mean 'state'?"),
+        (("read", "views", "--where", "state ="), "the filter is not valid at character 1"),
+        (("read", "views", "--where", "stat = 'x'"), "the filter does not fit the component views: "),
+        (("read", "views", "--where", "checked_at > 'today'"), "Invalid timestamp with zone: today"),
+        (("delete", "views", "--where", "state = 'fresh'"), "the filter names state, but rows of the component views"),
+    ],
+)
+def test_a_wrong_component_column_or_filter_is_named(
+    configured: Lake, arguments: tuple[str, ...], message: str
+) -> None:
+    call("registry", "sync")
+    ended = call("registry", *arguments)
+    assert ended.code == 1
+    assert message in ended.error
+
+
+def test_a_line_that_is_no_row_is_named(configured: Lake, tmp_path: Path) -> None:
+    """Nothing of the file is added. A partition column is never empty."""
+    file = tmp_path / "rows.jsonl"
+    good = {"catalog": "lake", "namespace": "sales", "view": "lake.sales.x", "checked_at": "2026-01-01T00:00:00Z"}
+    for bad in ({**good, "state": ""}, {**good, "namespace": None, "state": "fresh"}):
+        file.write_text(f"{json.dumps({**good, 'state': 'fresh'})}\n{json.dumps(bad)}\n")
+        ended = call("registry", "add", "views", str(file))
+        assert ended.code == 1
+        assert f"{file}, line 2: field {'namespace' if bad['state'] else 'state'}" in ended.error.replace("'", "")
+    call("registry", "sync")
+    assert "lake.sales.x" not in call("registry", "read", "views").stdout
 
 
 def test_the_doctor_shows_each_setting_and_its_layer(configured: Lake) -> None:

@@ -15,7 +15,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
 from airflow_mv.extras.registry.filters import all_rows, before_month, equal, of_view, one_of, refreshed_since
 from airflow_mv.extras.registry.model import REFRESHES, RefreshRow
 from airflow_mv.extras.registry.registry import Registry, require_registry
@@ -51,8 +51,14 @@ def test_it_keeps_the_rows_that_a_dictionary_would_keep(home: Lake, steps: int) 
         ]
         new = {(row.view_uuid, row.refresh_id): row for row in rows}
         # The first change makes the table, which a deletion does not.
-        action = dice.choice(["upsert", "upsert", "delete", "delete a key"]) if step else "upsert"
-        if action == "upsert":
+        action = dice.choice(["upsert", "add", "upsert", "delete", "delete a key"]) if step else "upsert"
+        if action == "add" and new.keys().isdisjoint(kept):
+            assert registry.refreshes.add([*new.values()]) == len(new)
+            kept = {**kept, **new}
+        elif action == "add":
+            with pytest.raises(InvalidQueryError, match="would have two rows with the refresh_id"):
+                registry.refreshes.add([*new.values()])
+        elif action == "upsert":
             assert registry.refreshes.upsert(rows) == len(new)
             kept = {**kept, **new}
         else:
