@@ -5,6 +5,7 @@
 #   CELLS="3.3.2 3.13" matrix.sh     this one: Airflow and Python
 #   CELLS="mwaa-3.3.1 3.12" …        this one: a managed Airflow, with the constraints that it publishes (.ci/platforms)
 #   matrix.sh --list                 print all cells, as the list that a workflow's matrix takes
+#   PROCESSES=1 matrix.sh            the tests in one process instead of two
 # Java, Spark's jars and PostgreSQL must be there. uv finds the interpreters, or downloads them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,13 +26,13 @@ readonly PART=(
     tests/core/{spec,sql,catalog,freshness} tests/core/refresh/test_*.py tests/core/ivm/test_rules.py tests/plugin
     tests/airflow/test_{airflow_compat,backfill,checks,hooks,operators,provider,retries,sensors,sharing,spark_provider,triggers}.py
 )
-# Of Airflow 3.1 and of the managed ones: what depends on Airflow, its providers or pyiceberg. Tasks run in a real scheduler.
-# Where the platform's pyspark-client is newer than Iceberg's newest runtime, Spark is that of .venv, by spark-submit and
-# over Spark Connect.
+# Of Airflow 3.1 and of the managed ones: what depends on Airflow, its providers or pyiceberg. Tasks run in a real scheduler,
+# and refresh a view in each layout. Where the platform's pyspark-client is newer than Iceberg's newest runtime, Spark is
+# that of .venv, by spark-submit and over Spark Connect.
 readonly OLDER=(
     tests/core/{catalog,freshness} tests/core/refresh/test_*.py tests/plugin tests/structure/test_floors.py
-    tests/airflow/test_{airflow_compat,chain_files,examples,hooks,outcome,provider,retries,scheduler,sensors}.py
-    tests/airflow/test_{spark_provider,triggers}.py
+    tests/airflow/test_{airflow_compat,chain_files,each_layout,examples,hooks,outcome,provider,retries,scheduler}.py
+    tests/airflow/test_{sensors,spark_provider,triggers}.py tests/cli/test_{conn_id,json,status_all}.py
 )
 # What these tests import.
 readonly TOOLS=(
@@ -84,8 +85,8 @@ cell() {
     if [[ $1 == mwaa-* ]]; then install_platform "$python" ".ci/platforms/$1.txt"; else install "$python" "$1"; fi || return
     home=$(.venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')
     if [[ -e $("$python" -c 'import pyspark; print(pyspark.__path__[0])')/bin/spark-submit ]]; then home=; fi
-    AIRFLOW_MV_TEST_SPARK_HOME=$home "$python" -m pytest -q -p no:cacheprovider "${warnings[@]}" --numprocesses 2 \
-        --dist loadfile -m "not slow and not browser and not rest and not cluster and $postgres" "${part[@]}"
+    AIRFLOW_MV_TEST_SPARK_HOME=$home "$python" -m pytest -q -p no:cacheprovider "${warnings[@]}" \
+        --numprocesses "${PROCESSES:-2}" --dist loadfile -m "(leg or not slow) and not browser and not rest and not cluster and $postgres" "${part[@]}"
 }
 
 if [[ -n $ONE ]]; then cells=("$ONE"); else cells=("${ALL[@]}"); fi
