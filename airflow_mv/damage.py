@@ -249,7 +249,7 @@ def check_snapshots(
 
     Raises:
         CatalogUnavailableError: The store did not respond. This does not mean damage.
-        ConfigurationError: There is no permission to read the store.
+        AccessDeniedError: It refuses this account.
         RefusedLocationError: A file is in no folder that is allowed. This does not mean damage either.
     """
     run = _CheckRun(store, table, content, report)

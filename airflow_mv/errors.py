@@ -39,6 +39,12 @@ class StoreUnavailableError(CatalogUnavailableError):
         self.location = location
 
 
+class AccessDeniedError(StoreUnavailableError):
+    """A file's store refuses this account. Grant the permission that the message names; a retry cannot help."""
+
+    retryable = False
+
+
 class InvalidIdentifierError(MaterializedViewError):
     """A name that cannot be an identifier."""
 

@@ -24,7 +24,7 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish.layout import read_outcome
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.errors import ConfigurationError, NoCredentialsError
+from airflow_mv.errors import AccessDeniedError, ConfigurationError, NoCredentialsError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.deletion_log import read_log
 from airflow_mv.extras.maintenance.drop import purge
@@ -279,9 +279,7 @@ def test_without_credentials_for_a_location_the_default_ones_are_not_used_silent
     location = home.load().metadata.location
     server.broken = True
     server.end()
-    with pytest.raises(
-        ConfigurationError, match=r"refused the credentials .* also after it was loaded again"
-    ) as caught:
+    with pytest.raises(AccessDeniedError, match=r"refused the credentials .* also after it was loaded again") as caught:
         home.catalog.files.now_ms(location)
     assert not [secret for secret in server.every if secret in str(caught.value)]
     server.broken = False

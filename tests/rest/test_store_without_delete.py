@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store on which this user may not delete files: views live on it, and what deletes files is refused."""
+"""A store on which this user may not delete, or not write, files: views live on it, and what needs more is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.errors import AccessDeniedError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
@@ -34,10 +34,14 @@ NOW = timedelta(0)
 
 @dataclass
 class Keeping:
-    """A bucket that may refuse each deletion, and how many it has refused."""
+    """A bucket that refuses requests, and those that it has refused.
+
+    Args:
+        denies: The method of the requests; an empty text for none.
+    """
 
     bucket: BucketStore
-    denies: bool = True
+    denies: str = "DELETE"
     refused: list[str] = field(default_factory=list)
 
 
@@ -52,8 +56,8 @@ def home(request: pytest.FixtureRequest, store: Keeping, sqlite_uri: str) -> Ite
         other = urlsplit(store.bucket.endpoint).netloc
 
         def answer(self, body: bytes) -> None:
-            url = urlsplit(self.path)
-            if not store.denies or (self.command != "DELETE" and "delete" not in url.query):
+            deletes = self.command == "DELETE" or "delete" in urlsplit(self.path).query
+            if store.denies != ("DELETE" if deletes else self.command):
                 super().answer(body)
                 return
             store.refused.append(self.path)
@@ -97,18 +101,38 @@ def test_what_deletes_files_is_refused_with_the_permission_and_loses_nothing(hom
     home.append()
     home.refresh()
     maintain(home.catalog, VIEW, older_than=timedelta(days=1))  # nothing is old enough
-    with pytest.raises(ConfigurationError, match=r"no permission to delete s3://kept.* \(s3:DeleteObject\)"):
+    with pytest.raises(AccessDeniedError, match=r"no permission to delete s3://kept.* \(s3:DeleteObject\)"):
         maintain(home.catalog, VIEW, older_than=NOW)
     before = store.bucket.files()
-    with pytest.raises(ConfigurationError, match=r"no permission to delete s3://kept.* \(s3:DeleteObject\)"):
+    with pytest.raises(AccessDeniedError, match=r"no permission to delete s3://kept.* \(s3:DeleteObject\)"):
         purge(home.catalog, VIEW)
     assert before.items() <= store.bucket.files().items()
     assert home.catalog.exists(VIEW), "nothing was dropped whose files would stay for ever"
     assert home.read() == [EAST, NORTH, SOUTH]
-    store.denies = False
+    store.denies = ""
     assert maintain(home.catalog, VIEW, older_than=NOW).collected.files
     assert home.read() == [EAST, NORTH, SOUTH]
-    store.denies = True
+    store.denies = "DELETE"
     drop(home.catalog, VIEW)
     home.view()
     assert home.refresh().outcome == "refreshed"
+
+
+@pytest.mark.parametrize(("method", "act"), [("PUT", "write"), ("HEAD", "read")])
+def test_a_refusal_names_the_file_is_not_tried_again_and_publishes_nothing(
+    home: Lake, store: Keeping, method: str, act: str
+) -> None:
+    store.denies = ""
+    home.table()
+    home.view()
+    before = home.catalog.load(VIEW).metadata_location
+    store.denies = method
+    definition = Definition(QUERY.replace("sum", "max"), layout=home.layout)
+    with pytest.raises(
+        AccessDeniedError, match=f"no permission (to {act} s3://kept|for a file of the table)"
+    ) as caught:
+        create(home.catalog, VIEW, definition, stager=home.stager, replace=True)
+    assert not caught.value.retryable
+    assert len(store.refused) == 1
+    store.denies = ""
+    assert home.catalog.load(VIEW).metadata_location == before

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
@@ -26,6 +27,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from airflow_mv.core.catalog.metastores import metastore_module
 from airflow_mv.core.catalog.pyiceberg_compat import TooManyRequestsError
 from airflow_mv.errors import (
+    AccessDeniedError,
     CatalogUnavailableError,
     ConfigurationError,
     InvalidMetadataError,
@@ -57,6 +59,43 @@ _TRANSLATORS = {"botocore.exceptions": "aws", "thrift.Thrift": "hive"}
 #: What SQLite and PostgreSQL say of a statement that the catalog's user may not run. A standby of PostgreSQL says
 #: something else, which may end with a failover.
 _FORBIDDEN_BY_DATABASE = re.compile(r"(?i)readonly database|permission denied for ")
+#: How stores and their libraries say that credentials have ended, are unknown, or do not suffice.
+_DENIAL = re.compile(
+    r"(?i)access.?denied|permission.?denied|forbidden|unauthori[sz]ed|not authori[sz]ed"
+    r"|authori[sz]ation(failure|permission)|authenticationfailed|signature.?does.?not.?match"
+    r"|expired.?token|token.{0,20}expired|invalid.?(token|access.?key)"
+    r"|HTTP status 40[13]\b"
+)
+
+
+class DeniedByStoreError(PermissionError):
+    """A store refuses access to a file of a table. The text names the file and the permission."""
+
+
+def is_denial(error: OSError, location: str = "") -> bool:
+    """Whether a store has refused the credentials, or the access that they give.
+
+    Args:
+        location: The file. Its name in the error's text proves nothing.
+    """
+    if isinstance(error, PermissionError):
+        return True
+    if isinstance(error, FileNotFoundError | FileExistsError | IsADirectoryError | NotADirectoryError):
+        return False
+    name = urlsplit(location).path.strip("/")
+    return _DENIAL.search(str(error).replace(name, "") if name else str(error)) is not None
+
+
+def _denied_by_store(catalog: str, what: str, error: Exception) -> AccessDeniedError | None:
+    """Translate a store's refusal of a file that pyiceberg opens; ``None`` for other errors."""
+    if isinstance(error, DeniedByStoreError):
+        return AccessDeniedError(f"catalog {catalog!r}, {what}: {error}")
+    if not isinstance(error, OSError) or isinstance(error, RequestException) or not is_denial(error):
+        return None
+    return AccessDeniedError(
+        f"catalog {catalog!r}, {what}: no permission for a file of the table: {one_line(str(error))}. This account "
+        "must be able to read and write files there"
+    )
 
 
 def client_errors() -> tuple[type[Exception], ...]:
@@ -78,13 +117,15 @@ def answered(catalog: str, what: str) -> Iterator[None]:
     Raises:
         CatalogUnavailableError: The catalog did not respond.
         ConfigurationError: The catalog refused the credentials or the permission.
+        AccessDeniedError: The store of a table's file did.
         UnsupportedError: The catalog does not support the request.
         InvalidMetadataError: The answer cannot be read.
     """
     try:
         yield
     except NO_ANSWER as error:
-        raise forbidden_by_database(catalog, what, error) or no_answer(catalog, what, error) from None
+        refusal = forbidden_by_database(catalog, what, error) or _denied_by_store(catalog, what, error)
+        raise refusal or no_answer(catalog, what, error) from None
     except REFUSED_CREDENTIALS as error:
         raise ConfigurationError(
             f"catalog {catalog!r} refused the credentials ({type(error).__name__}) for {what}; check its properties"
@@ -140,8 +181,8 @@ def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewErr
     try:
         with answered(catalog, what):
             raise error
-    except CatalogUnavailableError:
-        return None
+    except CatalogUnavailableError as unanswered:
+        return unanswered if isinstance(unanswered, AccessDeniedError) else None
     except MaterializedViewError as refusal:
         return refusal
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from io import SEEK_END, SEEK_SET
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -27,6 +26,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
+from airflow_mv.core.catalog.answers import DeniedByStoreError, is_denial
 from airflow_mv.core.catalog.locations import (
     checked_on_disk,
     is_location,
@@ -49,6 +49,7 @@ from airflow_mv.core.spec.stored import MAX_BYTES
 from airflow_mv.core.spec.table import TableMetadata, parse_table
 from airflow_mv.core.spec.times import parse_timestamp, to_ms
 from airflow_mv.errors import (
+    AccessDeniedError,
     ConfigurationError,
     InvalidMetadataError,
     MaterializedViewError,
@@ -71,15 +72,31 @@ CLOCK_TEXT = b"what time is it?"
 #: How the names of metadata files end.
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 _PACKED = (".gz.metadata.json", ".metadata.json.gz")
-#: How stores and their libraries say that credentials have ended, are unknown, or do not suffice. An answer to HEAD
-#: has no text, and S3 gives it the status 400 for a token that has ended.
-_REFUSAL = re.compile(
-    r"(?i)access.?denied|forbidden|unauthorized|authenticationfailed|signature.?does.?not.?match"
-    r"|expired.?token|token.{0,20}expired|invalid.?(token|access.?key)|HTTP status 40[013]\b"
-)
-
-#: The permission that deletes a file, by the scheme of its store.
-_DELETES = {"s3": " (s3:DeleteObject)", "s3a": " (s3:DeleteObject)", "gs": " (storage.objects.delete)"}
+#: An answer of S3 to HEAD has no text, and this status also for a token that has ended.
+_UNCLEAR = "HTTP status 400"
+Act = Literal["read", "write", "list", "delete"]
+#: What an account needs for an act, by the scheme of the store.
+_NEEDS: dict[str, dict[Act, str]] = {
+    "s3": {
+        "read": "s3:GetObject, and s3:ListBucket, without which a missing file is refused too",
+        "write": "s3:PutObject, and s3:GetObject and s3:ListBucket to see that the file is new",
+        "list": "s3:ListBucket",
+        "delete": "s3:DeleteObject",
+    },
+    "gs": {
+        "read": "storage.objects.get",
+        "write": "storage.objects.create, and storage.objects.get to see that the file is new",
+        "list": "storage.objects.list",
+        "delete": "storage.objects.delete",
+    },
+    "abfss": {
+        "read": "Storage Blob Data Reader",
+        "write": "Storage Blob Data Contributor",
+        "list": "Storage Blob Data Reader",
+        "delete": "Storage Blob Data Contributor",
+    },
+}
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
 
 #: What pyarrow says of a refusal whose text is longer than the bytes that were requested.
 _UNREAD_REFUSAL = "Failed to flush response stream"
@@ -111,7 +128,8 @@ class MetadataFiles:
             MetadataFileNotFoundError: It does not exist.
             InvalidMetadataError: The location is not valid, or the file is too large.
             CatalogUnavailableError: The store did not respond.
-            ConfigurationError: A library for the store is missing, or this user has no permission.
+            AccessDeniedError: It refuses this account.
+            ConfigurationError: A library for the store is missing.
         """
 
         def content(io: FileIO) -> bytes:
@@ -170,6 +188,7 @@ class MetadataFiles:
         Raises:
             FileExistsError: The file exists. Names contain a new uuid, so this is a bug.
             CatalogUnavailableError: The store did not respond.
+            AccessDeniedError: It refuses this account.
         """
         self._create(location, data, "new file", overwrite=False)
 
@@ -184,7 +203,7 @@ class MetadataFiles:
             with io.new_output(location).create(overwrite=overwrite) as stream:
                 stream.write(data)
 
-        with named(location, what):
+        with named(location, what, "write"):
             folder = first_folder(location)
             self._with_io(location, "file", created)
             if lasting:
@@ -194,17 +213,16 @@ class MetadataFiles:
         """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored.
 
         Raises:
-            ConfigurationError: This user may not delete it.
+            AccessDeniedError: The store refuses this account.
         """
         try:
             for item in (location, *checksum_of(location)):
                 with suppress(FileNotFoundError):
                     self._with_io(item, "file", partial(_delete, location=item))
         except OSError as error:
-            if not is_refusal(error):
+            if (text := _denial(location, "delete", error)) is None:
                 raise
-            needed = _DELETES.get(urlsplit(location).scheme, "")
-            raise ConfigurationError(f"no permission to delete {location}{needed}: {_cause(error)}") from None
+            raise AccessDeniedError(text, location) from None
 
     def exists(self, location: str, *, what: str) -> bool:
         """Whether a file exists."""
@@ -218,9 +236,10 @@ class MetadataFiles:
 
         Raises:
             CatalogUnavailableError: The store did not respond.
+            AccessDeniedError: It refuses this account.
             UnsupportedError: The ``FileIO`` cannot list files.
         """
-        with named(base, "folder"):
+        with named(base, "folder", "list"):
             self._require_answer(base)
             listing = self._seconds * LISTING_FACTOR
             for file in self._with_io(base, "folder", lambda io: list(below(io, base)), seconds=listing):
@@ -249,7 +268,7 @@ class MetadataFiles:
         """Check that files in a folder can be deleted: a small new file is.
 
         Raises:
-            ConfigurationError: This user may not delete it.
+            AccessDeniedError: The store refuses this account.
         """
         location = self._small_file(base)
         with named(location, "small new file"):
@@ -416,7 +435,8 @@ class GuardedIO(FileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file."""
         path = location if isinstance(location, str) else location.location
-        self._with_io(path, "file", partial(_delete, location=path))
+        with _denials(path, "delete"):
+            self._with_io(path, "file", partial(_delete, location=path))
 
 
 class _GuardedInput(InputFile):
@@ -425,10 +445,12 @@ class _GuardedInput(InputFile):
         self._with_io, self._seconds = with_io, seconds
 
     def __len__(self) -> int:
-        return self._with_io(self.location, "file", lambda io: len(io.new_input(self.location)))
+        with _denials(self.location, "read"):
+            return self._with_io(self.location, "file", lambda io: len(io.new_input(self.location)))
 
     def exists(self) -> bool:
-        return self._with_io(self.location, "file", lambda io: io.new_input(self.location).exists())
+        with _denials(self.location, "read"):
+            return self._with_io(self.location, "file", lambda io: io.new_input(self.location).exists())
 
     def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002, FBT001, FBT002 (pyiceberg's signature)
         return _GuardedStream(self.location, self._with_io, self._seconds)
@@ -439,7 +461,8 @@ class _GuardedStream:
 
     def __init__(self, location: str, with_io: WithIO, seconds: float) -> None:
         self._location, self._with_io, self._seconds = location, with_io, seconds
-        self._stream: Any = with_io(location, "file", lambda io: io.new_input(location).open())
+        with _denials(location, "read"):
+            self._stream: Any = with_io(location, "file", lambda io: io.new_input(location).open())
 
     @property
     def closed(self) -> bool:
@@ -458,7 +481,8 @@ class _GuardedStream:
             self._stream.seek(position)
             return _read(self._stream, size)
 
-        return self._with_io(self._location, "file", again)
+        with _denials(self._location, "read"):
+            return self._with_io(self._location, "file", again)
 
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:
         return int(self._stream.seek(offset, whence))
@@ -501,7 +525,8 @@ class _GuardedOutput(OutputFile):
         return _GuardedInput(self.location, self._with_io, self._seconds)
 
     def create(self, overwrite: bool = False) -> OutputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
-        stream = self._with_io(self.location, "file", lambda io: io.new_output(self.location).create(overwrite))
+        with _denials(self.location, "write"):
+            stream = self._with_io(self.location, "file", lambda io: io.new_output(self.location).create(overwrite))
         return _GuardedWriter(self.location, self._seconds, stream)
 
 
@@ -516,16 +541,19 @@ class _GuardedWriter:
         return bool(self._stream.closed)
 
     def write(self, data: bytes) -> int:
-        return int(within(self._location, self._seconds, lambda: self._stream.write(data)))
+        with _denials(self._location, "write"):
+            return int(within(self._location, self._seconds, lambda: self._stream.write(data)))
 
     def tell(self) -> int:
         return int(self._stream.tell())
 
     def flush(self) -> None:
-        within(self._location, self._seconds, self._stream.flush)
+        with _denials(self._location, "write"):
+            within(self._location, self._seconds, self._stream.flush)
 
     def close(self) -> None:
-        within(self._location, self._seconds, self._stream.close)
+        with _denials(self._location, "write"):
+            within(self._location, self._seconds, self._stream.close)
 
     def __enter__(self) -> _GuardedWriter:
         return self
@@ -535,8 +563,30 @@ class _GuardedWriter:
 
 
 def is_refusal(error: OSError) -> bool:
-    """Whether a store has refused the credentials, or the access that they give."""
-    return isinstance(error, PermissionError) or _REFUSAL.search(str(error)) is not None
+    """Whether a store has, or may have, refused the credentials, or the access that they give."""
+    return is_denial(error) or _UNCLEAR in str(error)
+
+
+def _denial(location: str, act: Act, error: OSError) -> str | None:
+    """Return the message for a refusal of a store; ``None`` for other errors."""
+    if isinstance(error, DeniedByStoreError):
+        return str(error)
+    if not is_denial(error, location):
+        return None
+    scheme = urlsplit(location).scheme
+    needs = _NEEDS.get(_SAME_STORE.get(scheme, scheme), {}).get(act)
+    return f"no permission to {act} {location}{f' ({needs})' if needs else ''}: {_cause(error)}"
+
+
+@contextmanager
+def _denials(location: str, act: Act) -> Iterator[None]:
+    """Name the file and the permission if a store refuses a call of pyiceberg."""
+    try:
+        yield
+    except OSError as error:
+        if (text := _denial(location, act, error)) is None:
+            raise
+        raise DeniedByStoreError(text) from None
 
 
 def _refused(vended: Vended, error: OSError) -> PermissionError:
@@ -804,11 +854,11 @@ def _fsspec_time(system: Any, path: str, found: Any) -> int:
 
 
 def _cause(error: OSError) -> str:
-    return shortened(" ".join(str(error).split()), _MAX_CAUSE_LENGTH)
+    return shortened(" ".join(str(error.strerror or error).split()), _MAX_CAUSE_LENGTH)
 
 
 @contextmanager
-def named(location: str, what: str) -> Iterator[None]:
+def named(location: str, what: str, act: Act = "read") -> Iterator[None]:
     """Translate a store's errors into errors that name the file and its role."""
     try:
         yield
@@ -819,9 +869,9 @@ def named(location: str, what: str) -> Iterator[None]:
             f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
             "catalog points at another store: restore the file, or correct the catalog's properties"
         ) from None
-    except PermissionError as error:
-        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
     except OSError as error:
+        if (denial := _denial(location, act, error)) is not None:
+            raise AccessDeniedError(f"{what}: {denial}", location) from None
         text = f"{what}: the store of {location} did not respond: {_cause(error)}"
         raise StoreUnavailableError(text, location) from None
     except (ValueError, ImportError) as error:

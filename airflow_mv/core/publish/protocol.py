@@ -40,6 +40,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from airflow_mv.errors import (
+    AccessDeniedError,
     CatalogUnavailableError,
     CommitConflictError,
     CommitError,
@@ -174,7 +175,7 @@ def commit(change: Change[LoadedState]) -> Committed[LoadedState]:
             if change.send(state):
                 return Committed(Verdict.LANDED, state, number, confirmed=True)
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
-            change.unknown.append(str(error))
+            _note(change, error)
             lost |= isinstance(error, CommitStateUnknownError) and error.refusal is None
             # If the answer to an earlier copy was lost, that copy may still land, whatever the answer to this one is.
             refusal = None if lost else getattr(error, "refusal", refusal)
@@ -185,6 +186,13 @@ def commit(change: Change[LoadedState]) -> Committed[LoadedState]:
     if not change.unknown and (ended := _last_load(change)) is not None:
         return ended
     raise _given_up(change)
+
+
+def _note(change: Change[LoadedState], error: MaterializedViewError) -> None:
+    """Note an unknown outcome. That of a store's refusal is known: files are written before the catalog is asked."""
+    if isinstance(error, AccessDeniedError) and not change.unknown:
+        raise error
+    change.unknown.append(str(error))
 
 
 def _load(change: Change[LoadedState]) -> LoadedState:

@@ -20,6 +20,7 @@ from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.errors import (
+    AccessDeniedError,
     CatalogUnavailableError,
     ConfigurationError,
     InvalidMetadataError,
@@ -179,7 +180,7 @@ def _errors(identifier: Identifier, delta: Any) -> Iterator[None]:
     except OSError as error:
         text = _text(error)
         if is_refusal(error):
-            raise ConfigurationError(f"base table {identifier}: the store refused access: {text}") from None
+            raise AccessDeniedError(f"base table {identifier}: the store refused access: {text}") from None
         raise CatalogUnavailableError(f"base table {identifier}: the store did not respond: {text}") from None
     except (delta.exceptions.DeltaError, ValueError) as error:
         raise InvalidMetadataError(f"base table {identifier}: not a readable Delta table: {_text(error)}") from None

@@ -23,7 +23,7 @@ from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.documents import id_text
-from airflow_mv.errors import ConfigurationError, MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.errors import AccessDeniedError, ConfigurationError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
 from airflow_mv.extras.maintenance.expire import ExpiryResult as ExpiryResult
 from airflow_mv.extras.maintenance.expire import expire as expire
@@ -301,7 +301,7 @@ def delete_all(
     judged.doomed.sort(key=partial(_first_to_go, judged.proofs))
     try:
         _delete(catalog, view.identifier, bases, judged.doomed, judged.proofs)
-    except ConfigurationError as error:  # vended credentials have ended: there is no table that has new ones
+    except (AccessDeniedError, ConfigurationError) as error:  # vended credentials ended: no table has new ones
         left = ", ".join(bases)
         raise ConfigurationError(f"{error}. The view was dropped; the rest of its files is below {left}") from None
     for base in bases:

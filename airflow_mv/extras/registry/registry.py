@@ -20,6 +20,7 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import StoredFile, discard
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.errors import (
+    AccessDeniedError,
     CommitConflictError,
     ConfigurationError,
     InvalidMetadataError,
@@ -152,7 +153,7 @@ class Registry:
             found.rows[file.location] = RefreshRow.parse(data, source=what)
         except MetadataFileNotFoundError:
             return  # another sync has committed it
-        except (InvalidMetadataError, ConfigurationError) as error:
+        except (InvalidMetadataError, ConfigurationError, AccessDeniedError) as error:
             found.faults[file.location] = str(error)
             if isinstance(error, InvalidMetadataError) and file.size_bytes <= MAX_BYTES:
                 refused.append(_Refused(file, data))

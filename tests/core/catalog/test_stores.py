@@ -17,7 +17,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
+from airflow_mv.errors import AccessDeniedError, CatalogUnavailableError, UnsupportedError
 from airflow_mv.extras.maintenance.matcher import leads_out
 
 WRITTEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -100,7 +100,7 @@ def test_a_folder_without_permission_is_not_listed_as_empty(local: MetadataFiles
     user = os.geteuid()
     os.seteuid(user or 65534)  # root may enter every folder
     try:
-        with pytest.raises(ConfigurationError, match="permission"):
+        with pytest.raises(AccessDeniedError, match=r"no permission to list file://.*: Permission denied"):
             list(local.list(f"file://{tmp_path}"))
     finally:
         os.seteuid(user)
