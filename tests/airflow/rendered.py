@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tests.airflow.published import LivyBatch, SparkApplication, checked
+
 
 class Plan:
     """The task instance of a run in which the plan has succeeded, as far as templates and XComArgs ask it."""
@@ -85,14 +87,14 @@ def databricks(operator: Any) -> dict[str, Any]:
 def livy(operator: Any) -> dict[str, Any]:
     from airflow.providers.apache.livy.hooks.livy import LivyHook
 
-    return json.loads(json.dumps(LivyHook.build_post_batch_body(**operator.spark_params)))
+    return checked(json.loads(json.dumps(LivyHook.build_post_batch_body(**operator.spark_params))), LivyBatch)
 
 
 def kubernetes(operator: Any) -> dict[str, Any]:
     from airflow.providers.cncf.kubernetes.operators.custom_object_launcher import SparkJobSpec
 
     SparkJobSpec(**operator.template_body["spark"])
-    return json.loads(json.dumps(operator.template_body["spark"]["spec"]))
+    return checked(json.loads(json.dumps(operator.template_body["spark"])), SparkApplication)["spec"]
 
 
 SENT: dict[str, Callable[[Any], dict[str, Any]]] = {

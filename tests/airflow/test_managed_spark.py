@@ -16,8 +16,10 @@ from typing import Any
 
 import pyspark
 import pytest
+from msgspec import ValidationError
 
 from tests.airflow.conftest import VIEW, Airflow
+from tests.airflow.published import LivyBatch, SparkApplication, checked
 from tests.builders import Lake
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +130,20 @@ def test_the_examples_fit_the_real_providers(airflow: Airflow, sales: Lake, pyth
     spec = sent["kubernetes"]
     assert (spec["mainApplicationFile"], spec["arguments"]) == (xcoms["application"], xcoms["application_args"])
     assert (spec["deps"]["pyFiles"], spec["sparkConf"]) == ([xcoms["py_files"]], xcoms["properties"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_", "wrong"),
+    [
+        (LivyBatch, {"file": "a.py", "pyfiles": ["a.zip"]}, "unknown field `pyfiles`"),
+        (LivyBatch, {"file": "a.py", "args": [1]}, r"Expected `str`, got `int` - at `\$.args"),
+        (LivyBatch, {"conf": {}}, "missing required field `file`"),
+        (SparkApplication, {"apiVersion": "sparkoperator.k8s.io/v1beta1"}, "Invalid enum value"),
+    ],
+)
+def test_a_request_that_a_service_would_refuse_is_found(kind: Any, request_: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValidationError, match=wrong):
+        checked(request_, kind)
 
 
 def options(settings: dict[str, str]) -> list[str]:
