@@ -18,7 +18,7 @@ from airflow_mv.core.publish.layouts import publish
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.extras.history.rollback import rollback
-from airflow_mv.extras.maintenance.drop import drop
+from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.status import status
 from tests.builders import QUERY, lake
@@ -94,6 +94,26 @@ def test_a_server_that_drops_no_table_without_a_purge_keeps_no_template(
         home.table()
         home.view()
         assert len(home.iceberg.list_tables("sales")) == 2
+        assert home.refresh().outcome == "refreshed"
+
+
+def test_a_view_is_dropped_with_its_files_where_the_server_drops_no_table_without(
+    rest_uri: str, warehouse: Path
+) -> None:
+    with strict(rest_uri, "purge-only") as address, lake(address, warehouse, layout="table") as home:
+        home.table()
+        home.view()
+        home.refresh()
+        home.append()
+        home.refresh()
+        with pytest.raises(UnsupportedError, match=r"'lake' drops no table without its files .*sales\.daily --purge"):
+            drop(home.catalog, VIEW)
+        assert home.read() == [EAST, NORTH, SOUTH]
+        purge(home.catalog, VIEW)
+        assert home.iceberg.list_tables("sales") == [("sales", "orders")]
+        assert not [path for path in (warehouse / "sales" / "daily").rglob("*") if path.is_file()]
+        assert home.load().scan().to_arrow().num_rows == 4
+        home.view()
         assert home.refresh().outcome == "refreshed"
 
 

@@ -682,16 +682,19 @@ class MaterializedViewCatalog:
             discard(self.files, new)
         return now == new
 
-    def drop_table(self, name: Identifier, table: TableMetadata, location: str, *, owner: Identifier) -> bool:
+    def drop_table(
+        self, name: Identifier, table: TableMetadata, location: str, *, owner: Identifier, purges: bool = False
+    ) -> bool:
         """Remove a table that was made for a view, if it is as it was loaded. A server can only require its uuid.
 
         Args:
             table: Its content when it was loaded.
             location: Its metadata file at that time.
+            purges: Whether a server may delete its files, if it drops no table without them.
         """
         if self.is_sql:
             return self.pointers.delete(name, base=location, kind=TABLE)
-        return self.tables.drop(name, uuid=table.table_uuid, owner=owner)
+        return self.tables.drop(name, uuid=table.table_uuid, owner=owner, purges=purges)
 
     def drop(self, view: str | Identifier) -> None:
         """Remove the view of a name from the catalog, whichever view it is; its files stay.

@@ -470,13 +470,17 @@ class StorageTables:
         with answered(self._catalog.name, f"looking for {location}"):
             return self.open(name).io.new_input(location).exists()
 
-    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
+    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier, purges: bool = False) -> bool:
         """Remove the table from the catalog if it still is this table and belongs to this view. Its files stay.
+
+        Args:
+            purges: Whether a server may delete its files, if it drops no table without them.
 
         Returns:
             Whether it existed.
 
         Raises:
+            UnsupportedError: The server drops a table only with its files.
             MetadataFileNotFoundError, InvalidMetadataError: It exists, but its metadata file is lost or truncated.
         """
         try:
@@ -490,7 +494,7 @@ class StorageTables:
             return False
         try:
             with answered(self._catalog.name, f"dropping table {name}"):
-                self._drop(table)
+                self._drop(table, name, purges=purges)
         except NoSuchTableError:
             return not self._is_there(name, uuid)
         except MaterializedViewError:
@@ -498,13 +502,20 @@ class StorageTables:
                 raise
         return True
 
-    def _drop(self, table: Table) -> None:
+    def _drop(self, table: Table, name: Identifier, *, purges: bool) -> None:
         try:
             self._catalog.drop_table(table.name())
-        except (BadRequestError, ForbiddenError):
-            if table.snapshots():
+        except (BadRequestError, ForbiddenError) as error:
+            # S3 Tables drops no table without its files. Of an empty one none is needed.
+            if purges or not table.snapshots():
+                self._catalog.purge_table(table.name())
+                return
+            if "purge" not in str(error).lower():
                 raise
-            self._catalog.purge_table(table.name())  # S3 Tables drops none without; of an empty one no file is needed
+            raise UnsupportedError(
+                f"catalog {self._catalog.name!r} drops no table without its files ({brief(error)}): "
+                f"`airflow-mv drop {name} --purge` drops both"
+            ) from None
 
     def _is_there(self, name: Identifier, uuid: str | None) -> bool:
         """Whether the catalog still has this table; true also if it does not respond."""

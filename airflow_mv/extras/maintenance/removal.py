@@ -155,6 +155,9 @@ def drop_by_name(catalog: MaterializedViewCatalog, view: Identifier, *, known: b
 class DropTable(Removal[LoadedView | None]):
     """The removal of a view that is a table."""
 
+    #: Whether the files are deleted next: then a server that drops no table without them may delete them.
+    purges = False
+
     def load(self) -> LoadedView | None:
         """Load the view of this name; ``None`` if it no longer exists."""
         try:
@@ -181,7 +184,9 @@ class DropTable(Removal[LoadedView | None]):
             return False
         self._base = state.metadata_location
         table = state.holder.table
-        return self._catalog.drop_table(state.identifier, table, state.metadata_location, owner=state.identifier)
+        return self._catalog.drop_table(
+            state.identifier, table, state.metadata_location, owner=state.identifier, purges=self.purges
+        )
 
     def may_land(self, state: LoadedView | None) -> bool:
         """Whether the table is as it was when the removal was sent."""
@@ -230,4 +235,6 @@ def drop_view(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effec
         drop_entry(catalog, view, effects)
         return
     # An adopted table stays, without its definition.
-    commit((DropTable if purges or view.adopted_at is None else ReleaseTable)(catalog, view, effects))
+    change = (DropTable if purges or view.adopted_at is None else ReleaseTable)(catalog, view, effects)
+    change.purges = purges
+    commit(change)
