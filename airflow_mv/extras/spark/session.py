@@ -134,7 +134,7 @@ class InProcessStager:
             import pyspark
 
             self._ours = active_session() is None
-            if self._ours and not self._remote and find_spec("pyspark.core") is None:
+            if self._ours and not self._remote and not _has_spark():
                 raise ConfigurationError(
                     f"this environment has no Spark, only the client of Spark Connect, {pyspark.__version__}. Install "
                     "the extra airflow-mv[spark], use a Spark Connect server, or refresh from Airflow with another "
@@ -233,6 +233,11 @@ def _connect(remote: str) -> SparkSession:
         ) from error
 
 
+def _has_spark() -> bool:
+    """Whether PySpark can start a driver: the client of Spark Connect has neither module, and Spark 3.5 the second."""
+    return any(find_spec(name) is not None for name in ("pyspark.core", "pyspark.context"))
+
+
 def _import_client() -> None:
     """Import the client of Spark Connect, if there is no Spark but it, in a program without a file.
 
@@ -240,7 +245,7 @@ def _import_client() -> None:
     them for its own doctests, and ends them when it is imported.
     """
     program = sys.modules["__main__"]
-    if hasattr(program, "__file__") or find_spec("pyspark.core") is not None:
+    if hasattr(program, "__file__") or _has_spark():
         return
     program.__file__ = "<string>"
     try:
