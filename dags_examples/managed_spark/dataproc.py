@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the Spark job on a Dataproc cluster with Spark 4. Passwords are in the cluster's spark-defaults.conf."""
+"""Run the Spark job on a Dataproc cluster with image 3.0 (Spark 4.1). Passwords are in the cluster's spark-defaults.conf."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VIEW = "lake.sales.daily"
 PROJECT, REGION, CLUSTER = "my-project", "europe-west3", "airflow-mv"
 
 with DAG("managed_spark_dataproc", schedule=None, tags=["airflow-mv"]):
-    plan = PlanRefreshOperator(task_id="plan", view=VIEW, spark_task_ids="spark", spark_version="4.0")
+    plan = PlanRefreshOperator(task_id="plan", view=VIEW, spark_task_ids="spark", spark_version="4.1")
     spark = DataprocSubmitJobOperator(
         task_id="spark",
         project_id=PROJECT,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the Spark job as a Glue job. Glue 5.1 has Spark 3.5, which the job refuses: this is for a Glue with Spark 4."""
+"""Run the Spark job as a Glue job, of Glue 6.0 with Spark 4.1. Glue 5.1 has Spark 3.5: change the version and the jars."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from airflow_mv.assets import materialized_view_asset
 from airflow_mv.operators import CommitRefreshOperator, PlanRefreshOperator
 
 VIEW = "lake.sales.daily"
-JARS = "s3://bucket/jars/iceberg-spark-runtime-4.0_2.13-1.11.0.jar,s3://bucket/jars/iceberg-aws-bundle-1.11.0.jar"
+JARS = "s3://bucket/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar,s3://bucket/jars/iceberg-aws-bundle-1.12.0.jar"
 
 with DAG("managed_spark_glue", schedule=None, tags=["airflow-mv"]):
-    plan = PlanRefreshOperator(task_id="plan", view=VIEW, spark_task_ids="spark", spark_version="4.0")
+    plan = PlanRefreshOperator(task_id="plan", view=VIEW, spark_task_ids="spark", spark_version="4.1")
     spark = GlueJobOperator(
         task_id="spark",
         job_name="airflow-mv-sales-daily",

@@ -10,8 +10,10 @@ import airflow.sdk
 import pytest
 from airflow.sdk.log import mask_secret
 from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.hooks.airflow_compat import redacted, timetable_field
+from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
 
 _NAMES = ("CronDataIntervalTimetable", "CronTriggerTimetable")
@@ -48,6 +50,11 @@ def test_fields_are_masked_before_and_after_they_are_rendered(monkeypatch: pytes
     monkeypatch.setattr("airflow_mv.operators.spark_arguments.mask", lambda settings: seen.append(dict(settings)))
     SparkTaskOperator(task_id="task", conf={"a": "{{ 'x' ~ 42 }}"}).render_template_fields({})
     assert seen == [{"a": "{{ 'x' ~ 42 }}"}, {"a": "x42"}]
+
+
+def test_triggers_are_told_from_airflow_3_3_on_that_their_task_was_marked_or_cleared() -> None:
+    """Before, a driver or a request that a task waits for is left, as docs/install.md says."""
+    assert hasattr(BaseTrigger, "on_kill") is not BEFORE_3_3
 
 
 #: Modules in which private names of a library may be used.
