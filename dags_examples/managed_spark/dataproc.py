@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the Spark job on a Dataproc cluster with image 3.0 (Spark 4.1). Passwords are in the cluster's spark-defaults.conf."""
+"""Run the Spark job on a Dataproc cluster, image 3.0 (Spark 4.1). Passwords are in its spark-defaults.conf."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the Spark job as a Glue job, of Glue 6.0 with Spark 4.1. Glue 5.1 has Spark 3.5: change the version and the jars."""
+"""Run the Spark job as a job of Glue 6.0 (Spark 4.1). Glue 5.1 has Spark 3.5: change the version and the jars."""
 
 from __future__ import annotations
 
