@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import report
 
 #: PySpark and Iceberg, the newest last; what managed Spark ships, and what the package is tested with.
-PAIRS = ("4.0.2 1.10.1", "4.0.2 1.11.0", "4.1.3 1.11.0", "4.1.3 1.12.0")
+PAIRS = ("3.5.8 1.10.1", "3.5.8 1.12.0", "4.0.2 1.10.1", "4.0.2 1.11.0", "4.1.3 1.11.0", "4.1.3 1.12.0")
 _WAYS, _UNITS = ("incremental", "full"), ("seconds", "cpu")
 _ROOT = Path(__file__).parents[1]
 _PROGRAM = "import sys, tests.pairs\nfrom benchmarks.__main__ import main\nmain(sys.argv[1:])"
