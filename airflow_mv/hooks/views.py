@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_mv.extras.fleet.coverage import Coverage
     from airflow_mv.extras.history.rollback import RollbackResult, VersionRollbackResult
     from airflow_mv.extras.read import ReadResult
-    from airflow_mv.extras.registry.query import Answer
     from airflow_mv.extras.registry.registry import Registry
     from airflow_mv.extras.spark.session import InProcessStager
     from airflow_mv.extras.spark.settings import SparkSettings
@@ -266,18 +265,14 @@ class MaterializedViewHook(BaseHook):
     def registry(self, catalog: str) -> Registry:
         """Return a catalog's registry, whose components are read and changed by keys: ``registry.refreshes.read(…)``.
 
+        :func:`airflow_mv.extras.registry.query.query` runs SQL over it.
+
         Raises:
             ConfigurationError: The catalog has none.
         """
         from airflow_mv.extras.registry.registry import require_registry
 
         return require_registry(self.catalog_named(catalog))
-
-    def query_registry(self, catalog: str, sql: str) -> Answer:
-        """Run one SELECT over a catalog's registry. See :func:`airflow_mv.extras.registry.query.query`."""
-        from airflow_mv.extras.registry.query import query
-
-        return query(self.registry(catalog), sql)
 
     def views_of(self, namespace: str) -> list[str]:
         """Return the full names of the materialized views of a namespace.
