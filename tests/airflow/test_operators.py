@@ -311,7 +311,7 @@ def test_a_creation_that_needs_spark_says_why_and_how_spark_is_started_once(
     with caplog.at_level("INFO"):
         assert task.execute({})["state"] == "never-refreshed"
     log = caplog.text + capsys.readouterr().out
-    assert "Spark is started to find the columns of lake.sales.daily: MAX_BY(" in log
+    assert "Starting Spark to find the columns of lake.sales.daily: MAX_BY(" in log
     assert ("With share_spark_application(create, refresh)" in log) == (application is None)
 
 

@@ -161,7 +161,7 @@ HOSTILE = [
     ('{"storage-table-location": "a", "storage-table-location": "b"}', r"occurs twice"),
     ('{"storage-table-location": "/x", "allow-stale-data": "yes"}', r"'allow-stale-data'"),
     ('{"storage-table-location": "/x", "refresh-strategy": "magic"}', r"'refresh-strategy'"),
-    ('{"storage-table-location": "http://127.0.0.1:1/x"}', r"scheme 'http' are not read"),
+    ('{"storage-table-location": "http://127.0.0.1:1/x"}', r"scheme 'http' is not supported"),
     ('{"storage-table-location": "file:///a/../../etc/passwd"}', r"leads out of its folder"),
     ('{"storage-table-location": "relative/x"}', r"not an absolute location"),
     ('{"storage-table-location": "file:///etc/passwd"}', r"lies outside of this catalog's folders"),

@@ -178,7 +178,7 @@ def test_a_query_without_a_column_that_the_view_s_properties_name_is_refused(hom
 def test_what_cannot_be_changed_in_place_is_refused(home: Lake) -> None:
     """A layout is converted, a sort order has columns of the view, and a plain view's name is not taken silently."""
     other = next(name for name in ("table", "pointed", "registered") if name != home.layout)
-    with pytest.raises(UnsupportedError, match=r"convert|cannot compare and swap|has no views"):
+    with pytest.raises(UnsupportedError, match=r"convert|cannot compare and swap|has no support for views"):
         defined(home, "rebuild", layout=other)
     with pytest.raises(ConfigurationError, match="sort-by: there is no column 'day'; there are: region, orders"):
         defined(home, "apply", properties={SORT_PROPERTY: "day DESC"})

@@ -166,9 +166,9 @@ def test_a_server_without_views_is_reported_and_still_serves_base_tables(server:
     catalog = server.open()
     assert not catalog.holds_views
     for call in (catalog.load, catalog.exists, catalog.drop):
-        with pytest.raises(UnsupportedError, match=r"'lake' has no views.*Base tables may be there"):
+        with pytest.raises(UnsupportedError, match=r"'lake' has no support for views.*It may hold base tables"):
             call("sales.v")
-    with pytest.raises(UnsupportedError, match="has no views"):
+    with pytest.raises(UnsupportedError, match="has no support for views"):
         create(catalog, "sales.v", Definition("SELECT 1 AS n"), stager=lambda _: pytest.fail("a job was started"))
     assert catalog.locate([catalog.identify("sales.t")]) == {}
 

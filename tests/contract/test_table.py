@@ -98,7 +98,7 @@ def test_a_catalog_without_views_holds_materialized_views_as_tables(home: Lake) 
     other = create(home.catalog, "sales.other", Definition(QUERY), stager=home.stager)
     assert stored_layout(other).layout == "table"
     assert [str(item) for item in home.catalog.list()] == ["lake.sales.daily", "lake.sales.other"]
-    with pytest.raises(UnsupportedError, match=r"has no views.*'registered' needs: use the layout 'table'"):
+    with pytest.raises(UnsupportedError, match=r"has no support for views.*'registered' needs: use the layout 'table'"):
         create(home.catalog, "sales.third", Definition(QUERY, layout="registered"), stager=home.stager)
     home.refresh()
     maintain(home.catalog, VIEW)

@@ -153,7 +153,7 @@ def test_between_the_two_requests_there_is_an_empty_table_and_no_view(server: Se
     assert not server.lake.catalog.exists(VIEW)
     assert server.lake.catalog.list() == []
     for act in (server.lake.refresh, lambda: drop(server.lake.catalog, VIEW)):
-        with pytest.raises(ViewNotFoundError, match="a creation of the view has not been finished"):
+        with pytest.raises(ViewNotFoundError, match="the creation of the view did not finish"):
             act()
 
 

@@ -279,7 +279,9 @@ def test_without_credentials_for_a_location_the_default_ones_are_not_used_silent
     location = home.load().metadata.location
     server.broken = True
     server.end()
-    with pytest.raises(AccessDeniedError, match=r"refused the credentials .* also after it was loaded again") as caught:
+    with pytest.raises(
+        AccessDeniedError, match=r"refused the credentials .* and the new ones after it was loaded again"
+    ) as caught:
         home.catalog.files.now_ms(location)
     assert not [secret for secret in server.every if secret in str(caught.value)]
     server.broken = False

@@ -38,7 +38,9 @@ def test_a_server_that_lists_no_endpoints_is_believed_to_have_no_views_and_the_e
 ) -> None:
     catalog = MaterializedViewCatalog(load_catalog("lake", **nessie))
     assert catalog.layouts == ("table",)
-    with pytest.raises(UnsupportedError, match=r"has no views .*set .*'view-endpoints-supported' to 'true'"):
+    with pytest.raises(
+        UnsupportedError, match=r"has no support for views .*set .*'view-endpoints-supported' to 'true'"
+    ):
         create(catalog, "sales.daily", Definition("SELECT 1 AS one", layout="registered"), stager=unused)
 
 

@@ -123,7 +123,7 @@ def test_i17_a_database_with_the_old_schema_is_refused_and_not_changed(
 
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
     for command in ("status", "refresh", "read"):
-        assert "old layout V0, which cannot hold views" in error_of(call(command, VIEW, "--json"))
+        assert "old schema version V0, which has no views" in error_of(call(command, VIEW, "--json"))
     with engine.connect() as connection:
         assert connection.execute(text("SELECT * FROM iceberg_tables")).fetchall() == [
             ("lake", "sales", "daily", "file:///x", None)
@@ -142,10 +142,10 @@ LOCATIONS: dict[str, tuple[object, str]] = {
     "non-existent": ("file:///nowhere/metadata/1.metadata.json", "does not exist"),
     "a folder": ("file:///tmp", "does not exist"),
     "a device": ("file:///dev/zero", "does not exist|not valid"),
-    "http": ("http://169.254.169.254/latest/meta-data", "scheme 'http' are not read"),
-    "https": ("https://127.0.0.1:1/x", "scheme 'https' are not read"),
-    "ftp": ("ftp://127.0.0.1/x", "scheme 'ftp' are not read"),
-    "a scheme of pyiceberg's own": ("hf://datasets/x", "scheme 'hf' are not read"),
+    "http": ("http://169.254.169.254/latest/meta-data", "scheme 'http' is not supported"),
+    "https": ("https://127.0.0.1:1/x", "scheme 'https' is not supported"),
+    "ftp": ("ftp://127.0.0.1/x", "scheme 'ftp' is not supported"),
+    "a scheme of pyiceberg's own": ("hf://datasets/x", "scheme 'hf' is not supported"),
     "a password file": ("file:///etc/passwd", "not valid JSON"),
     "a file of another host": ("file://etc/passwd", "names a host"),
     "parent folders": ("s3://b/../c", "leads out of its folder"),
@@ -153,7 +153,7 @@ LOCATIONS: dict[str, tuple[object, str]] = {
     "relative": ("etc/passwd", "not an absolute location"),
     "trailing spaces": ("file:///x  ", "is not a location"),
     "a line break": ("file:///x\ny", "is not a location"),
-    "another catalog's database": ("jdbc:sqlite:/x", "scheme 'jdbc' are not read"),
+    "another catalog's database": ("jdbc:sqlite:/x", "scheme 'jdbc' is not supported"),
     "half a URL": ("http://[", "is not a location"),
 }
 

@@ -111,8 +111,8 @@ def outside(shop: Shop) -> Path:
 STORAGE_LOCATIONS = {
     "a password file": ("file:///etc/passwd", "lies outside of this catalog's folders"),
     "a password file, no scheme": ("/etc/passwd", "lies outside"),
-    "the cloud's credentials": ("http://169.254.169.254/latest/meta-data/iam", "scheme 'http' are not read"),
-    "a local service": ("http://127.0.0.1:8080/", "scheme 'http' are not read"),
+    "the cloud's credentials": ("http://169.254.169.254/latest/meta-data/iam", "scheme 'http' is not supported"),
+    "a local service": ("http://127.0.0.1:8080/", "scheme 'http' is not supported"),
     "another bucket": ("s3://salaries/metadata/1.json", "lies outside"),
     "another store": ("hdfs://namenode:8020/x", "lies outside"),
     "up": ("file:///w/../etc/passwd", "leads out of its folder"),

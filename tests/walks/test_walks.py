@@ -71,7 +71,7 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     assert set(walk.deployment.run("author_1", "first").values()) == {"success"}, walk.deployment.last_output()
     said = "\n".join(walk.deployment.log("author_1", "first", "create"))
     assert "created lake.sales.by_region" in said
-    assert "Spark is started" not in said
+    assert "Starting Spark" not in said
     assert walk.lake.catalog.load(VIEW).materialized.refresh_strategy == "incremental"
 
     step("a changed setting in the DAG is applied, and no row is recomputed")

@@ -162,7 +162,7 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
             _fsync(path)
     except Exception as error:  # noqa: BLE001 (a manifest that only Spark reads must not stop the publication)
         log.warning(
-            "The files of snapshots %s cannot be flushed one by one (%s): flushing all", list(manifest_lists), error
+            "Could not flush the files of snapshots %s one by one (%s): flushing all", list(manifest_lists), error
         )
         os.sync()
         return

@@ -365,7 +365,9 @@ class MaterializedViewCatalog:
         """Whether the catalog has views, and can swap their pointers."""
         if self._has_view_entries:
             return ViewSupport(self.is_sql, None)
-        return ViewSupport(self.is_sql, f"has no views {NAMES_NO_VIEWS}" if self.is_rest else "has no views")
+        return ViewSupport(
+            self.is_sql, f"has no support for views {NAMES_NO_VIEWS}" if self.is_rest else "has no support for views"
+        )
 
     @property
     def pointers(self) -> SqlPointers:
@@ -376,14 +378,14 @@ class MaterializedViewCatalog:
         """
         if self.metastore is not None:
             raise UnsupportedError(
-                f"catalog {self.name!r} ({self.metastore.service}) has materialized views that are tables (layout "
-                "'table'), and no other views"
+                f"catalog {self.name!r} ({self.metastore.service}) supports materialized views of the layout 'table' "
+                "only"
             )
         if self._pointers is None:
             raise UnsupportedError(
-                f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no materialized views; they need a SQL "
-                "catalog (type=sql), a REST catalog (type=rest), AWS Glue (type=glue) or a Hive Metastore (type=hive), "
-                "base tables may be anywhere"
+                f"catalog {self.name!r} ({type(self._catalog).__name__}) cannot hold materialized views. Use a SQL "
+                "catalog (type=sql), a REST catalog (type=rest), AWS Glue (type=glue) or a Hive Metastore (type=hive) "
+                "for them; base tables may be in any catalog"
             )
         return self._pointers
 
@@ -457,8 +459,8 @@ class MaterializedViewCatalog:
         other = table.properties.get(STORAGE_OF_PROPERTY) if table is not None else None
         if found is None and table is not None and is_unfinished(identifier, table.properties, table.refs):
             raise ViewNotFoundError(
-                f"{identifier} is an empty table, not a view in catalog {self.name!r}: a creation of the view has not "
-                "been finished. Create the view again, or drop the table"
+                f"{identifier} is an empty table, not a view in catalog {self.name!r}: the creation of the view did "
+                "not finish. Create the view again, or drop the table"
             )
         if found is None and table is not None and DEFINITION_PROPERTY in table.properties:
             raise ViewNotFoundError(
@@ -890,11 +892,11 @@ def _selecting(name: Identifier, own: Located | None, table: Identifier, located
     """Return where a name such as ``orders.branch_x`` is, given where the table ``orders`` is."""
     if own is not None:
         raise InvalidQueryError(
-            f"{name} is a table, and a state of the table {table}: rename one of them, since it depends on the reader "
-            "which of them is read"
+            f"{name} is ambiguous: it is a table, and a branch, tag or snapshot of the table {table}. Readers differ "
+            "in which one they read: rename one of them"
         )
     if located.kind == "view":
-        raise InvalidQueryError(f"{name} is a state of {table}, which is a view: only tables have snapshots")
+        raise InvalidQueryError(f"{name} selects a snapshot of {table}, which is a view: only tables have snapshots")
     return replace(located, place=located.place or table)
 
 

@@ -593,8 +593,8 @@ def _refused(vended: Vended, error: OSError) -> PermissionError:
     text = shortened(" ".join(str(error).split()), 300)
     return PermissionError(
         errno.EACCES,
-        f"the store refused the credentials that the server has vended for {vended.what}, also after it was loaded "
-        f"again: {text}",
+        f"the store refused the credentials that the catalog's server vended for {vended.what}, and the new ones after "
+        f"it was loaded again: {text}",
     )
 
 

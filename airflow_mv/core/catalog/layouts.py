@@ -429,7 +429,9 @@ class RegisteredStorage(LoadedStorage):
         if chosen is None:
             return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage")
         if chosen == view.name:
-            raise InvalidIdentifierError(f"view {view}: its storage table needs another name than the view itself")
+            raise InvalidIdentifierError(
+                f"view {view}: the name of its storage table must differ from that of the view"
+            )
         if "." in chosen or "`" in chosen:
             raise InvalidIdentifierError(
                 f"view {view}: {chosen!r} is not a name for its storage table: give one part without dots and "

@@ -166,5 +166,6 @@ def require_no_writer(table: Table, name: object) -> None:
     key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
     if key in table.properties and not isinstance(table.catalog, RestCatalog):
         raise InvalidMetadataError(
-            f"table {name}: its property {key!r} names a class, and no class that a table names is loaded. Remove it"
+            f"table {name}: its property {key!r} names a class, and a class that a table's property names is never "
+            "loaded. Remove the property"
         )

@@ -163,7 +163,7 @@ def check_location(location: str, *, what: str) -> None:
     except ValueError as error:
         raise InvalidMetadataError(f"{what}: {location!r} is not a location: {error}") from None
     if parts.scheme not in SCHEMES:
-        raise InvalidMetadataError(f"{what}: {location!r}: locations of scheme {parts.scheme!r} are not read")
+        raise InvalidMetadataError(f"{what}: {location!r}: the scheme {parts.scheme!r} is not supported")
     if ".." in unquote(parts.path).split("/"):
         raise InvalidMetadataError(f"{what}: {location!r} leads out of its folder")
     if parts.scheme == "" and not location.startswith("/"):

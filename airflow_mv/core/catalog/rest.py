@@ -295,8 +295,8 @@ class RestViews:
     def _require_views(self) -> None:
         if not self.supported:
             raise UnsupportedError(
-                f"the server of the REST catalog {self._catalog.name!r} has no views {NAMES_NO_VIEWS}: materialized "
-                "views need them. Base tables may be there"
+                f"the server of the REST catalog {self._catalog.name!r} has no support for views {NAMES_NO_VIEWS}, "
+                "which materialized views need. It may hold base tables"
             )
 
     def _request(

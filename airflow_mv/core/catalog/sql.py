@@ -82,7 +82,7 @@ class SqlPointers:
             raise CatalogUnavailableError(f"catalog {catalog.name}: {brief(error)}") from None
         if "iceberg_type" not in columns:
             raise ConfigurationError(
-                f"catalog {catalog.name}: its tables have the old layout V0, which cannot hold views. "
+                f"catalog {catalog.name}: its database has the old schema version V0, which has no views. "
                 "Set the catalog property schema_version=v1 once to migrate it"
             )
 
@@ -355,12 +355,12 @@ def stored_namespace(namespace: tuple[str, ...]) -> str:
             )
     if len(text) > MAX_PART_LENGTH:
         raise InvalidIdentifierError(
-            f"the namespace {text[:40]}… has {len(text)} characters: a SQL catalog holds {MAX_PART_LENGTH}"
+            f"the namespace {text[:40]}… has {len(text)} characters: a SQL catalog allows {MAX_PART_LENGTH}"
         )
     return text
 
 
 def _checked(location: str) -> str:
     if len(location) > _MAX_LOCATION:
-        raise InvalidMetadataError(f"location {location[:80]}… has {len(location)} characters; the catalog holds 1000")
+        raise InvalidMetadataError(f"location {location[:80]}… has {len(location)} characters; the catalog allows 1000")
     return location

@@ -152,7 +152,9 @@ class FileStatistics:
         try:
             return fields_without_nulls(self.catalog.home_of(table).files, metadata_location, snapshots, fields)
         except (InvalidMetadataError, MetadataFileNotFoundError) as error:
-            log.warning("Could not read the statistics of %s, so every column may have a NULL: %s", table, error)
+            log.warning(
+                "Could not read the statistics of %s; assuming that any column may have a NULL: %s", table, error
+            )
             return frozenset()
 
     def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
@@ -396,7 +398,11 @@ def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -
         lists = [read_manifests(_input(files, place, "manifest list"))[1] if place else [] for place in key]
         found = _difference(files, *lists)
     except MaterializedViewError as error:
-        log.warning("Snapshot %d counts as a change of rows: %s", other.snapshot_id, error)
+        log.warning(
+            "Could not compare snapshot %d with the one before; assuming that rows changed: %s",
+            other.snapshot_id,
+            error,
+        )
         return None
     with _lock:
         if len(_changes) >= _MAX_CHANGES:

@@ -406,9 +406,9 @@ class StorageTables:
         behind_ms = table.metadata.last_updated_ms - now_ms
         if behind_ms > MAX_AHEAD_MS:
             raise ClockError(
-                f"table {name} was last changed {behind_ms / 1000:.0f} s in the future of the clock of this host "
-                f"({socket.gethostname()}). Nothing was published. Set that clock right; if it is right, the view "
-                "holds times of a wrong clock: correct them with `airflow-mv repair VIEW`"
+                f"table {name}: its last change is {behind_ms / 1000:.0f} s ahead of the clock of this host "
+                f"({socket.gethostname()}). Nothing was published. Set that clock right; if it is right, the table has "
+                "timestamps of a wrong clock: correct them with `airflow-mv repair VIEW`"
             )
         # The file was written before now, by the store's clock: if it is recent, the clock need not be read.
         if now_ms <= self._files.modified_ms(table.metadata_location) + MAX_AHEAD_MS:

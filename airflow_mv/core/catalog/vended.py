@@ -152,7 +152,7 @@ class VendedCredentials:
                 with answered(self._catalog, f"loading {old.what} again, for new credentials"):
                     old.load()
             except (MaterializedViewError, NoSuchTableError) as error:
-                log.warning("There are no new credentials for %s: %s", old.what, error)
+                log.warning("Could not get new credentials for %s from the catalog's server: %s", old.what, error)
             return self._find(location) is not old
 
     def _may_ask(self, what: str) -> bool:
@@ -183,7 +183,7 @@ class VendedCredentials:
             raise NoCredentialsError(
                 f"no credentials are known for {location}: the server of catalog {self._catalog!r} vends credentials, "
                 f"and {has}. Give the catalog keys of its own for {store}, or set its property {DEFAULT_CREDENTIALS!r} "
-                "to true if this process's default credentials (environment, profile, role) are meant"
+                "to true if this process's default credentials (environment, profile, role) may be used"
             )
         if store not in self._warned:
             self._warned.add(store)

@@ -522,7 +522,7 @@ def query_columns(
     new = EmptyStorage(name, folder, columns, definition.partition_by, definition.column_comments, settings)
     made = makers.without_spark(catalog, resolved, new) if makers.without_spark else None
     if isinstance(made, Reason):
-        log.info("Spark is started to find the columns of %s: %s", view, made.message)
+        log.info("Starting Spark to find the columns of %s: %s", view, made.message)
     file = made if isinstance(made, str) else _made_by_spark(view, resolved, new, token, makers.stager)
     what = f"view {view}, storage table"
     storage = NewStorage(created_storage(layout, catalog, name, file, what=what), view, is_template=name is not None)
@@ -565,8 +565,8 @@ def _require_readable(view: Identifier, columns: Sequence[str]) -> None:
     """
     if reserved := [name for name in columns if name.lower() in METADATA_COLUMNS]:
         raise InvalidQueryError(
-            f"view {view}: Iceberg reads no table with a column {reserved[0]!r}, the name of a metadata column: give "
-            "it another name with AS"
+            f"view {view}: Iceberg cannot read a table with a column {reserved[0]!r}, the name of a metadata column: "
+            "give it another name with AS"
         )
 
 

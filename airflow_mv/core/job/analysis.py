@@ -306,8 +306,8 @@ def _foreign(name: str, tables: set[str]) -> InvalidQueryError:
 
 def _function(name: str) -> InvalidQueryError:
     return InvalidQueryError(
-        f"the query calls the SQL function {name}, which may be created again with another definition without any "
-        "sign that the view is stale. Write its definition into the query itself"
+        f"the query calls the SQL function {name}. If its definition changes, nothing shows that the view is stale. "
+        "Write its definition into the query itself"
     )
 
 

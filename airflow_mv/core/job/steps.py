@@ -111,7 +111,9 @@ def _run_incremental(context: JobContext, script: Script, seconds: list[float], 
         if not script.incremental:
             raise
         # The statement is generated, not the user's: Spark refuses some subqueries that SQL allows.
-        raise IncrementalRefusedError("not-supported", f"Spark cannot run a statement of it: {cause(error)}") from error
+        raise IncrementalRefusedError(
+            "not-supported", f"Spark refuses a statement of the refresh: {cause(error)}"
+        ) from error
     except IncrementalRefusedError:
         raise
     except Exception as error:
@@ -252,7 +254,7 @@ def _since_version_3(field: StructField, *, staged: bool) -> bool:
     if kind is not None and not staged:
         raise InvalidQueryError(
             f"the column {field.name!r} has the type {kind}, with which pyiceberg cannot read a table of the catalog: "
-            "use the layout 'pointed', or show the value as another type"
+            "use the layout 'pointed', or cast it to another type"
         )
     return kind is not None
 

@@ -196,8 +196,8 @@ def _warn_of_times(folder: str, ahead_ms: int | None) -> None:
         found = "which go back by more than a minute"
         cause = "the clock of Spark's driver or of an earlier writer was wrong"
     log.warning(
-        "The storage table at %s has wrong times, %s: %s. They are reduced to the store's time and to the times after "
-        "them. Set that clock right",
+        "The storage table at %s has wrong timestamps, %s: %s. Lowering them to the store's time and to the timestamps "
+        "after them. Set that clock right",
         folder,
         found,
         cause,
@@ -225,7 +225,7 @@ def check_staged(view: Identifier, base: str, storage: LoadedStorage, staged: Ta
             f"view {view}: the staged file {source} belongs to another table than the storage table"
         )
     if base not in {entry.metadata_file for entry in staged.metadata_log} | {source}:
-        raise InvalidMetadataError(f"view {view}: the staged file {source} does not follow from {base}: stage again")
+        raise InvalidMetadataError(f"view {view}: the staged file {source} does not follow from {base}: run it again")
     require_inside(staged.location, storage, what=f"view {view}, staged file {source}, field 'location'")
 
 
@@ -235,7 +235,7 @@ def staged_snapshot(plan: PlannedRefresh, staged: TableMetadata, source: str) ->
     if head is None or head.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
         raise InvalidMetadataError(
             f"view {plan.view}, staged storage table file {source}: it was not written by refresh {plan.refresh_id}, "
-            f"since its snapshot's summary does not have this value of {REFRESH_ID_KEY}: stage again"
+            f"since its snapshot's summary does not have this value of {REFRESH_ID_KEY}: run it again"
         )
     return head
 
@@ -349,7 +349,7 @@ class PointedPublication(StorageLayout):
             return
         # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
         if written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
-            log.info("The rows that a try of refresh %s staged earlier are too old: staging again", plan.refresh_id)
+            log.info("The rows that an earlier try of refresh %s staged are too old: staging again", plan.refresh_id)
             return
         yield outcome
 

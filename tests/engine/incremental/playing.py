@@ -270,7 +270,7 @@ def _refresh(lake: Lake, view: View, tally: Tally, random: Random, *, first: boo
     if mode == "full":
         reason = result.reasons[-1]
         tally.fallbacks[str(reason.code)] += 1
-        if "Spark cannot run" in reason.message:
+        if "Spark refuses a statement" in reason.message:
             raise Mismatch(f"a fallback hides an error: {reason.message}")
     elif mode in _COMPUTED:
         tally.functions.update({name.lower() for name in _FUNCTION.findall(view.sql)})
