@@ -49,7 +49,7 @@ def checked_uri(uri: SplitResult) -> SplitResult:
     """
     if not uri.netloc or len([part for part in uri.path.split("/") if part]) < _PARTS_BELOW_THE_CATALOG:
         raise ValueError(
-            f"{SCHEME} URIs are like {SCHEME}://catalog/namespace/name; better use materialized_view_asset"
+            f"{SCHEME} URIs look like {SCHEME}://catalog/namespace/name; materialized_view_asset() makes them"
         )
     return uri
 

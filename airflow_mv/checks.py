@@ -283,7 +283,7 @@ def _check_comparison(limits: Mapping[str, Any], name: str) -> None:
             f"{name}: compare with equal_to, or with one of greater_than and geq_to, one of less_than and leq_to"
         )
     if "tolerance" in limits and any(isinstance(of, bool) or not isinstance(of, int | float) for of in limits.values()):
-        raise ConfigurationError(f"{name}: a tolerance is a share of a number: all of {_shown(dict(limits))} must be")
+        raise ConfigurationError(f"{name}: a tolerance needs numbers only: {_shown(dict(limits))}")
 
 
 def _own(item: Mapping[str, Any]) -> Check:
@@ -299,7 +299,7 @@ def _own(item: Mapping[str, Any]) -> Check:
     try:
         made: Check = _MAKERS[kind](body, options)
     except (AttributeError, TypeError, KeyError, ValueError):
-        raise ConfigurationError(f"check {kind}: it cannot be {_shown(body)} with {_shown(options)}") from None
+        raise ConfigurationError(f"check {kind}: {_shown(body)} with {_shown(options)} is not valid") from None
     return made
 
 
@@ -369,7 +369,7 @@ def _value(value: Any, where: str) -> Value:
         return str(value)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ConfigurationError(f"{where}: {_shown(value)} is not a text, number, date or truth value")
+    raise ConfigurationError(f"{where}: {_shown(value)} is not a text, number, date or boolean")
 
 
 def _named(kind: str, columns: tuple[str, ...]) -> str:

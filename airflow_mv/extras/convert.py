@@ -301,7 +301,7 @@ class _ConvertView(Change[Current]):
         if self._layout not in self._catalog.layouts:
             raise UnsupportedError(f"{who}: catalog {self._catalog.name!r} does not support it")
         if state.view.adopted_at is not None:
-            raise UnsupportedError(f"{who}: its table was adopted, and belongs to others under this name")
+            raise UnsupportedError(f"{who}: its table was adopted, and other programs use it by this name")
         if state.storage.record is None or state.storage.rows_snapshot is None:
             raise UnsupportedError(f"{who} before its first refresh: refresh it, or drop it and create it again")
         chosen = storage_properties(state.view.metadata.properties, view=str(self._view)).get(FORMAT_VERSION, "2")

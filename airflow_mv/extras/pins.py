@@ -319,8 +319,8 @@ def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Id
         pin = run.base_tables.get(name)
         if pin is not None and pin.head is not None and all((name, pin.head) not in part.origin for part in parts):
             log.warning(
-                "%s reads %s, which holds %s at %s, not at %s as this run does: another refresh used other snapshots. "
-                "The next run makes them consistent",
+                "%s reads %s, which another refresh computed from %s at snapshot %s, while this run has pinned %s. The "
+                "next run makes them consistent",
                 view,
                 below,
                 name,

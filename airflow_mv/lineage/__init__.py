@@ -35,7 +35,7 @@ class RefreshLineage:
             self._facts = gather(catalog, plan)
         except Exception as error:  # noqa: BLE001 (a failure of lineage must not fail the refresh)
             self._facts = None
-            log.warning("No lineage of %s: %s: %s", plan.view, type(error).__name__, error)
+            log.warning("Could not report the lineage of %s: %s: %s", plan.view, type(error).__name__, error)
 
     def note_result(self, result: RefreshResult) -> None:
         """Store the result of the refresh."""

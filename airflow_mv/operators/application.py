@@ -130,14 +130,14 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
         with task_errors(self):
             target = spark_target(self.spark_conn_id)
             if target.remote is not None:
-                self.log.info("Spark Connect: the server is shared already")
+                self.log.info("The tasks share a Spark Connect server already: no application is started")
                 return
             if one_task_at_a_time():
-                self.log.info("This run executes one task at a time: the first script starts the application beside it")
+                self.log.info("This run executes one task at a time: the first script starts the application here")
                 return
             catalog, folder = self._opened()
             if folder is None:
-                self.log.info("The server of catalog %s chooses the folders of tables: none is shared", catalog.name)
+                self.log.info("The server of catalog %s chooses the folders: no application is shared", catalog.name)
                 return
             with _alive(folder, RunEnds(self, context)):
                 context["ti"].xcom_push(key=FOLDER_KEY, value=folder.folder)
@@ -215,7 +215,7 @@ class SharedSparkApplicationOperator(SparkTaskOperator):
                 return True
             if time.monotonic() > deadline:
                 self.log.warning(
-                    "No task has sent a script for %.0f s: the others start Spark themselves", self.idle_seconds
+                    "No task has sent a script for %.0f s: the other tasks start Spark themselves", self.idle_seconds
                 )
                 return False
             time.sleep(_POLL_SECONDS)
@@ -358,7 +358,7 @@ def _watch(folder: ApplicationFolder, ended: Callable[[], bool], stopped: thread
             fails = False
         except Exception as error:  # noqa: BLE001 (the store or the API server may be away for a while)
             level = logging.DEBUG if fails else logging.WARNING
-            log.log(level, "The run cannot be watched now, so its end may not be noticed: %s", error)
+            log.log(level, "Could not read the states of tasks, so the application may outlive the run: %s", error)
             fails = True
 
 

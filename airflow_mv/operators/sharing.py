@@ -188,7 +188,7 @@ class SharedApplication:
         application: Any = dag.get_task(self._task_id)
         folder: ApplicationFolder | None = application.beside(context)
         if folder is None:
-            self._alone("none can be shared here")
+            self._alone("this run has none")
         return folder
 
     def _state(self, ti: Any) -> str | None:

@@ -380,7 +380,7 @@ class TaskStager:
         submission.forget(context)
         status = shortened(redacted(status), _MAX_STATUS_LENGTH)
         if runs is None:
-            raise JobError(f"{what} has left no outcome, and the cluster gives no answer about it: {status}")
+            raise JobError(f"{what} left no outcome, and the cluster did not report its state: {status}")
         raise JobError(f"{what} has ended ({status}), and there is no outcome at {script.outcome_location}")
 
 

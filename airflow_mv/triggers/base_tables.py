@@ -282,7 +282,9 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         try:
             await self.asset_state_store.aset(ANNOUNCED, state)
         except Exception as error:  # noqa: BLE001 (as above)
-            self.log.warning("The announcement is not kept; it is repeated after a restart: %s", _cause(error))
+            self.log.warning(
+                "Could not store the announced snapshots; they are announced again after a restart: %s", _cause(error)
+            )
 
 
 class BaseTablesChangedOnceTrigger(BaseTrigger):

@@ -182,7 +182,7 @@ def test_a_cluster_that_does_not_answer_is_asked_three_times(yarn: FakeYarn) -> 
     yarn.state = "UNKNOWN"
     worker.ask()
     worker.ask()
-    with pytest.raises(JobError, match=r"the cluster gives no answer about it: .* HTTP 404"):
+    with pytest.raises(JobError, match=r"the cluster did not report its state: .* HTTP 404"):
         worker.resume(seconds=0.0)
     worker.defer()
     assert len(yarn.submitted) == 2

@@ -315,7 +315,8 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
         return freshness
     why = Reason(
         Code.STORAGE_CHANGED,
-        f"another writer has changed the storage table {storage.name}: no refresh wrote its head {storage.table.head}",
+        f"another writer has changed the storage table {storage.name}: no refresh wrote its current snapshot "
+        f"{storage.table.head}",
     )
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 

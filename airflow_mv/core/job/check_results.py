@@ -96,7 +96,7 @@ def _called(context: JobContext, checks: StagedChecks, check: StagedCheck) -> Ch
             count = len(broken.rows)
             more = " or more" if count == MAX_ROWS else ""
             return replace(broken, passed=count == 0, observed=f"violating rows: {count}{more}")
-        raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
+        raise TypeError(f"it returned {type(found).__name__}; it must return a boolean or a DataFrame")
     except Exception as error:
         if not isinstance(inner := translated(error), _OF_FUNCTION):
             raise

@@ -494,8 +494,7 @@ def _condition(text: str, columns: Sequence[str], label: str, *, aggregates: boo
 def _refuse(node: exp.Expr, text: str, label: str, *, aggregates: bool) -> None:
     if isinstance(node, exp.Query | exp.Table):
         raise InvalidQueryError(
-            f"{label}: a condition is on one row or on all, and reads no table; write it as a query, "
-            f"SELECT … FROM {{rows}}: {_brief(text)}"
+            f"{label}: a condition must not read a table; write it as a query, SELECT … FROM {{rows}}: {_brief(text)}"
         )
     if isinstance(node, exp.Window):
         raise InvalidQueryError(f"{label}: a window function needs a query, SELECT … FROM {{rows}}: {_brief(text)}")

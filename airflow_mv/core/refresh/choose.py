@@ -142,8 +142,8 @@ def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInpu
         return None
     if inputs.pinned:
         raise ConfigurationError(
-            f"view {observation.view.identifier}: {options.bound} can bound a refresh of one view at a time: base "
-            "tables that several views are pinned to are read at these snapshots"
+            f"view {observation.view.identifier}: {options.bound} may be used for one view without pins only: several "
+            "views that are refreshed together read the base tables at pinned snapshots"
         )
     if options.full or options.interval is not None or observation.view.materialized.refresh_strategy == "full":
         return None
@@ -362,7 +362,7 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
     elif record is not None and any(item.column != interval.column for item in record.intervals):
         why = f"intervals of another column, {record.intervals[0].column}, have been refreshed on their own"
     elif record is not None and len(record.intervals) >= MAX_INTERVALS:
-        why = f"{len(record.intervals)} intervals have their own base snapshots; a record holds no more"
+        why = f"{len(record.intervals)} intervals have their own base snapshots, and no more are recorded"
     if why:
         raise RefreshRefusedError(
             f"view {view} cannot be refreshed for {interval} alone: {why}. Refresh the whole view first: airflow-mv "

@@ -497,7 +497,7 @@ _CALLS: Mapping[str, _Check] = {
 
 def _uncertain(what: str) -> RefusedError:
     """Return the error for something that is not certain."""
-    return RefusedError(Code.UNSUPPORTED_OPERATOR, f"{what} is not certain without Spark")
+    return RefusedError(Code.UNSUPPORTED_OPERATOR, f"{what} cannot be resolved without Spark")
 
 
 def _shown_text(value: exp.Expr) -> str:

@@ -109,7 +109,7 @@ def explain(
     setting = _setting(resolved, str(identifier))
     refuse_mistakes(resolved, setting.relations)
     output = output_types(setting, resolved.query)
-    size = "the view's size is assumed from its base tables', until it is refreshed"
+    size = "until the view is refreshed, its size is estimated from its base tables"
     if isinstance(output, Reason):
         # Each prospect has the reason, whatever the columns are.
         return _explanation(identifier, setting, resolved.query, (), (size,), advice=advice)
@@ -124,7 +124,7 @@ def _of_view(catalog: MaterializedViewCatalog, loaded: LoadedView, *, advice: bo
     setting = replace(setting, policy=Policy.of(metadata.properties, view=name))
     notes = []
     if storage.record is None:
-        notes.append("the view's size is assumed from its base tables', until it is refreshed")
+        notes.append("until the view is refreshed, its size is estimated from its base tables")
     else:
         size, rows = (read(storage.rows_snapshot) for read in (storage.table.bytes_at, storage.table.rows_at))
         if size is not None:

@@ -80,11 +80,11 @@ def repair_clock(
         return found
     if not found.correctable:
         raise UnsupportedError(
-            f"view {loaded.identifier}: its storage table has times in the future, and only the server of catalog "
+            f"view {loaded.identifier}: its storage table has timestamps in the future, and only the server of catalog "
             f"{catalog.name!r} can change them. Wait until that time has passed, or drop the view and create it again"
         )
     done = _Times(catalog, loaded.identifier, found.store_ms, effects).publish()
-    log.info("The times of %s were up to %.0f s ahead; they are corrected", loaded.identifier, found.ahead_seconds)
+    log.info("Corrected the timestamps of %s, which were up to %.0f s ahead", loaded.identifier, found.ahead_seconds)
     return replace(found, done=done)
 
 

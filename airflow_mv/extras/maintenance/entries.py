@@ -122,11 +122,13 @@ def _from_file(files: MetadataFiles, folders: tuple[str, ...], name: str, locati
             raise StoreUnavailableError(
                 f"{error}. It may have files in a folder of the view. Nothing was deleted", location
             ) from None
-        log.warning("Only the folder of %s is known, in another store: %s", name, error)
+        log.warning(
+            "Could not read the metadata of %s, which is in another store; only its folder is known: %s", name, error
+        )
         return CatalogEntry(name, location, (own,), None)
     except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
         # Its other places are not known. Deletion additionally needs proof that a file is the view's own.
-        log.warning("Only the folder of %s is known: %s", name, error)
+        log.warning("Could not read the metadata of %s; only its folder is known: %s", name, error)
         return CatalogEntry(name, location, (own,), None)
     uuid = found.table_uuid or found.view_uuid
     paths = frozenset(found.write_paths) - {own, found.location}

@@ -268,8 +268,8 @@ def _require_writable(home: MaterializedViewCatalog, name: Identifier, table: Ta
     """
     if table.format_version > WRITABLE_FORMAT and home.rest is None:
         raise UnsupportedError(
-            f"table {name} has format version {table.format_version}, and in catalog {home.name!r} "
-            f"pyiceberg would write its metadata, which writes {WRITABLE_FORMAT}: keep its snapshots longer instead"
+            f"table {name} has format version {table.format_version}, and pyiceberg, which commits to catalog "
+            f"{home.name!r}, writes {WRITABLE_FORMAT} at most: keep the table's snapshots longer instead of tags"
         )
 
 

@@ -99,7 +99,7 @@ def _readable(read: Callable[[], list[Any]]) -> list[Any]:
     try:
         return read()
     except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
-        log.info("Not followed: %s", error)
+        log.info("Could not read a file, so the files that it lists are unknown: %s", error)
         return []
 
 

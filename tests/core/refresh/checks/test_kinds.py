@@ -193,7 +193,7 @@ def test_a_function_of_the_staged_rows_can_be_a_check(pointed: Lake) -> None:
     [
         (condition("amount >= 0) OR (1 = 1"), "this is not one condition"),
         (condition("1 = 1) AS x, (2 = 2"), "this is not one condition"),
-        (condition("amount IN (SELECT 1)"), "reads no table"),
+        (condition("amount IN (SELECT 1)"), "must not read a table"),
         (condition("row_number() OVER (ORDER BY day) > 0"), "a window function needs a query"),
         (condition("nothing > 0"), "no column 'nothing'"),
         (condition("reflect('java.lang.System', 'exit', 1) = 'x'"), "calls any Java code"),
