@@ -240,7 +240,7 @@ def _temporary_files() -> Inspection:
 def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
     name = catalog.name
     if not catalog.holds_views:
-        return Inspection(f"catalog {name}", ok=True, found="it holds no views, base tables only")
+        return Inspection(f"catalog {name}", ok=True, found="no materialized views are possible here, only base tables")
     views = counted(len(catalog.list()), "view")
     if left := left_out(catalog):
         found = "; ".join(map(str, left))

@@ -159,7 +159,9 @@ def main() -> None:
     help="Compare the definition with an existing view. apply: change settings, properties and checks, and refuse what "
     "needs a recompute of all rows; rebuild: apply everything; fail: refuse every difference.",
 )
-@click.option("--adopt", is_flag=True, help="Make the existing table of this name the view; it must fit the query.")
+@click.option(
+    "--adopt", is_flag=True, help="Turn the existing table of this name into the view; it must fit the query."
+)
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")
 @with_requirements
 @sparked
@@ -251,7 +253,7 @@ def _defined(
     metavar="[CATALOG]",
     help="All materialized views, of one catalog or of every one that is configured.",
 )
-@click.option("--check", is_flag=True, help="End with 3 if a view is not fresh.")
+@click.option("--check", is_flag=True, help="Exit with code 3 if a view is not fresh.")
 @click.option(
     "--intervals", is_flag=True, help="Show which intervals of named views are fresh, stale or never computed."
 )

@@ -78,18 +78,18 @@ class Runs:
         """
         stored = self._dag(dag_id)
         if stored is None or not getattr(stored.dag.timetable, "periodic", False):
-            return {"problem": "This DAG has no schedule with dates, so Airflow makes no backfill of it."}
+            return {"problem": "This DAG has no schedule with dates, so Airflow cannot backfill it."}
         if {scope for scope, _ in scopes_in(stored.data).values()} <= {"whole", "as_of"}:
             return {"problem": "No task of this DAG refreshes an interval: set its scope to interval."}
         overlapping = ((date, span) for date, span in self._near(stored, wanted, kind) if span.overlaps(wanted))
         try:
             found = list(islice(overlapping, MAX_RUNS + 1))
         except _TooManyDatesError:
-            return {"problem": f"Of {MAX_DATES:,} dates of this DAG's schedule too few have these rows: choose fewer."}
+            return {"problem": f"These rows take over {MAX_DATES:,} dates of this DAG's schedule: choose fewer rows."}
         if not found:
             return {"problem": "This DAG's schedule has no run for these rows: see its start and end date."}
         if len(found) > MAX_RUNS:
-            return {"problem": f"These are more than {MAX_RUNS:,} runs: choose fewer."}
+            return {"problem": f"These rows take more than {MAX_RUNS:,} runs: choose fewer rows."}
         return {
             "from_date": min(date for date, _ in found).isoformat(),
             "to_date": max(date for date, _ in found).isoformat(),

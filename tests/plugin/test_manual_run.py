@@ -100,7 +100,7 @@ def test_a_backfill_of_too_many_runs_is_refused(server: Server) -> None:
     """With the reason, however many dates the schedule has before these rows."""
     wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-09-04T00:00:00+00:00", "type": "timestamptz"}
     found = server.get("api/backfill", "user", dag_id="by_five_minutes", **wanted)
-    assert found == {"problem": "These are more than 1,000 runs: choose fewer."}
+    assert found == {"problem": "These rows take more than 1,000 runs: choose fewer rows."}
 
 
 @pytest.mark.parametrize(("dag_id", "problem"), [("by_seconds", "Of 20,000 dates"), ("whole", "No task of this DAG")])

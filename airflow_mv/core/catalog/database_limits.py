@@ -231,10 +231,10 @@ def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
     if kind is None:
         return
     if str(properties.get(NETWORK, "false")).lower() == "true":
-        log.warning("The SQLite database %s is on a file system of type %s: locks may not hold there", database, kind)
+        log.warning("The SQLite database %s is on a file system of type %s: locks may not work there", database, kind)
         return
     raise ConfigurationError(
-        f"the SQLite database {database} is on a file system of type {kind}: SQLite's locks do not hold there between "
+        f"the SQLite database {database} is on a file system of type {kind}: SQLite's locks do not work there between "
         f"machines, and two refreshes could both win. Use PostgreSQL, or a local disk; if only one machine ever opens "
         f"it, set the catalog property {NETWORK}=true"
     )

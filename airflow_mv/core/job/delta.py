@@ -131,7 +131,9 @@ def net_change(context: JobContext, step: DeltaStep) -> DataFrame:
     else:
         frame = hiding_floats(frame)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
-        raise IncrementalRefusedError("rows-removed", f"{step.table}: rows were removed, but its snapshots record none")
+        raise IncrementalRefusedError(
+            "rows-removed", f"{step.table}: rows were removed, but its snapshot summaries report none"
+        )
     context.deltas.append(facts)
     context.changes[step.view] = facts.rows
     return frame

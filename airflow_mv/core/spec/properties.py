@@ -71,7 +71,7 @@ def storage_properties(properties: Mapping[str, str], *, view: str) -> dict[str,
     for key, value in chosen.items():
         if _ALLOWED.fullmatch(key) is None:
             raise ConfigurationError(
-                f"view {view}, property {STORAGE_PREFIX}{key}: a storage table does not take {key!r}. Possible are "
+                f"view {view}, property {STORAGE_PREFIX}{key}: it cannot be set on a storage table. Allowed are "
                 "format-version and what begins with write.parquet, write.avro, write.orc, write.format, "
                 "write.distribution-mode, write.target-file-size-bytes, write.metadata.metrics, read. and commit."
             )

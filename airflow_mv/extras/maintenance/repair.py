@@ -513,7 +513,7 @@ def _lost(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
         f"another program has removed or changed properties of the table {name}: {lost.names}",
         lost.location,
         f"the table has the tags {', '.join(lost.requires)}, and this earlier metadata file, which was current until "
-        f"{timestamp(lost.until_ms)}, has what they name",
+        f"{timestamp(lost.until_ms)}, has the properties that belong to them",
         "set the properties as they were",
     )
     return finding, lambda effects: RestoreProperties(catalog, name, view, effects).publish()
@@ -557,15 +557,15 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
     try:
         found = repair_clock(catalog, view, dry_run=True)
     except MaterializedViewError as error:
-        log.warning("The times of %s could not be checked: %s", view, error)
+        log.warning("Could not check the timestamps of %s: %s", view, error)
         return None
     if not found.needed:
         return None
-    advice = "bring the times down to the store's clock" if found.correctable else "wait, or create the view again"
+    advice = "lower the timestamps to the store's clock" if found.correctable else "wait, or create the view again"
     finding = Finding(
-        f"the storage table holds times of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
+        f"the storage table has timestamps of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
         found.storage_table_location,
-        "the store's own clock, and the order of the times",
+        "the store's clock, and the order of the timestamps",
         advice,
         "the times at which these changes were made" if found.correctable else "nothing more",
         repairable=found.correctable,
