@@ -98,7 +98,7 @@ class CatchUp:
 
 
 def _why(seen: Sequence[_NewCommit], commits: Sequence[_NewCommit], bound: CatchUp) -> Reason:
-    read = f"the first {len(seen)} of {len(commits)} new base commits"
+    read = f"this refresh reads the first {len(seen)} of {len(commits)} new base commits"
     if bound.size is not None:
         size = sum(map(itemgetter(3), seen))
         read += " (files of unknown size)" if math.isinf(size) else f" ({human(int(size))} of files)"

@@ -87,7 +87,7 @@ def test_the_plan_reports_how_much_is_left(lake: Days) -> None:
     for number in range(5):
         lake.sell((1, number))
 
-    assert bounds(plan(lake, 2)) == ["the first 2 of 5 new base commits; 3 remain for the next runs"]
+    assert bounds(plan(lake, 2)) == ["this refresh reads the first 2 of 5 new base commits; 3 remain for the next runs"]
     assert bounds(plan(lake, 5)) == []
     assert bounds(plan(lake, None)) == []
 
@@ -116,11 +116,15 @@ def test_one_commit_is_read_whatever_its_size(lake: Days) -> None:
     small = size(lake, lake.head("sold"))
     reported = bounds(plan(lake, None, max_bytes=1))
 
-    assert reported == [f"the first 1 of 3 new base commits ({human(small)} of files); 2 remain for the next runs"]
+    assert reported == [
+        f"this refresh reads the first 1 of 3 new base commits ({human(small)} of files); 2 remain for the next runs"
+    ]
     lake.refresh(VIEW)
     lake.sold.delete()
     lake.sell((2, 1))
-    assert bounds(plan(lake, None, max_bytes=3 * small))[0].startswith("the first 1 of 2 new base commits")
+    assert bounds(plan(lake, None, max_bytes=3 * small))[0].startswith(
+        "this refresh reads the first 1 of 2 new base commits"
+    )
     assert bounds(plan(lake, None, max_bytes=9 * small)) == []
 
 
@@ -131,7 +135,7 @@ def test_of_two_bounds_the_one_that_is_reached_first_applies(lake: Days) -> None
 
     for most, largest, expected in ((1, two, 1), (4, two, 2), (3, 9 * two, 3)):
         (reported,) = bounds(plan(lake, most, max_bytes=largest))
-        assert reported.startswith(f"the first {expected} of 5 new base commits (")
+        assert reported.startswith(f"this refresh reads the first {expected} of 5 new base commits (")
     assert bounds(plan(lake, 5, max_bytes=9 * two)) == []
 
 
@@ -153,7 +157,10 @@ def test_a_commit_without_a_size_is_read_alone(lake: Days, monkeypatch: pytest.M
         )
 
     assert reached == heads
-    assert "the first 1 of 2 new base commits (files of unknown size); 1 remain for the next runs" in reported
+    assert (
+        "this refresh reads the first 1 of 2 new base commits (files of unknown size); 1 remain for the next runs"
+        in reported
+    )
     assert lake.stored() == lake.recomputed()
 
 

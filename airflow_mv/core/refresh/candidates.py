@@ -481,7 +481,7 @@ def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -
     for base in bases:
         changed = [column for column in query.used_columns.get(base.identifier, ()) if column not in base.kept]
         if changed:
-            text = f"{base.identifier}: the query reads columns that changed since: {', '.join(changed)}"
+            text = f"{base.identifier}: columns changed since the recorded snapshot: {', '.join(changed)}"
             reasons.append(Reason(Code.SCHEMA_CHANGED, text))
     return tuple(reasons)
 
@@ -501,7 +501,10 @@ def _changed_names(
     if not isinstance(then, Reason) and _as_sets(then.used_columns) == _as_sets(query.used_columns):
         return ()
     tables = ", ".join(map(str, gone))
-    text = f"{tables}: columns were dropped or renamed since, and names in the query may have meant other columns"
+    text = (
+        f"{tables}: columns were dropped or renamed since the recorded snapshot, so a name in the query may have had "
+        "another meaning"
+    )
     return (Reason(Code.SCHEMA_CHANGED, text),)
 
 

@@ -377,7 +377,7 @@ def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
         recorded = recorded_snapshots(inputs.observation, observed)
         later = [snapshot for snapshot in recorded if _is_later(inputs, observed, snapshot)]
         if later:
-            text = f"the stored rows contain {observed.identifier} at {later[0]}, later than {observed.head}"
+            text = f"the stored rows were computed from {observed.identifier} at {later[0]}, later than {observed.head}"
             never = any(not item.part.computed for item in inputs.observation.freshness.parts)
             if never or len(later) < len(recorded):
                 text += "; older rows keep their contents until a refresh reads later snapshots"

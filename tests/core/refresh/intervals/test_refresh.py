@@ -294,7 +294,7 @@ def test_as_of_reads_earlier_base_snapshots_and_does_not_go_back(lake: Days) -> 
     result = lake.refresh_days(1, 2, as_of=then)
 
     assert (result.outcome, result.reasons[0].code) == ("fresh", Code.ALREADY_NEWER)
-    late = f"the stored rows contain lake.sales.sold at {second}, later than {first}"
+    late = f"the stored rows were computed from lake.sales.sold at {second}, later than {first}"
     assert [reason.message for reason in result.reasons] == [late]
     (why,) = lake.refresh(VIEW, options=RefreshOptions(as_of=then)).reasons
     waiting = f"{late}; older rows keep their contents until a refresh reads later snapshots"
