@@ -63,9 +63,10 @@ def rebuild(*, purge: bool, name: str | None, as_json: bool, conn_id: str | None
 @click.argument("sql")
 @_of_catalog
 def query(*, sql: str, name: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Run one SELECT over the tables `views` and `refreshes`.
+    """Run one SELECT over the registry's tables.
 
-    In DuckDB's SQL. It can read nothing else.
+    In DuckDB's SQL, over `views`, `refreshes` and `tables`. It can read nothing
+    else.
     """
     from airflow_mv.extras.registry.query import query as run
     from airflow_mv.extras.registry.registry import require_registry
@@ -117,9 +118,9 @@ def read(
 def add(
     *, component: str, file: BinaryIO, overwrite: bool, name: str | None, as_json: bool, conn_id: str | None
 ) -> None:
-    """Add rows from a file with one JSON object a line, in one commit.
+    """Add rows from a file, in one commit.
 
-    FILE may be - for standard input. `registry read --json` prints such objects.
+    It has one JSON object a line. FILE may be - for standard input. `registry read --json` prints such objects.
     """
     found = _component(name, conn_id, component)
     lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
@@ -148,9 +149,9 @@ def delete(*, component: str, where: str, name: str | None, as_json: bool, conn_
 @click.option("--yes", is_flag=True, help="Confirm the action without prompting.")
 @_of_catalog
 def purge(*, component: str | None, yes: bool, name: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Delete all rows of the catalog, of one component or of all.
+    """Delete all rows of the catalog.
 
-    Staged refreshes go too. The files stay until they expire.
+    Of one component, or of all. Staged refreshes go too. The files stay until they expire.
     """
     from airflow_mv.extras.registry.registry import require_registry
 
@@ -163,7 +164,10 @@ def purge(*, component: str | None, yes: bool, name: str | None, as_json: bool, 
 @registry.command()
 @_of_catalog
 def expire(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Remove snapshots older than `airflow-mv.registry.expire-after`, and their files."""
+    """Expire old snapshots now.
+
+    Those older than `airflow-mv.registry.expire-after`, with their files.
+    """
     from airflow_mv.extras.registry.registry import require_registry
 
     components = require_registry(_open(name, conn_id)).components
@@ -217,7 +221,8 @@ def _show(done: SyncResult, *, as_json: bool) -> None:
         _require_complete(done)
         return
     removed = f", {done.removed_views} views removed" if done.removed_views else ""
-    out.print(f"{done.registry}  {done.refreshes} refreshes written, {done.views} views{removed}", markup=False)
+    tables = f", {done.tables} base tables" if done.tables else ""
+    out.print(f"{done.registry}  {done.refreshes} refreshes written, {done.views} views{removed}{tables}", markup=False)
     for what, why in done.faults.items():
         out.print(f"  not read: {visible(what)}: {visible(why)}", markup=False)
     _require_complete(done)

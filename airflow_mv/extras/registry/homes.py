@@ -264,7 +264,8 @@ def _type(annotation: Any, number: int) -> tuple[IcebergType, int]:
     if origin is tuple:
         return ListType(number + 1, StringType(), element_required=True), number + 1
     if origin is not None:
-        return MapType(number + 1, StringType(), number + 2, LongType(), value_required=True), number + 2
+        value = StringType() if get_args(annotation)[1] is str else LongType()
+        return MapType(number + 1, StringType(), number + 2, value, value_required=True), number + 2
     return _TYPES[annotation], number
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the registry's two components. The tables' columns, types and comments are derived from these models."""
+"""The rows of the registry's components. The tables' columns, types and comments are derived from these models."""
 
 from __future__ import annotations
 
@@ -126,6 +126,37 @@ class RefreshRow(Row):
         return self
 
 
+class TableRow(Row):
+    """A base table, one of its partitions (segments), files or row groups, as it was when the registry last read it."""
+
+    catalog: Text = Field(description="the table's catalog")
+    namespace: Text = Field(description="the table's namespace")
+    table_name: Text = Field(description="the table's full name")
+    segment: Text = Field(
+        description="GENERAL_INFO for the table, DEFAULT_SEGMENT without partitions, or the partition"
+    )
+    unit: Text = Field(description="table, segment, file or row-group")
+    row_id: Text = Field(description="the table and the segment, the file's path, or that with the row group's number")
+    checked_at: datetime = Field(description="when the table was read")
+    snapshot_id: Long | None = Field(None, description="the table's current snapshot, or the one that added the file")
+    location: str | None = Field(None, description="the table's folder, or the file's path")
+    format: str | None = Field(None, description="the format version of a table, or the format of a file")
+    content: str | None = Field(
+        None, description="of a file: data, position-deletes or equality-deletes; of a table: how much is registered"
+    )
+    partition_spec_id: Long | None = Field(None, description="the partition spec")
+    sort_order_id: Long | None = Field(None, description="the sort order, if there is one")
+    data_files: Long | None = Field(None, description="the number of data files")
+    delete_files: Long | None = Field(None, description="the number of delete files")
+    rows: Long | None = Field(None, description="rows in data files, those that were deleted since included")
+    deletes: Long | None = Field(None, description="entries of delete files")
+    bytes: Long | None = Field(None, description="bytes of data files")
+    delete_bytes: Long | None = Field(None, description="bytes of delete files")
+    null_counts: Mapping[str, Long] = Field({}, description="the number of NULLs of each column that has the statistic")
+    lower_bounds: Mapping[str, str] = Field({}, description="the lower bound of each column that has one, as text")
+    upper_bounds: Mapping[str, str] = Field({}, description="the upper bound of each column that has one, as text")
+
+
 #: The columns of a refresh that only the process that ran it knows.
 MEASURED = tuple(RefreshRow.model_fields)[tuple(RefreshRow.model_fields).index("outcome") :]
 
@@ -155,7 +186,8 @@ class Kind(Generic[R]):
 
 VIEWS = Kind("views", ViewRow, "view", ("catalog", "namespace"))
 REFRESHES = Kind("refreshes", RefreshRow, "refresh_id", ("catalog", "namespace", "month"), "refreshed_at")
-KINDS: tuple[Kind[Any], ...] = (VIEWS, REFRESHES)
+TABLES = Kind("tables", TableRow, "row_id", ("catalog", "namespace", "table_name", "segment"))
+KINDS: tuple[Kind[Any], ...] = (VIEWS, REFRESHES, TABLES)
 
 
 @dataclass(frozen=True, slots=True)

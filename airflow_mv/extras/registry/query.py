@@ -16,7 +16,6 @@ from airflow_mv.errors import ConfigurationError, InvalidQueryError
 from airflow_mv.extras.registry.filters import refreshed_since
 from airflow_mv.extras.registry.questions import QUESTIONS
 from airflow_mv.extras.registry.registry import Registry
-from airflow_mv.extras.registry.tables import Component
 
 if TYPE_CHECKING:
     import duckdb
@@ -75,7 +74,7 @@ def ask_each(
 
 
 def query(registry: Registry, sql: str) -> Answer:
-    """Run a query over the tables ``views`` and ``refreshes``.
+    """Run a query over the tables ``views``, ``refreshes`` and ``tables``.
 
     Args:
         sql: One SELECT, in DuckDB's SQL.
@@ -135,8 +134,7 @@ def _require_select(database: duckdb.DuckDBPyConnection, sql: str) -> None:
 def _tables(registry: Registry, sql: str, since: datetime | None, most_rows: int | None) -> dict[str, pa.Table]:
     """Read the tables whose names occur in a query. Of questions (with ``since``), only the columns that they use."""
     text, found = sql.lower(), {}
-    components: tuple[Component[Any], ...] = (registry.views, registry.refreshes)
-    for component in components:
+    for component in registry.components.values():
         kind = component.kind
         if kind.name not in text:
             continue

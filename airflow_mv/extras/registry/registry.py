@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A catalog's registry: its two components, and the staging folder in which refreshes leave their rows.
+"""A catalog's registry: its components, and the staging folder in which refreshes leave their rows.
 
 A refresh writes one small file with a new name and commits to no table of the registry. So a hundred refreshes at once
 do not wait for each other: see ``docs/decisions/0009-refreshes-leave-files-for-the-registry.md``.
@@ -29,7 +29,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.extras.registry.filters import before_month, both, equal, one_of
 from airflow_mv.extras.registry.homes import home_of
-from airflow_mv.extras.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow, month_of
+from airflow_mv.extras.registry.model import REFRESHES, TABLES, VIEWS, RefreshRow, TableRow, ViewRow, month_of
 from airflow_mv.extras.registry.settings import PLACE, RegistrySettings, registry_settings
 from airflow_mv.extras.registry.tables import Component
 from airflow_mv.words import one_of as one_of_words
@@ -79,11 +79,12 @@ class Registry:
         self._home = home_of(catalog, settings)
         self.views: Component[ViewRow] = Component(VIEWS, self._home, settings.components["views"])
         self.refreshes: Component[RefreshRow] = Component(REFRESHES, self._home, settings.components["refreshes"])
+        self.tables: Component[TableRow] = Component(TABLES, self._home, settings.components["tables"])
 
     @property
     def components(self) -> dict[str, Component[Any]]:
         """The components by name."""
-        return {item.kind.name: item for item in (self.views, self.refreshes)}
+        return {item.kind.name: item for item in (self.views, self.refreshes, self.tables)}
 
     def component(self, name: str) -> Component[Any]:
         """Return the component of this name.

@@ -16,6 +16,7 @@ from airflow_mv.core.spec.identifiers import split
 from airflow_mv.core.spec.stored import whole_number
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.words import one_of
 
 #: Catalog property: the namespace, or the folder, of the registry. Without it there is none.
 PLACE = "airflow-mv.registry"
@@ -25,11 +26,15 @@ BASE_PATH = "airflow-mv.registry.base-path"
 EXPIRE_AFTER = "airflow-mv.registry.expire-after"
 #: Catalog property: the most files of a partition. Then they are rewritten as one.
 MAX_FILES = "airflow-mv.registry.max-files"
+#: Catalog property: how much of base tables a sync registers: ``none``, ``segments``, ``files`` or ``row-groups``.
+DETAIL = "airflow-mv.registry.tables.detail"
 #: Catalog property: after how many refreshes a refresh also brings them into the table; 0: only a sync does.
 SYNC_AFTER = "airflow-mv.registry.sync-after"
 
-DEFAULTS = {PLACE: "", BASE_PATH: "", EXPIRE_AFTER: "3 days", MAX_FILES: "8", SYNC_AFTER: "0"}
-#: Table properties of both components. ``airflow-mv.registry.table.KEY`` overrides one.
+DEFAULTS = {PLACE: "", BASE_PATH: "", EXPIRE_AFTER: "3 days", MAX_FILES: "8", SYNC_AFTER: "0", DETAIL: "none"}
+#: What :data:`DETAIL` may be.
+DETAILS = ("none", "segments", "files", "row-groups")
+#: Table properties of all components. ``airflow-mv.registry.table.KEY`` overrides one.
 TABLE_PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
@@ -64,10 +69,12 @@ class RegistrySettings:
     Args:
         place: The namespace, or the folder; empty if there is no registry.
         sync_after: After how many refreshes one of them also brings them into the table; 0: none does.
+        detail: How much of base tables a sync registers.
     """
 
     place: str
     sync_after: int
+    detail: str
     components: Mapping[str, ComponentSettings]
 
     @property
@@ -82,7 +89,7 @@ class RegistrySettings:
 
 
 def registry_settings(
-    properties: Mapping[str, str], components: tuple[str, ...] = ("views", "refreshes")
+    properties: Mapping[str, str], components: tuple[str, ...] = ("views", "refreshes", "tables")
 ) -> RegistrySettings:
     """Return the settings in a catalog's properties.
 
@@ -92,6 +99,7 @@ def registry_settings(
     return RegistrySettings(
         place=_place(properties),
         sync_after=_number(properties, SYNC_AFTER, least=0),
+        detail=one_of(_text(properties, DETAIL), DETAILS, field=f"catalog property {DETAIL}"),
         components={name: _component(properties, name) for name in components},
     )
 

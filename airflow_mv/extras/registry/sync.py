@@ -20,6 +20,7 @@ from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.each import left_out, while_answered
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
+from airflow_mv.extras.registry.base_tables import register_tables
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow
 from airflow_mv.extras.registry.registry import Registry, commit_staged, compact_finished_months, require_registry
@@ -39,6 +40,7 @@ class SyncResult:
         refreshes: Refreshes that are new in the table, or were completed.
         views: Views that were checked.
         removed_views: Views that are no longer in the catalog, and were removed from the table.
+        tables: Base tables whose rows changed.
         faults: What could not be read, and why: staged files by location, views by name, and tables that may be
             views.
         away: The errors of stores that did not respond.
@@ -48,6 +50,7 @@ class SyncResult:
     refreshes: int = 0
     views: int = 0
     removed_views: int = 0
+    tables: int = 0
     faults: dict[str, str] = field(default_factory=dict)
     away: tuple[MaterializedViewError, ...] = ()
 
@@ -66,6 +69,8 @@ class _CatalogRows:
     refreshes: list[RefreshRow]
     faults: dict[str, str]
     away: list[MaterializedViewError]
+    #: The current snapshot of each base table.
+    tables: dict[Identifier, int | None] = field(default_factory=dict)
 
 
 def sync(catalog: MaterializedViewCatalog) -> SyncResult:
@@ -85,8 +90,9 @@ def sync(catalog: MaterializedViewCatalog) -> SyncResult:
     removed = _register(registry, looked)
     registry.views.compact()
     registry.views.expire_if_due()
+    tables = register_tables(registry, looked.tables, looked.faults)
     return SyncResult(
-        registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away)
+        registry.place, written, len(looked.views), removed, tables, {**faults, **looked.faults}, tuple(looked.away)
     )
 
 
@@ -114,8 +120,9 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> SyncRes
     removed = _register(registry, looked)
     registry.views.compact()
     registry.views.expire_if_due()
+    tables = register_tables(registry, looked.tables, looked.faults)
     return SyncResult(
-        registry.place, written, len(looked.views), removed, {**faults, **looked.faults}, tuple(looked.away)
+        registry.place, written, len(looked.views), removed, tables, {**faults, **looked.faults}, tuple(looked.away)
     )
 
 
@@ -128,6 +135,7 @@ def _look(catalog: MaterializedViewCatalog) -> _CatalogRows:
     found, now = _CatalogRows([], [], {}, []), datetime.now(UTC)
 
     def rows(seen: Observation) -> tuple[ViewRow, list[RefreshRow]]:
+        found.tables.update({table.name: table.head for table in seen.tables if table.error is None})
         return _view_row(seen, now), _recorded_rows(seen.view, seen.storage)
 
     def plain(_: LoadedView) -> None:

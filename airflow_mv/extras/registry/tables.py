@@ -159,6 +159,18 @@ class Component(Generic[R]):
             self._change(add)
         return len(cells)
 
+    def replace(self, rows: Sequence[R], where: Filter) -> None:
+        """Replace all rows that pass a filter by others, in one commit.
+
+        Args:
+            rows: Rows that pass the filter too.
+
+        Raises:
+            CommitConflictError: Others changed the table each time.
+        """
+        cells = [row.cells() for row in rows]
+        self._change(lambda table, change: change.overwrite(_arrow(table, cells), where))
+
     def delete(self, where: Filter) -> int:
         """Delete rows, in one commit. Their files stay until they expire.
 

@@ -85,13 +85,18 @@ def test_rows_are_read_added_and_deleted_by_their_keys(configured: Lake, tmp_pat
     assert call("registry", "purge", "--yes").stdout == "lake.airflow_mv  3 rows deleted\n"
     assert call("registry", "sync", "--json").json["refreshes"] == 0
     assert call("registry", "read", "refreshes", "--json").json == []
-    assert call("registry", "expire", "--json").json == {"expired_snapshots": {"views": 0, "refreshes": 0}}
+    assert call("registry", "expire", "--json").json == {
+        "expired_snapshots": dict.fromkeys(("views", "refreshes", "tables"), 0)
+    }
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("read", "refresh"), "component is 'refresh'; it must be views or refreshes; did you mean 'refreshes'?"),
+        (
+            ("read", "refresh"),
+            "component is 'refresh'; it must be views, refreshes or tables; did you mean 'refreshes'?",
+        ),
         (("read", "views", "--columns", "stat"), "the component views has no column 'stat'; did you mean 'state'?"),
         (("read", "views", "--where", "state ="), "the filter is not valid at character 1"),
         (("read", "views", "--where", "stat = 'x'"), "the filter does not fit the component views: "),
@@ -143,7 +148,7 @@ def test_a_component_overrides_what_is_common_and_that_overrides_the_default() -
     assert (found["views"].expire_after, found["refreshes"].expire_after) == (None, timedelta(days=1))
     assert (found["views"].location, found["refreshes"].location) == ("s3://bucket/views", None)
     codecs = [item.properties["write.parquet.compression-codec"] for item in found.values()]
-    assert codecs == ["gzip", "snappy"]
+    assert codecs == ["gzip", "snappy", "gzip"]
     for never in ("", "0", "-1 d"):
         assert registry_settings({"airflow-mv.registry.expire-after": never}).components["views"].expire_after is None
     assert {item.max_files for item in found.values()} == {int(DEFAULTS["airflow-mv.registry.max-files"])}
@@ -176,3 +181,22 @@ def test_the_page_lists_every_column_and_every_question() -> None:
         assert listed == [f"| `{name}` | {field.description} |" for name, field in kind.model.model_fields.items()]
     words = re.findall(r"`(?:registry )?([a-z-]+)`", page.partition("| command | answers |")[2].partition("\n\n")[0])
     assert set(QUESTIONS) <= set(words)
+
+
+def test_tables_shows_what_makes_refreshes_slow_and_who_pays(configured: Lake) -> None:
+    """Each append is a small file. The view joins or filters by nothing."""
+    for number in range(8):
+        configured.append((number, "north", 1))
+    configured.view("filtered", "SELECT id FROM lake.sales.orders WHERE amount > 5")
+    call("registry", "sync")
+    shown = call("tables", "lake.sales.orders").stdout
+    assert "10 data files of less than 32.0 MiB in 1 partition" in shown
+    assert "CALL lake.system.rewrite_data_files(table => 'sales.orders')\n" in shown
+    assert "read by lake.sales.daily: " in shown
+    assert "a value of amount, by which views join or filter" in shown
+    (document,) = call("tables", "lake.sales.orders", "--files", "--json").json
+    assert [item["view"] for item in document["views"]] == ["lake.sales.daily", "lake.sales.filtered"]
+    assert [unit["unit"] for unit in document["units"]].count("file") == document["data_files"] == 10
+    assert "region" not in str(document["findings"])
+    missing = call("tables", "lake.sales.nope")
+    assert (missing.code, missing.error) == (1, "there is no table lake.sales.nope")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``tables``: what of base tables makes refreshes slow, and which views pay for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from airflow_mv.cli import show
+from airflow_mv.cli.context import common, open_catalog, out, print_json, visible
+from airflow_mv.core.spec.units import counted, human
+
+if TYPE_CHECKING:
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.spec.identifiers import Identifier
+    from airflow_mv.core.sql.query import ParsedQuery
+
+
+@click.command()
+@click.argument("names", metavar="TABLE…", nargs=-1, required=True)
+@click.option("--files", is_flag=True, help="Also list partitions and files.")
+@common
+def tables(*, names: tuple[str, ...], files: bool, as_json: bool, conn_id: str | None) -> None:
+    """Show what of base tables makes refreshes slow.
+
+    Small files, delete files, skew, missing statistics, files that are not
+    clustered by the columns of joins and filters: each with the views that read
+    the table, and the maintenance that helps. No data file is read.
+    """
+    catalog, identifiers = open_catalog(list(names), conn_id)
+    documents = [_document(catalog, name, files=files) for name in identifiers]
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        _show(document)
+
+
+def _document(catalog: MaterializedViewCatalog, name: Identifier, *, files: bool) -> dict[str, Any]:
+    from airflow_mv.extras.registry.advice import filtering_columns, findings
+    from airflow_mv.extras.registry.base_tables import read_base_table
+
+    table = read_base_table(catalog, name)
+    queries = _queries(catalog, name)
+    columns = filtering_columns([query for found in queries.values() for query in found], name)
+    seconds = _seconds(catalog)
+    document = {
+        **table.general.model_dump(mode="json", include=_SHOWN),
+        "partitions": len(table.segments),
+        "manifests": table.manifests,
+        "findings": [found.to_dict() for found in findings(table, columns)],
+        "views": [{"view": view, "seconds_of_30_days": seconds.get(view)} for view in sorted(queries)],
+    }
+    if files:
+        document["units"] = [row.model_dump(mode="json") for row in table.rows("files")]
+    return document
+
+
+_SHOWN = {"table_name", "snapshot_id", "location", "format", "data_files", "delete_files", "rows", "deletes", "bytes"}
+
+
+def _queries(catalog: MaterializedViewCatalog, name: Identifier) -> dict[str, tuple[ParsedQuery, ...]]:
+    """Return the queries of each view of the catalog that reads a table, those of its nested views included."""
+    from airflow_mv.status import observe_each
+
+    found = observe_each(
+        catalog,
+        catalog.list(),
+        lambda seen: seen.queries if name in {table.name for table in seen.tables} else (),
+        plain=lambda _: (),
+    )
+    return {str(result.item): result.value for result in found if result.value}
+
+
+def _seconds(catalog: MaterializedViewCatalog) -> Mapping[str, float]:
+    """Return what the refreshes of each view took in 30 days, if the catalog has a registry."""
+    from airflow_mv.extras.registry.query import ask
+    from airflow_mv.extras.registry.registry import registry_of
+
+    registry = registry_of(catalog)
+    if registry is None:
+        return {}
+    return {row["view"]: row["seconds"] for row in ask(registry, "costs").documents()}
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    snapshot = f"snapshot {document['snapshot_id']}" if document["snapshot_id"] is not None else "no snapshot"
+    out.print(visible(f"{document['table_name']}  {snapshot}"), style="bold", markup=False)
+    parts = (
+        counted(document["partitions"], "partition"),
+        f"{counted(document['data_files'], 'data file')} ({human(document['bytes'])})",
+        counted(document["delete_files"], "delete file"),
+        counted(document["rows"], "row"),
+        counted(document["manifests"], "manifest"),
+    )
+    out.print(f"  {', '.join(parts)}", markup=False)
+    for finding in document["findings"]:
+        out.print(visible(f"  {finding['message']} ({finding['code']})"), markup=False)
+        out.print(visible(f"    {finding['remedy']}"), markup=False)
+    if not document["findings"]:
+        out.print("  nothing to improve", markup=False)
+    _show_views(document["views"])
+    if "units" in document:
+        from airflow_mv.extras.registry.base_tables import GENERAL
+
+        lines = [_unit(row) for row in document["units"] if row["segment"] != GENERAL]
+        show.table(("unit", "rows", "bytes", "deletes", "name"), lines, right={1, 2, 3})
+
+
+def _unit(row: Mapping[str, Any]) -> Sequence[str]:
+    name = row["segment"] if row["unit"] == "segment" else row["location"]
+    return (
+        row["unit"],
+        f"{row['rows']:,}",
+        human(row["bytes"] + row["delete_bytes"]),
+        f"{row['deletes']:,}",
+        visible(name),
+    )
+
+
+def _show_views(views: Sequence[Mapping[str, Any]]) -> None:
+    if not views:
+        out.print("  no view of the catalog reads it", markup=False)
+    for view in views:
+        cost = f": {view['seconds_of_30_days']:,.1f} s in 30 days" if view["seconds_of_30_days"] is not None else ""
+        out.print(visible(f"  read by {view['view']}{cost}"), markup=False)
