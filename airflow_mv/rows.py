@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_mv.core.catalog.layouts import LoadedStorage
+from airflow_mv.core.catalog.layouts import LoadedStorage, frame_of
 from airflow_mv.core.job.context import table_at
 from airflow_mv.core.job.driver import open_staging, reason, staging_catalog
 from airflow_mv.core.job.driver_files import HADOOP, file_access
@@ -99,8 +99,3 @@ class _TableReader:
         with temporary_settings(self._spark, staging_catalog(name)):
             open_staging(self._spark, name, access)
         return name
-
-
-def frame_of(storage: LoadedStorage, reader: Any) -> Any:
-    """Return the rows of a storage table through Spark's ``DataFrameReader``."""
-    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())

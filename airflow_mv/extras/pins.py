@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 
 from pydantic import ConfigDict, Field
 
-from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.core.catalog import Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import view_with_storage_at
 from airflow_mv.core.freshness.observe import ReadCache, load_dependencies, observe, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
@@ -393,13 +394,3 @@ def all_read(view: Identifier, reads: Reads) -> set[Identifier]:
             found.add(item)
             waiting += reads[item]
     return found
-
-
-def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
-    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
-
-    Args:
-        place: The storage table's place at that time, as text.
-    """
-    named = view.storage_table is not None
-    return view if named else replace(view, settings=view.materialized.repointed(place))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 from pyiceberg.table import Table
@@ -588,10 +588,25 @@ def restored(storage: LoadedStorage, view: LoadedView) -> LoadedStorage:
     return replace(storage, table=table)
 
 
+def frame_of(storage: LoadedStorage, reader: Any) -> Any:
+    """Return the rows of a storage table through Spark's ``DataFrameReader``."""
+    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
+
+
 def storage_place(view: LoadedView) -> StoragePlace:
     """Return where a view's storage table is: a name in the catalog, or a metadata file."""
     name = view.storage_table
     return view.materialized.storage_table_location if name is None else name
+
+
+def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
+    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
+
+    Args:
+        place: The storage table's place at that time, as text.
+    """
+    named = view.storage_table is not None
+    return view if named else replace(view, settings=view.materialized.repointed(place))
 
 
 def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageState | None:
