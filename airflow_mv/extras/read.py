@@ -167,7 +167,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         if _has_variant(field["type"]):
             raise UnsupportedError(
                 f"view {view.identifier}: pyiceberg cannot read the column {field['name']!r} of type variant: read "
-                "the view in Spark (airflow_mv.read), or cast it to another type in the view's query"
+                "the view in Spark (airflow_mv.read), or cast the column to another type in its query"
             )
     with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
         table = storage.open(catalog.tables)

@@ -91,7 +91,7 @@ def _bounded_glue(name: str, properties: Any) -> Catalog:
     except ImportError:
         raise NotInstalledError("AWS Glue's client is not installed: pip install 'pyiceberg[glue]'") from None
     if module is None:
-        raise NotInstalledError("this installation cannot open AWS Glue: the extra metastores is not there")
+        raise NotInstalledError("this installation cannot open AWS Glue: the extra metastores is missing")
     catalog: Catalog = module.opened(name, properties)
     return catalog
 

@@ -254,7 +254,7 @@ def _since_version_3(field: StructField, *, staged: bool) -> bool:
     if kind is not None and not staged:
         raise InvalidQueryError(
             f"the column {field.name!r} has the type {kind}, with which pyiceberg cannot read a table of the catalog: "
-            "use the layout 'pointed', or cast it to another type"
+            "use the layout 'pointed', or cast the column to another type"
         )
     return kind is not None
 
