@@ -103,7 +103,7 @@ def test_a_backfill_of_too_many_runs_is_refused(server: Server) -> None:
     assert found == {"problem": "These rows take more than 1,000 runs: choose fewer rows."}
 
 
-@pytest.mark.parametrize(("dag_id", "problem"), [("by_seconds", "Of 20,000 dates"), ("whole", "No task of this DAG")])
+@pytest.mark.parametrize(("dag_id", "problem"), [("by_seconds", "over 20,000 dates"), ("whole", "No task of this DAG")])
 def test_a_schedule_of_seconds_is_not_walked_to_its_end(server: Server, dag_id: str, problem: str) -> None:
     """It has millions of dates since 2024, and its runs have no interval."""
     wanted = {"start": "2024-06-02T00:00:00+00:00", "end": "2024-06-03T00:00:00+00:00", "type": "timestamptz"}
