@@ -519,5 +519,5 @@ def test_a_run_with_one_task_at_a_time_starts_the_application_beside_it(airflow:
         materialized_views_group("views", ["{VIEW}"], spark_application="shared")
     """)
     assert set(found.states.values()) == {"success"}, found.log
-    assert "the first script starts the application beside it" in found.task_log("views.spark_application")
+    assert "the first script starts the application here" in found.task_log("views.spark_application")
     assert not [*airflow.folder.rglob("beat")]
