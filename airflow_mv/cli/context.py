@@ -232,7 +232,7 @@ def how(command: Command) -> Command:
         click.option("--max-full-bytes", type=click.IntRange(min=0), help=budget),
         click.option("--on-fallback", type=policies, help=fallback),
         click.option("--full", is_flag=True, help="Recompute even if nothing has changed."),
-        click.option("--as-of", help="Read the base tables as of this time, ISO 8601."),
+        click.option("--as-of", help="Read the base tables as of this time, ISO 8601 or ms."),
     ):
         with_options = option(with_options)
     return with_options
@@ -293,7 +293,7 @@ def with_time_travel(command: Command) -> Command:
         click.option("--sequence-number", type=int, help="The rows of the refresh with this sequence number."),
         click.option("--refresh-id", help="The rows of this refresh."),
         click.option("--bases-as-of", help=bases),
-        click.option("--as-of", help="The view's rows as of this time, ISO 8601."),
+        click.option("--as-of", help="The view's rows as of this time, ISO 8601 or ms."),
     ):
         with_wanted = option(with_wanted)
     return with_wanted
@@ -549,7 +549,7 @@ def _escaped(char: str) -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Read a point in time: ISO 8601; without a zone it is UTC.
+    """Read a point in time: ISO 8601 (without a zone in UTC), or milliseconds since the epoch.
 
     Raises:
         InvalidIdentifierError: The text is not a time (exits with the code for wrong usage).
@@ -561,7 +561,9 @@ def parse_time(text: str | None) -> datetime | None:
     try:
         return parse_iso(text)
     except ValueError:
-        raise InvalidIdentifierError(f"{text!r} is not a time; write it like 2013-06-30T00:00:00+00:00") from None
+        raise InvalidIdentifierError(
+            f"{text!r} is not a time; write it like 2013-06-30T00:00:00+00:00, or in milliseconds since the epoch"
+        ) from None
 
 
 class _WithoutSecrets(logging.Formatter):
@@ -582,7 +584,7 @@ def _set_up_logs(*, verbose: bool) -> None:
 @click.command()
 @click.argument("views", nargs=-1)
 @click.option("--namespace", help="All materialized views of catalog.namespace.")
-@click.option("--as-of", help="Read the base tables as of this time, ISO 8601.")
+@click.option("--as-of", help="Read the base tables as of this time, ISO 8601 or ms.")
 @common
 def pin(
     *, views: tuple[str, ...], namespace: str | None, as_of: str | None, as_json: bool, conn_id: str | None

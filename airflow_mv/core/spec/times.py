@@ -31,17 +31,23 @@ _SECONDS = {
     **dict.fromkeys(("w", "week", "weeks"), 604_800),
 }
 
+#: Milliseconds since the epoch, from 1970-01-02 to 5138. A date or a year has fewer digits.
+_MILLISECONDS = re.compile(r"[0-9]{9,14}")
+
 
 def parse_time(value: object, zone: tzinfo = UTC) -> datetime:
     """Read a point in time.
 
     Args:
-        value: A time, or its text in ISO 8601. (pendulum's parser would also take ``now``, and ``12:00`` as of today.)
+        value: A time, its text in ISO 8601, or milliseconds since the epoch, as Iceberg's ``as-of-timestamp`` has them.
+            (pendulum's parser would also take ``now``, and ``12:00`` as of today.)
         zone: The time zone for a time without one.
 
     Raises:
         ValueError: It is not a point in time.
     """
+    if _MILLISECONDS.fullmatch(str(value)):
+        return from_ms(int(str(value)))
     read = value if isinstance(value, datetime) else parse_timestamp(str(value))
     return read if read.tzinfo else read.replace(tzinfo=zone)
 

@@ -41,6 +41,7 @@ PACKAGE = Path(__file__).parents[3] / "airflow_mv"
         ("2013-06-30T00:00:00Z", datetime(2013, 6, 30, tzinfo=UTC)),
         ("2013-06-30T00:00:00.123456+05:30", datetime(2013, 6, 29, 18, 30, 0, 123456, tzinfo=UTC)),
         ("2013-06-30T00:00:00,5-0200", datetime(2013, 6, 30, 2, 0, 0, 500000, tzinfo=UTC)),
+        ("1795813216300", datetime(2026, 11, 27, 21, 0, 16, 300000, tzinfo=UTC)),  # as Iceberg's as-of-timestamp
     ],
 )
 def test_iso_8601_without_an_offset_is_read_in_the_given_zone(text: str, expected: datetime) -> None:
