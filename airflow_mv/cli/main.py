@@ -47,6 +47,7 @@ from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.refresh_each import refresh_each
 from airflow_mv.cli.registry import registry
 from airflow_mv.cli.tables import tables
+from airflow_mv.cli.timeline import timeline
 from airflow_mv.cli.versions import versions
 from airflow_mv.version import __version__
 
@@ -650,7 +651,20 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (changes, explain, maintain, rollback, convert, drop, pin, repair, registry, tables, versions):
+for _command in (
+    changes,
+    explain,
+    maintain,
+    rollback,
+    convert,
+    drop,
+    pin,
+    repair,
+    registry,
+    tables,
+    timeline,
+    versions,
+):
     main.add_command(_command)
 if (Path(__file__).parents[2] / "examples" / "demo").is_dir():  # a clone of the repository; not the wheel
     main.add_command(demo)
