@@ -84,21 +84,30 @@ def test_every_invariant_names_an_existing_test_with_its_number() -> None:
 
 
 def test_every_statement_of_the_source_documents_names_existing_tests_or_what_is_missing() -> None:
-    """The 70 statements are numbered without gaps. What works has a test; for the rest the page says why not."""
+    """They are numbered. What works has a test, what is typed exists, and for the rest the page says why."""
     page = ROOT / "docs" / "source-documents.md"
     head, *documents = re.split(r"(?m)^## ", page.read_text(encoding="utf-8"))
     counts = re.findall(r"(?m)^\| \[(.+?)\]\(.+?\) \| (\d+) \|$", head)
-    assert sum(int(total) for _, total in counts) == 70
+    assert sum(int(total) for _, total in counts) == 77
     for text, (title, total) in zip(documents, counts, strict=True):
         assert text.startswith(title + "\n")
-        rows = re.findall(r"(?m)^\| (\d+) \| .+ \| (works|partly|not) \| (.+) \|$", text)
+        rows = re.findall(
+            r"(?m)^\| (\d+) \| .+? \| ([^|]+?) \| (works|(?:in|by|as) [^|]+|inside|not) \| (.+) \|$", text
+        )
         assert [int(number) for number, *_ in rows] == list(range(1, int(total) + 1))
-        for number, state, shown in rows:
+        for number, typed, state, shown in rows:
+            commands = [one or two for one, two in re.findall(r"``([a-z].*?)``|`([a-z][^`]*)`", typed)]
+            assert [command for command in commands if unknown_in(command)] == [], (title, number)
+            assert commands or state != "works" or typed in _NOT_TYPED, (title, number)
             tests = re.findall(r"\[`(test_\w+)`\]\((\S+?)\)", shown)
             for test, file in tests:
                 assert f"def {test}(" in (page.parent / file).read_text(encoding="utf-8"), (title, number)
             missing = re.sub(r"\[`test_\w+`\]\(\S+?\)[,. ]*", "", shown)
             assert tests if state == "works" else missing, (title, number)
+
+
+#: What a user sees without a command of this package.
+_NOT_TYPED = ("nothing", "both in one query", "the engine's own SQL", "the engine's time travel over the table")
 
 
 def test_each_example_dag_is_in_the_table_of_examples() -> None:
