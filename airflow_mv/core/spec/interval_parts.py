@@ -63,10 +63,12 @@ def parts_in(record: RefreshRecord, interval: Interval) -> tuple[IntervalPart, .
 
 
 def tables_read(record: RefreshRecord) -> tuple[BaseTable, ...]:
-    """Return the base tables as a refresh itself read them; none if that is not known: the log has no intervals."""
+    """Return the base tables as a refresh itself read them; none if that is not known."""
     if record.interval is None:
         return record.base_tables
-    return parts_in(record, record.interval.interval)[0].base_tables if is_complete(record) else ()
+    if not is_complete(record):
+        return record.interval_base_tables
+    return parts_in(record, record.interval.interval)[0].base_tables
 
 
 def after(record: RefreshRecord | None, interval: Interval, new: IntervalPart) -> list[dict[str, Any]]:

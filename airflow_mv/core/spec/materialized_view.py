@@ -224,6 +224,8 @@ class RefreshRecord(StoredModel):
     """Ours: intervals whose rows were computed from other snapshots than ``base-tables``. They do not overlap."""
     only_intervals: bool = False
     """Ours: whether only the rows of ``intervals`` were ever computed; then each of ``base-tables`` has -1."""
+    interval_base_tables: Annotated[tuple[BaseTable, ...], FirstFault] = ()
+    """Ours: in the log, the base tables as the refresh of ``interval`` read them. ``intervals`` is not kept there."""
 
     @model_validator(mode="after")
     def _one_line(self) -> Self:
@@ -536,8 +538,13 @@ def is_complete(record: RefreshRecord) -> bool:
 
 
 def _without_intervals(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without the intervals that were current with it: there may be a thousand of them."""
-    return {key: value for key, value in record.items() if key != "intervals"}
+    """Return a record without the intervals that were current with it, of which there may be a thousand."""
+    kept = {key: value for key, value in record.items() if key != "intervals"}
+    start = record["interval"]["start-us"] if "interval" in record else None
+    for item in record.get("intervals", ()) if start is not None else ():
+        if item["start-us"] <= start < item["end-us"]:
+            kept["interval-base-tables"] = item["base-tables"]
+    return kept
 
 
 def _time(record: Mapping[str, Any]) -> int:

@@ -85,6 +85,20 @@ def test_the_record_keeps_the_full_refresh_and_adds_the_interval(lake: Days) -> 
     }
 
 
+def test_the_history_has_the_snapshots_that_each_refresh_of_an_interval_read(lake: Days) -> None:
+    """Also when later refreshes have replaced the rows, and only the log has the refresh."""
+    snapshots = [lake.sell((1, 10), (2, 20))]
+    lake.refresh(VIEW)
+    for day in (1, 2, 1, 1):
+        snapshots.append(lake.sell((day, 1)))
+        lake.refresh_days(day, day + 1)
+
+    found = history(lake.catalog, VIEW)
+    read = [[(table["identifier"], table["snapshot_reference"]) for table in item["base_tables"]] for item in found]
+    assert read == [[("lake.sales.sold", str(snapshot))] for snapshot in snapshots]
+    assert [item["interval"] is None for item in found] == [True, False, False, False, False]
+
+
 def test_the_result_for_a_fresh_interval_is_about_the_refresh_of_its_rows(lake: Days) -> None:
     """The current record may be that of another interval, and its base snapshots those of the last whole refresh."""
     first = lake.sell((1, 10), (2, 20), (3, 30))
