@@ -33,6 +33,7 @@ from rich.console import Console
 from airflow_mv.checks import read_checks
 from airflow_mv.core.spec.identifiers import Identifier, split
 from airflow_mv.errors import (
+    CheckFailedError,
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
@@ -90,7 +91,8 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
         except MaterializedViewError as error:
-            _print_error(error, str(error), as_json=as_json, retryable=error.retryable)
+            text = str(error) if as_json else _last_line(error)
+            _print_error(error, text, as_json=as_json, retryable=error.retryable)
             sys.exit(error.exit_code)
         except BrokenPipeError:
             raise  # the reader closed the pipe: click exits quietly
@@ -110,6 +112,15 @@ def guarded(command: Command) -> Command:
             sys.exit(1)
 
     return run
+
+
+def _last_line(error: MaterializedViewError) -> str:
+    """Return the line with an error. Failed checks and their rows are printed before it, on lines of their own."""
+    if not isinstance(error, CheckFailedError):
+        return str(error)
+    text, *checks = str(error).splitlines()
+    err.print(visible("\n".join(checks)), markup=False)
+    return text
 
 
 def _unexpected(error: Exception) -> str:

@@ -112,14 +112,21 @@ def has_passed(script: Script, outcome: Outcome) -> bool:
 
 
 def judge(plan: RefreshPlan, outcome: Outcome) -> None:
-    """Log the failed checks of a staged refresh, and raise if one of them forbids publication.
+    """Log the checks of a staged refresh that only warn, and raise if another one failed.
+
+    The error has the checks that failed, with some rows. The log has what does not fit into it, and nothing twice.
 
     Raises:
         CheckFailedError, JobError: See :func:`require_passed`.
     """
-    for result in outcome.checks if plan.script and plan.script.checks else ():
-        if not result.passed:
-            log.log(logging.ERROR if result.stops else logging.WARNING, "%s", "\n".join(result.lines()))
+    results = outcome.checks if plan.script and plan.script.checks else ()
+    for result in results:
+        if not result.passed and not result.stops:
+            log.warning("%s", "\n".join(result.lines()))
+    for number, result in enumerate(result for result in results if result.stops):
+        more = result.lines()[0 if number >= _CHECKS_IN_MESSAGE else 1 + _ROWS_IN_MESSAGE :]
+        if more:
+            log.error("More of check %r:\n%s", result.name, "\n".join(more))
     require_passed(plan, outcome)
 
 
@@ -140,7 +147,7 @@ def require_passed(plan: RefreshPlan, outcome: Outcome) -> None:
         )
     lines = [_shown(result) for result in failed[:_CHECKS_IN_MESSAGE]]
     if len(failed) > _CHECKS_IN_MESSAGE:
-        lines.append(f"and {len(failed) - _CHECKS_IN_MESSAGE} more checks, which the log shows")
+        lines.append(f"and {len(failed) - _CHECKS_IN_MESSAGE} more checks, which are in the log")
     message = "\n".join([
         f"view {plan.view}: {len(failed)} of {len(outcome.checks)} checks failed, so nothing was published and readers "
         "keep the rows that they have",

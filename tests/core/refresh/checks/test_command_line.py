@@ -27,7 +27,14 @@ def test_a_failed_check_ends_with_4_and_prints_the_rows_on_stderr(lake: Lake) ->
     held = call("refresh", view, "--check", "amount >= 0", "--check", "day > 0")
     assert held.code == 4
     assert held.error.startswith(f"view {view}: 1 of 2 checks failed, so nothing was published")
-    assert "row day=2, amount=-5" in held.stderr
+    *details, last = [line for line in held.stderr.splitlines() if not line.startswith(view)][-4:]
+    assert details[0] == "check 'amount >= 0': expected amount >= 0, of each row; found violating rows: 1"
+    assert details[1] == "  row day=2, amount=-5"
+    assert details[2].startswith("The checked rows are kept for inspection: ")
+    assert last.endswith("so nothing was published and readers keep the rows that they have")
+    assert held.stderr.count("amount >= 0': expected") == held.stderr.count("row day=2") == 1
+    in_json = json.loads(call("refresh", view, "--check", "amount >= 0", "--json").stderr.splitlines()[-1])
+    assert "row day=2, amount=-5" in in_json["error"]["message"]
     without = call("refresh", view, "--json")
     assert without.code == 0
     (document,) = json.loads(without.stdout)

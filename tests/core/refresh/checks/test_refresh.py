@@ -71,8 +71,10 @@ def failing(home: Lake, *checks: Check, **options: Any) -> CheckFailedError:
     return caught.value
 
 
-def test_a_failed_check_publishes_nothing_and_logs_the_rows(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Invalid rows are logged and not published; after the data is fixed, the next try publishes."""
+def test_a_failed_check_publishes_nothing_and_its_error_has_the_rows(
+    home: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Invalid rows are shown once, in the error, and not published; after the data is fixed, the next try publishes."""
     home.insert("orders", "(3, 'north', -5), (3, NULL, 7)")
     with caplog.at_level(logging.ERROR):
         error = failing(home, condition("amount >= 0"), not_null("region", "day"), unique("day", "amount"))
@@ -81,7 +83,8 @@ def test_a_failed_check_publishes_nothing_and_logs_the_rows(home: Lake, caplog: 
     assert message.startswith(f"view {home('daily')}: 2 of 3 checks failed, so nothing was published")
     assert "check 'amount >= 0': expected amount >= 0, of each row; found violating rows: 1" in message
     assert "row day=3, region=north, amount=-5" in message
-    assert "row day=3, region=NULL, amount=7" in caplog.text
+    assert "row day=3, region=NULL, amount=7" in message
+    assert "row day=3" not in caplog.text, "the error has it"
     assert [result.name for result in error.results] == ["amount >= 0", "not_null(region, day)"]
     assert (error.exit_code, error.retryable) == (4, False)
 
@@ -93,6 +96,16 @@ def test_a_failed_check_publishes_nothing_and_logs_the_rows(home: Lake, caplog: 
         {"name": "amount >= 0", "result": "passed"},
         {"name": "not_null(region, day)", "result": "passed"},
     ]
+
+
+def test_the_log_has_the_rows_that_do_not_fit_into_the_error(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    home.insert("orders", ", ".join(f"(3, 'north', -{number})" for number in range(1, 9)))
+    with caplog.at_level(logging.ERROR):
+        message = str(failing(home, condition("amount >= 0")))
+    rows = [f"row day=3, region=north, amount=-{number}" for number in range(1, 9)]
+    places = [(row in message, row in caplog.text) for row in rows]
+    assert sorted(places) == [(False, True)] * 3 + [(True, False)] * 5
+    assert "and 3 more in the log" in message
 
 
 def test_the_rejected_rows_are_kept_for_inspection(home: Lake) -> None:
