@@ -389,6 +389,12 @@ def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool
     help="First refresh the materialized views of the same catalog that the named ones read, directly or through "
     "others, all from one set of base snapshots. Options other than --as-of are for the named ones.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="With --namespace or --all: compute all rows of views of which only intervals were ever computed, without "
+    "prompting.",
+)
 @with_pins
 @sparked
 @common
@@ -399,17 +405,18 @@ def refresh(
     namespace: str | None,
     whole: str | None,
     with_inputs: bool,
+    yes: bool,
     options: RefreshOptions,
     pins: Path | None,
-    master: str | None,
-    remote: str | None,
     as_json: bool,
     conn_id: str | None,
+    **spark: str | None,
 ) -> None:
     """Refresh views: plan, stage, publish. Several share one Spark application and one set of base snapshots.
 
     With --namespace or --all a view that fails does not stop the others: its error is on stderr, and the command ends
-    with its exit code.
+    with its exit code. A view of which only intervals were ever computed is recomputed as a whole: the command asks
+    first, and without a terminal needs --yes.
     """
     from airflow_mv.actions import maintain_after_refresh
 
@@ -421,11 +428,11 @@ def refresh(
         if pins is not None or with_inputs:
             raise click.UsageError(f"{'--pins' if pins else '--with-inputs'} needs named views")
         catalog, identifiers = chosen_views((), namespace, conn_id, whole=whole)
-        stager = stager_for(catalog, master, remote)
-        refresh_each(catalog, identifiers, options, stager, as_json=as_json)
+        stager = stager_for(catalog, **spark)
+        refresh_each(catalog, identifiers, options, stager, as_json=as_json, yes=yes)
         return
     catalog, identifiers = open_catalog(views, conn_id)
-    stager = stager_for(catalog, master, remote)
+    stager = stager_for(catalog, **spark)
     show_plan = None if as_json else render.plan_line
     refresh_named = _with_inputs if with_inputs else partial(_as_named, pins=pins)
     results = refresh_named(catalog, identifiers, stager, options, show_plan)
@@ -510,7 +517,7 @@ def read(
 ) -> None:
     """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
     from airflow_mv.actions import refresh_with_inputs
-    from airflow_mv.extras.read import read_arrow, readable
+    from airflow_mv.extras.read import read_rows, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
@@ -519,7 +526,7 @@ def read(
         refresh_with_inputs(catalog, [view], stager=stager)
 
     found = readable(catalog, identifier, wanted, refresh=None if no_refresh else refreshed)
-    result = read_arrow(catalog, found, limit=limit)
+    result = read_rows(catalog, found, limit=limit)
     document = {
         "view": str(identifier),
         "refresh_id": found.refresh_id,

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import print_json, progress, this_user
 from airflow_mv.core.spec.units import counted
+from airflow_mv.each import for_each, left_out
+from airflow_mv.errors import RefreshRefusedError
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
     from airflow_mv.errors import MaterializedViewError
     from airflow_mv.extras.spark.session import InProcessStager
 
+_WHOLE = "only intervals of it were ever computed; a refresh of the namespace computes all its rows"
+_INSTEAD = "`airflow-mv refresh {} --interval START END` computes one interval"
+
 
 def refresh_each(
     catalog: MaterializedViewCatalog,
@@ -27,8 +35,12 @@ def refresh_each(
     stager: InProcessStager,
     *,
     as_json: bool,
+    yes: bool = False,
 ) -> None:
     """Refresh views of one Spark application and one set of base snapshots; a failure does not stop the others.
+
+    Args:
+        yes: Recompute the views of which only intervals were ever computed. Otherwise a terminal is asked.
 
     Raises:
         MaterializedViewError: The first failure, after all views. A table that was left out, since its store did not
@@ -36,14 +48,15 @@ def refresh_each(
     """
     from airflow_mv.actions import maintain_after_refresh, refresh_views
     from airflow_mv.core.freshness.state import SnapshotSet
-    from airflow_mv.each import for_each, left_out
     from airflow_mv.extras.pins import pin_base_tables
 
+    refused = () if yes else _not_confirmed(catalog, views, options, as_json=as_json)
     pins = SnapshotSet()
     place = {str(view): number for number, view in enumerate(pin_base_tables(catalog, views).views if views else ())}
     ordered = sorted(views, key=lambda view: place.get(str(view), len(place)))
 
     def one(view: Identifier) -> RefreshResult:
+        _require_confirmed(view, refused)
         (result,) = refresh_views(catalog, [view], stager=stager, options=options, pins=pins, requester=this_user())
         maintain_after_refresh(catalog, result.view, published=result.published, stager=stager, report=progress)
         return result
@@ -70,3 +83,28 @@ def refresh_each(
     progress(f"{counted(len(ordered), 'view')}: {summary or 'none to refresh'}")
     if errors:
         raise errors[0]
+
+
+def _not_confirmed(
+    catalog: MaterializedViewCatalog, views: Sequence[Identifier], options: RefreshOptions, *, as_json: bool
+) -> tuple[Identifier, ...]:
+    """Return the views of which only intervals were ever computed, unless the user wants all their rows."""
+    if options.interval is not None:
+        return ()
+    found = for_each(views, lambda view: catalog.load_storage(catalog.load(view)).record)
+    partial = tuple(item.item for item in found if item.value is not None and item.value.only_intervals)
+    if not partial or as_json or not may_ask():
+        return partial
+    for view in partial:
+        progress(f"view {view}: {_WHOLE}. {_INSTEAD.format(view)}")
+    return () if click.confirm("Compute all rows of these views?", err=True) else partial
+
+
+def may_ask() -> bool:
+    """Whether there is a terminal to answer a question."""
+    return sys.stdin.isatty()
+
+
+def _require_confirmed(view: Identifier, refused: Sequence[Identifier]) -> None:
+    if view in refused:
+        raise RefreshRefusedError(f"view {view}: {_WHOLE}, which needs --yes. {_INSTEAD.format(view)}")
