@@ -228,7 +228,8 @@ def _values(document: Mapping[str, Any]) -> None:
         for index in range(len(document["columns"]))
         if all(isinstance(row[index], int | float | Decimal | None) for row in document["rows"])
     }
-    table(document["columns"], document["rows"], right=numbers)
+    lines = [["NULL" if value is None else value for value in row] for row in document["rows"]]
+    table(document["columns"], lines, right=numbers)
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[Any]], *, right: Collection[int] = ()) -> None:
