@@ -28,7 +28,7 @@ from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
-from airflow_mv.extras.read import log_what_is_read, readable
+from airflow_mv.extras.read import ReadResult, log_what_is_read, read_rows, readable
 from airflow_mv.extras.registry.model import RefreshRow, Requester
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.status import stale_inputs
@@ -395,6 +395,42 @@ def read(
     found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
+
+
+def scan(
+    view: str,
+    *,
+    as_of: datetime | None = None,
+    refresh_id: str | None = None,
+    sequence_number: int | None = None,
+    snapshot_id: int | None = None,
+    bases_as_of: datetime | None = None,
+    limit: int | None = None,
+    catalog: MaterializedViewCatalog | None = None,
+) -> ReadResult:
+    """Find a view's stored rows, without Spark and without Airflow. They are read when they are asked for.
+
+    Args:
+        view: ``catalog.namespace.name``.
+        as_of: The rows as the view had them at this time; a time without a zone is UTC.
+        refresh_id: The rows of this recorded refresh.
+        sequence_number: The rows of the recorded refresh with this sequence number.
+        snapshot_id: The rows in this snapshot of the storage table.
+        bases_as_of: The rows that were computed from the base tables as they were at this time, or before it.
+        limit: At most this many rows.
+        catalog: Where the view is; by default the configured catalog of that name.
+
+    Returns:
+        Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb(table_name)`` and
+        ``to_arrow_batch_reader()``, a stream for rows that do not fit into memory.
+
+    Raises:
+        StaleViewError: The view has to be refreshed first.
+        RefreshNotFoundError: The history holds no such refresh.
+    """
+    home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
+    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
+    return read_rows(home, readable(home, view, wanted), limit=limit)
 
 
 def changes(

@@ -31,6 +31,11 @@ def id_text(snapshot: int | None) -> str | None:
     return None if snapshot is None else str(snapshot)
 
 
+def short_id(text: str | None) -> str:
+    """Return the beginning of an id of a refresh, for people; ``none`` without one."""
+    return "none" if text is None else text[:8]
+
+
 def check_marks(text: str | bytes | bytearray, limit: int = MAX_MARKS) -> None:
     """Reject a JSON text with too many values, without decoding it.
 

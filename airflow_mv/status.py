@@ -37,6 +37,7 @@ from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
+from airflow_mv.documents import short_id
 from airflow_mv.each import ItemResult, for_each
 from airflow_mv.errors import MaterializedViewError, NotFoundError, NotMaterializedError
 from airflow_mv.expiry import expires_ms
@@ -409,7 +410,8 @@ def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
     name, table = view.identifier, storage.name
     recomputes = "A Spark query by the view's name does not use them: it runs the view's SQL"
     if table is None:
-        how = f"`airflow-mv read {name}`, or airflow_mv.read(spark, {str(name)!r}) in Spark. {recomputes}"
+        in_python = f"airflow_mv.scan({str(name)!r}) in Python, airflow_mv.read(spark, {str(name)!r}) in Spark"
+        how = f"`airflow-mv read {name}`, {in_python}. {recomputes}"
     else:
         then = ": it is the view itself" if table == name else f". {recomputes}"
         how = f"the table {table}, in every engine that uses this catalog{then}"
@@ -431,6 +433,12 @@ class ViewStatus:
     def reasons(self) -> tuple[Reason, ...]:
         """The reasons."""
         return self.observation.freshness.reasons
+
+    def __repr__(self) -> str:
+        seen = self.observation
+        where = f", {seen.interval}" if seen.interval else ""
+        refresh_id = seen.record.refresh_id if seen.record else None
+        return f"<status of {seen.view.identifier}{where}: {self.state}, refresh {short_id(refresh_id)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document."""

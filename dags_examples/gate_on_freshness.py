@@ -19,7 +19,7 @@ VIEW = "lake.sales.daily"
 def report(status: dict[str, Any]) -> dict[str, Any]:
     """Read the view's rows as a stream, without Spark, and report their lag."""
     rows = MaterializedViewHook().read(VIEW, refresh=False)
-    counted = sum(batch.num_rows for batch in rows.batches)
+    counted = sum(batch.num_rows for batch in rows.to_arrow_batch_reader())
     return {"rows": counted, "columns": len(rows.columns), "lag_seconds": status["lag_seconds"]}
 
 

@@ -93,6 +93,9 @@ class DefinitionResult:
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<definition of {self.view.identifier}: {self.action}, version {self.view.metadata.current_version_id}>"
+
     @property
     def lines(self) -> list[str]:
         """What was done, in sentences."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
@@ -19,7 +22,9 @@ from airflow_mv.core.freshness.state import State, assess
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord, StorageState
 from airflow_mv.damage import check_snapshots, different_size, store_of
+from airflow_mv.documents import short_id
 from airflow_mv.errors import (
+    ConfigurationError,
     InvalidMetadataError,
     MetadataFileNotFoundError,
     RefreshNotFoundError,
@@ -29,7 +34,11 @@ from airflow_mv.errors import (
 from airflow_mv.status import Chains, timestamp
 
 if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
     import pyarrow
+    from pyiceberg.table import DataScan
 
 log = logging.getLogger(__name__)
 
@@ -73,42 +82,137 @@ class Readable:
         return self.record.refresh_id
 
 
-@dataclass(frozen=True, slots=True)
 class ReadResult:
-    """A stream of stored rows. ``batches`` can be read once.
+    """Stored rows that may be read, as pyiceberg's ``DataScan``: nothing is read before a method asks for rows.
+
+    Each method reads the same rows again. All but :meth:`to_arrow_batch_reader` hold all rows in memory. Each raises
+    ``NotFoundError`` if a data file is missing, ``InvalidMetadataError`` if a file is truncated or cannot be read, and
+    ``CatalogUnavailableError`` if the store did not respond.
 
     Args:
         readable: What is read, and of which refresh.
-        batches: The rows, streamed.
+        limit: At most this many rows.
     """
 
-    readable: Readable
-    batches: pyarrow.RecordBatchReader
+    def __init__(self, catalog: MaterializedViewCatalog, readable: Readable, limit: int | None = None) -> None:
+        self.readable = readable
+        self.limit = limit
+        self._catalog = catalog
+
+    @property
+    def metadata_location(self) -> str:
+        """The storage table's metadata file, by which engines open an Iceberg table."""
+        return self.readable.storage.location
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot of the storage table with the rows; ``None`` for no rows at all."""
+        return self.readable.snapshot_id
 
     @property
     def columns(self) -> list[str]:
         """Column names in order."""
-        return list(self.batches.schema.names)
+        return [field.name for field in self._scan.projection().fields]
 
-    def rows(self) -> Iterator[list[Any]]:
-        """Yield each row as a list of Python values.
+    def to_arrow(self) -> pyarrow.Table:
+        """Read the rows as an Arrow table."""
+        with self._errors():
+            return self._scan.to_arrow()
+
+    def to_arrow_batch_reader(self) -> pyarrow.RecordBatchReader:
+        """Read the rows as a stream of Arrow batches, which need not fit into memory. It can be read once."""
+        import pyarrow
+
+        with self._errors():
+            batches = self._scan.to_arrow_batch_reader()
+        return pyarrow.RecordBatchReader.from_batches(batches.schema, self._each(batches))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Read the rows as a pandas frame.
 
         Raises:
-            NotFoundError: A data file is missing.
-            InvalidMetadataError: A data file is truncated, or cannot be read.
-            CatalogUnavailableError: The store did not respond.
+            ConfigurationError: pandas is not installed.
         """
-        view = self.readable.view.identifier
-        what = f"view {view}, refresh {self.readable.refresh_id}, data file"
+        _library("pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """Read the rows as a Polars frame.
+
+        Raises:
+            ConfigurationError: Polars is not installed.
+        """
+        return _library("polars").from_arrow(self.to_arrow())
+
+    def to_duckdb(
+        self, table_name: str, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """Read the rows, and register them as a table of DuckDB.
+
+        Args:
+            connection: By default a new database in memory.
+
+        Raises:
+            ConfigurationError: DuckDB is not installed.
+        """
+        opened = connection or _library("duckdb").connect()
+        opened.register(table_name, self.to_arrow())
+        return opened
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield each row as a list of Python values."""
+        for batch in self.to_arrow_batch_reader():
+            yield from (list(row.values()) for row in batch.to_pylist())
+
+    def __repr__(self) -> str:
+        found = self.readable
+        limit = "" if self.limit is None else f", limit {self.limit:,}"
+        return f"<rows of {found.view.identifier}: {found.state}, refresh {short_id(found.refresh_id)}{limit}>"
+
+    @cached_property
+    def _scan(self) -> DataScan:
+        """Open the storage table, and check the files that list its data files."""
+        found, catalog = self.readable, self._catalog
+        view, storage = found.view, found.storage
+        with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
+            table = storage.open(catalog.tables)
+            only = () if found.snapshot_id is None else (found.snapshot_id,)
+            checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
+            for damage in checked.all:
+                what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
+                raise InvalidMetadataError(f"{what}: {damage.why}")
+            table.io = _SizeCheckedIO(table.io, checked.sizes)
+            return table.scan(snapshot_id=found.snapshot_id, limit=self.limit)
+
+    def _each(self, batches: pyarrow.RecordBatchReader) -> Iterator[pyarrow.RecordBatch]:
+        with self._errors():
+            yield from batches
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the errors of a read."""
+        view, refresh_id = self.readable.view.identifier, self.readable.refresh_id
+        what = f"view {view}, refresh {refresh_id}, data file"
         with repairable(view), parsed(self.readable.storage.table.location, what):
             try:
-                for batch in self.batches:
-                    yield from (list(row.values()) for row in batch.to_pylist())
+                yield
             except FileNotFoundError as error:
                 raise MetadataFileNotFoundError(
-                    f"view {view}: a data file of refresh {self.readable.refresh_id} is missing ({error}). Restore "
-                    "it, or recompute the rows: a refresh with --full"
+                    f"view {view}: a data file of refresh {refresh_id} is missing ({error}). Restore it, or recompute "
+                    "the rows: a refresh with --full"
                 ) from None
+
+
+def _library(name: str) -> Any:
+    """Import a library that is needed for one kind of frame only.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigurationError(f"{name} is not installed: pip install {name}") from None
 
 
 def readable(
@@ -150,34 +254,24 @@ def readable(
     return _recorded(catalog, loaded, storage, state, None)
 
 
-def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
-    """Stream stored rows as Arrow batches, through pyiceberg: no Spark.
+def read_rows(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
+    """Return stored rows, to be read through pyiceberg: no Spark.
 
     Args:
         found: From :func:`readable`.
         limit: At most this many rows.
 
     Raises:
-        InvalidMetadataError: A file that lists the data files is missing or truncated.
         UnsupportedError: A column has a type that pyiceberg does not know.
     """
     log_what_is_read(found)
-    view, storage = found.view, found.storage
-    for field in view.metadata.schema_.fields:
+    for field in found.view.metadata.schema_.fields:
         if _has_variant(field["type"]):
             raise UnsupportedError(
-                f"view {view.identifier}: pyiceberg cannot read the column {field['name']!r} of type variant: read "
-                "the view in Spark (airflow_mv.read), or cast the column to another type in its query"
+                f"view {found.view.identifier}: pyiceberg cannot read the column {field['name']!r} of type variant: "
+                "read the view in Spark (airflow_mv.read), or cast the column to another type in its query"
             )
-    with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
-        table = storage.open(catalog.tables)
-        only = () if found.snapshot_id is None else (found.snapshot_id,)
-        checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
-        for damage in checked.all:
-            what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
-            raise InvalidMetadataError(f"{what}: {damage.why}")
-        table.io = _SizeCheckedIO(table.io, checked.sizes)
-        return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
+    return ReadResult(catalog, found, limit)
 
 
 def _remedy(observation: Observation) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,7 +21,6 @@ from airflow_mv.hooks.iceberg import DEFAULT_ICEBERG_CONN_ID, CatalogConnection,
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyiceberg.catalog import Catalog
 
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
@@ -398,7 +397,7 @@ class MaterializedViewHook(BaseHook):
         limit: int | None = None,
         refresh: bool = True,
     ) -> ReadResult:
-        """Stream a view's stored rows as Arrow batches, and log which refresh they are of.
+        """Find a view's stored rows, and log which refresh they are of. They are read when they are asked for.
 
         Stale rows are returned if the view allows it; otherwise the view is refreshed first.
 
@@ -412,7 +411,8 @@ class MaterializedViewHook(BaseHook):
             refresh: Whether a refresh may run first. If not, a view that needs one is refused.
 
         Returns:
-            Rows to be read once, from ``.batches`` (a ``pyarrow.RecordBatchReader``).
+            Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb(table_name)`` and
+            ``to_arrow_batch_reader()``, a stream for rows that do not fit into memory.
 
         Raises:
             StaleViewError: A refresh is needed, but not allowed.
@@ -420,7 +420,7 @@ class MaterializedViewHook(BaseHook):
         """
         from airflow_mv.actions import refresh_with_inputs
         from airflow_mv.extras.history.time_travel import TimeTravel
-        from airflow_mv.extras.read import read_arrow, readable
+        from airflow_mv.extras.read import read_rows, readable
 
         catalog, identifier = self.catalog_for(view), self.connection.identify(view)
         wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
@@ -430,15 +430,7 @@ class MaterializedViewHook(BaseHook):
                 refresh_with_inputs(catalog, [name], stager=stager)
 
             found = readable(catalog, identifier, wanted, refresh=refreshed if refresh else None)
-        return read_arrow(catalog, found, limit=limit)
-
-    def read_pandas(self, view: str, **options: Any) -> Iterator[pd.DataFrame]:
-        """Stream a view's stored rows as pandas frames, one for each Arrow batch: never all in memory.
-
-        Args:
-            **options: As for :meth:`read`.
-        """
-        return (batch.to_pandas() for batch in self.read(view, **options).batches)
+        return read_rows(catalog, found, limit=limit)
 
 
 def _open(name: str, conn_id: str) -> MaterializedViewCatalog:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.errors import CheckFailedError
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from examples.demo.data import MONTHLY, ONCE, rows
 from examples.demo.home import CATALOG, NAMESPACE
 from examples.demo.views import CHECKS
@@ -53,7 +53,7 @@ def compare(catalog: MaterializedViewCatalog, expected: Mapping[str, Answer]) ->
     """
     for name, answer in expected.items():
         view = f"{CATALOG}.{NAMESPACE}.{name}"
-        stored = _multiset(read_arrow(catalog, readable(catalog, view)).rows())
+        stored = _multiset(read_rows(catalog, readable(catalog, view)).rows())
         if stored != answer:
             raise CheckFailedError(f"view {view} differs from DuckDB's answer: {_difference(stored, answer)}")
     return {name: len(answer) for name, answer in expected.items()}

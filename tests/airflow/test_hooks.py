@@ -125,17 +125,17 @@ def test_an_error_of_a_connection_names_the_connection(airflow: Airflow, fields:
     assert "'wrong'" in str(raised.value)
 
 
-def test_rows_are_streamed_as_arrow_or_pandas(daily: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_are_read_as_arrow_or_pandas(daily: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """Downstream tasks need no Spark; they log which refresh they read."""
     hook = MaterializedViewHook()
     refresh_id = hook.status(VIEW).to_dict()["refresh_id"]
 
     rows = hook.read(VIEW)
     assert rows.readable.refresh_id == refresh_id
-    assert rows.batches.read_all().num_rows == 2
-    frames = list(hook.read_pandas(VIEW))
-    assert sum(len(frame) for frame in frames) == 2
-    assert set(frames[0].columns) == {"region", "orders", "amount"}
+    assert rows.to_arrow().num_rows == 2
+    frame = hook.read(VIEW).to_pandas()
+    assert len(frame) == 2
+    assert set(frame.columns) == {"region", "orders", "amount"}
 
 
 def test_stale_rows_are_refused_if_no_refresh_is_requested(daily: Lake) -> None:

@@ -14,7 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.extras.spark.settings import spark_settings
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.core.job.processes import command_line, connect_server
@@ -81,7 +81,7 @@ def stored(iceberg: SqlCatalog, layout: str) -> list[list[Any]]:
         rows = iceberg.load_table("sales.daily").scan().to_arrow().to_pylist()
         return sorted(list(row.values()) for row in rows)
     catalog = MaterializedViewCatalog(iceberg)
-    return sorted(read_arrow(catalog, readable(catalog, VIEW)).rows())
+    return sorted(read_rows(catalog, readable(catalog, VIEW)).rows())
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_spark_submit_creates_a_view_where_the_server_chooses_folders_and_vends_
         """)
         assert run.state == "success", run.log
         catalog = MaterializedViewCatalog(load_catalog("lake", **properties))
-        assert sorted(read_arrow(catalog, readable(catalog, VIEW)).rows()) == [["a", 1], ["b", 5]]
+        assert sorted(read_rows(catalog, readable(catalog, VIEW)).rows()) == [["a", 1], ["b", 5]]
         assert sorted(iceberg.list_tables("sales")) == [("sales", "daily"), ("sales", "orders")]
         assert not [
             path for path in bucket.files() if "__script_" in path and path.endswith(f"staged/{Path(path).name}")

@@ -59,7 +59,7 @@ CONF = {{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}}
 @task
 def count() -> dict[str, int]:
     hook = MaterializedViewHook()
-    return {{name: hook.read(f"lake.nyc.{{name}}", refresh=False).batches.read_all().num_rows for name in {[*VIEWS]}}}
+    return {{name: hook.read(f"lake.nyc.{{name}}", refresh=False).to_arrow().num_rows for name in {[*VIEWS]}}}
 
 with DAG("three_views", schedule=None, max_active_tasks=2):
     fresh = MaterializedViewFreshSensor(

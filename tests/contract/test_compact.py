@@ -23,7 +23,7 @@ from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance import run
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify_files
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.status import status
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
@@ -41,7 +41,7 @@ def home(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 def rows_of(home: Lake, **which: Any) -> list[dict[str, Any]]:
     found = readable(home.catalog, VIEW, TimeTravel(**which))
-    return sorted(read_arrow(home.catalog, found).batches.read_all().to_pylist(), key=str)
+    return sorted(read_rows(home.catalog, found).to_arrow().to_pylist(), key=str)
 
 
 def test_i06_a_compaction_changes_files_and_nothing_that_a_reader_sees(home: Lake) -> None:

@@ -27,7 +27,7 @@ from airflow_mv.errors import (
 from airflow_mv.extras.describe import history, stored_metadata
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import drop
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.status import status
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
@@ -208,7 +208,7 @@ def test_rows_are_visible_only_after_the_publication(home: Lake) -> None:
 def test_this_package_s_readers_return_the_rows_that_other_engines_read(home: Lake) -> None:
     home.refresh()
     found = readable(home.catalog, VIEW)
-    assert sorted(read_arrow(home.catalog, found).rows()) == [list(row.values()) for row in home.read()]
+    assert sorted(read_rows(home.catalog, found).rows()) == [list(row.values()) for row in home.read()]
 
 
 def test_a_fresh_view_is_not_refreshed(home: Lake) -> None:
@@ -287,6 +287,6 @@ def test_every_refresh_stays_readable_with_time_travel(every_home: Lake) -> None
         TimeTravel(sequence_number=history(every_home.catalog, VIEW)[0]["sequence_number"]),
     ):
         found = readable(every_home.catalog, VIEW, past)
-        assert sorted(read_arrow(every_home.catalog, found).rows()) == [["north", 2, 15], ["south", 1, 20]]
+        assert sorted(read_rows(every_home.catalog, found).rows()) == [["north", 2, 15], ["south", 1, 20]]
     tags = {name for name in every_home.storage().table.refs if name.startswith("refresh-")}
     assert tags == {f"refresh-{name}" for name in ids(every_home)}

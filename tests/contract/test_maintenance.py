@@ -16,7 +16,7 @@ from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.orphans import expire
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.status import status
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
@@ -259,5 +259,5 @@ def test_rows_as_of_a_time_are_those_published_at_that_time_despite_rollbacks(ho
     for moment, refresh_id, rows in diary:
         found = readable(home.catalog, VIEW, TimeTravel(as_of=moment))
         assert found.refresh_id == refresh_id
-        columns = read_arrow(home.catalog, found)
+        columns = read_rows(home.catalog, found)
         assert sorted((dict(zip(columns.columns, row, strict=True)) for row in columns.rows()), key=str) == rows

@@ -46,7 +46,7 @@ from airflow_mv.extras.describe import stored_metadata
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import expire
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.status import status
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders, rewritten
@@ -117,7 +117,7 @@ def test_a_reader_that_accepts_stale_rows_gets_the_refresh_s_rows_and_not_those_
     create(home.catalog, VIEW, Definition(QUERY, allow_stale_data=True), stager=home.stager, replace=True)
     home.refresh()
     write_foreign_rows(home)
-    rows = read_arrow(home.catalog, readable(home.catalog, VIEW)).rows()
+    rows = read_rows(home.catalog, readable(home.catalog, VIEW)).rows()
     assert sorted(rows) == [list(row.values()) for row in ROWS]
 
 

@@ -19,7 +19,7 @@ from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.stored import decode
 from airflow_mv.errors import AlreadyExistsError
 from airflow_mv.extras.define import define
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.extras.registry.registry import Registry
 from airflow_mv.extras.registry.settings import PLACE, registry_settings
 from airflow_mv.status import how_to_read
@@ -253,8 +253,8 @@ def test_stored_rows_are_read_where_create_says(lake: Lake, layout: Layout) -> N
 
     assert rows_of(lake.sql("SELECT * FROM {ns}.daily").toArrow()) == (stored if layout == "table" else now)
     assert rows_of(airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog).toArrow()) == stored
-    batches = read_arrow(lake.catalog, readable(lake.catalog, lake("daily"))).batches
-    assert set(duckdb.from_arrow(batches.read_all()).fetchall()) == stored
+    arrow = read_rows(lake.catalog, readable(lake.catalog, lake("daily"))).to_arrow()
+    assert set(duckdb.from_arrow(arrow).fetchall()) == stored
     if storage.name is None:
         assert rows_of(StaticTable.from_metadata(storage.location).scan().to_arrow()) == stored
         assert f"airflow-mv read {lake('daily')}" in described

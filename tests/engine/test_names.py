@@ -16,7 +16,7 @@ from airflow_mv.core.refresh.choose import plan_refresh
 from airflow_mv.core.script import STAGING_CATALOG, Outcome, Script
 from airflow_mv.core.spec.materialized_view import staging_branch
 from airflow_mv.errors import CheckFailedError, MaterializedViewError
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
@@ -42,7 +42,7 @@ def base(lake: Lake) -> Lake:
 
 
 def stored(base: Lake) -> list[tuple[Any, ...]]:
-    found = read_arrow(base.catalog, readable(base.catalog, base("v")))
+    found = read_rows(base.catalog, readable(base.catalog, base("v")))
     return sorted(tuple(row) for row in found.rows())
 
 

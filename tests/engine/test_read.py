@@ -19,7 +19,7 @@ from airflow_mv.errors import JobError, RefreshNotFoundError, SnapshotNotFoundEr
 from airflow_mv.extras.history.changes import changed_rows, question
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.verify import verify
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.rows import stored_rows
 from tests.builders import LAYOUTS
 from tests.core.job.changing import random_history
@@ -67,7 +67,7 @@ def test_a_reader_gets_stored_rows_or_a_refresh_first(lake: Lake, rule: Rule) ->
     else:
         readable(lake.catalog, lake("daily"), refresh=lambda view: lake.refresh("daily", stager=no_spark))
     found = readable(lake.catalog, lake("daily"), refresh=lambda view: lake.refresh("daily"))
-    result = read_arrow(lake.catalog, found)
+    result = read_rows(lake.catalog, found)
 
     assert result.columns == ["day", "amount"]
     assert sorted(map(tuple, result.rows())) == rule.rows
@@ -106,7 +106,7 @@ def test_a_view_without_rows_is_read_with_its_columns(lake: Lake) -> None:
     lake.table("orders", "day integer, amount bigint")
     lake.create("daily", DAILY)
     found = readable(lake.catalog, lake("daily"), refresh=lambda view: lake.refresh("daily"))
-    result = read_arrow(lake.catalog, found)
+    result = read_rows(lake.catalog, found)
     assert (result.columns, list(result.rows())) == (["day", "amount"], [])
     assert airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog).collect() == []
 
@@ -127,7 +127,7 @@ def test_a_limit_is_applied(travelling: Lake) -> None:
     """A limit of zero, too."""
     found = readable(travelling.catalog, travelling("daily"))
     for limit in (0, 1, 2, 99):
-        assert len(list(read_arrow(travelling.catalog, found, limit=limit).rows())) == min(limit, 3)
+        assert len(list(read_rows(travelling.catalog, found, limit=limit).rows())) == min(limit, 3)
 
 
 def test_earlier_rows_are_read_whether_stale_or_not(travelling: Lake) -> None:
@@ -140,7 +140,7 @@ def test_earlier_rows_are_read_whether_stale_or_not(travelling: Lake) -> None:
         TimeTravel(refresh_id=state.refreshes[0].refresh_id),
         refresh=pytest.fail,
     )
-    assert sorted(map(tuple, read_arrow(travelling.catalog, first).rows())) == OLD
+    assert sorted(map(tuple, read_rows(travelling.catalog, first).rows())) == OLD
 
 
 def test_a_data_frame_has_the_rows_of_a_refresh_or_of_a_time(travelling: Lake) -> None:

@@ -12,7 +12,7 @@ import pytest
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.maintenance.verify import verify_files
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
@@ -49,4 +49,4 @@ def test_a_refresh_with_lost_files_names_the_repair_and_works_after_it(
 
 def stored(lake: Lake) -> Counter[tuple[int, ...]]:
     """The rows as a reader gets them."""
-    return Counter(tuple(row) for row in read_arrow(lake.catalog, readable(lake.catalog, lake("sums"))).rows())
+    return Counter(tuple(row) for row in read_rows(lake.catalog, readable(lake.catalog, lake("sums"))).rows())

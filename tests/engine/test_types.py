@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from tests.engine.support import Lake, multiset, recomputed
 
 PROMOTED = {
@@ -21,7 +21,7 @@ PROMOTED = {
 
 def rows(lake: Lake, view: str) -> pyarrow.Table:
     """The stored rows, in either layout."""
-    return read_arrow(lake.catalog, readable(lake.catalog, lake(view))).batches.read_all()
+    return read_rows(lake.catalog, readable(lake.catalog, lake(view))).to_arrow()
 
 
 #: Views take turns, so that each way has a column that the other does not.

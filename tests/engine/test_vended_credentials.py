@@ -30,7 +30,7 @@ from airflow_mv.extras.maintenance.deletion_log import read_log
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.extras.spark.session import session_stager, settings_of
 from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.operators.submission_files import job_arguments, write_script
@@ -134,7 +134,7 @@ def test_commands_without_spark_work_with_vended_credentials_that_end_in_between
     home.refresh()
     folder = server.bucket.path(home.storage().table.location)
     server.end()
-    assert list(read_arrow(home.catalog, readable(home.catalog, VIEW)).rows())
+    assert list(read_rows(home.catalog, readable(home.catalog, VIEW)).rows())
     assert status(home.catalog, VIEW).state == State.FRESH
     storage = home.storage()
     server.end()
@@ -162,10 +162,10 @@ def test_credentials_may_end_before_any_request_of_a_command(server: Vending, ea
     home.refresh()
     home.append()
     home.refresh()
-    rows = Counter(map(str, read_arrow(home.catalog, readable(home.catalog, VIEW)).rows()))
+    rows = Counter(map(str, read_rows(home.catalog, readable(home.catalog, VIEW)).rows()))
 
     def read() -> None:
-        found = read_arrow(home.catalog, readable(home.catalog, VIEW))
+        found = read_rows(home.catalog, readable(home.catalog, VIEW))
         assert Counter(map(str, found.rows())) == rows
 
     def check() -> None:
@@ -209,7 +209,7 @@ def test_credentials_may_end_after_a_few_requests(server: Vending, how: str) -> 
     home.append()
     home.refresh()
     server.uses = 8
-    assert len(list(read_arrow(home.catalog, readable(home.catalog, VIEW)).rows())) == 3
+    assert len(list(read_rows(home.catalog, readable(home.catalog, VIEW)).rows())) == 3
     assert verify_files(home.catalog, VIEW).intact
     rollback(home.catalog, VIEW, first.refresh_id or "")
     maintain(home.catalog, VIEW, older_than=timedelta(0))

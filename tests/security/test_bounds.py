@@ -28,7 +28,7 @@ from airflow_mv.extras.describe import history as recorded
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.expire import expire
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.status import status
 from airflow_mv.triggers import MaterializedViewFreshTrigger
@@ -165,7 +165,7 @@ def test_i25_a_history_has_the_length_that_the_view_allows(travelling: Lake) -> 
     kept = {item.snapshot_id for item in travelling.storage().table.snapshots}
     tagged = {ref.snapshot_id for ref in travelling.storage().table.refs.values()}
     assert kept == tagged
-    rows = read_arrow(travelling.catalog, readable(travelling.catalog, VIEW, TimeTravel(refresh_id=oldest)))
+    rows = read_rows(travelling.catalog, readable(travelling.catalog, VIEW, TimeTravel(refresh_id=oldest)))
     assert list(rows.rows())
     assert rollback(travelling.catalog, VIEW, oldest).changed
     assert travelling.refresh().outcome == "refreshed"

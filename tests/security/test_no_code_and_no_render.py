@@ -21,7 +21,7 @@ from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.script import Script
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.operators import CommitRefreshOperator, CreateMaterializedViewOperator, PlanRefreshOperator
 from airflow_mv.operators.task import log_plan
 from tests.builders import QUERY, Lake, lake
@@ -93,7 +93,7 @@ def test_i21_class_keys_of_views_and_tables_import_nothing(shop: Shop, canary: d
         assert call(command, VIEW, "--json").code == 0
     plan = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
     assert plan.mode in ("noop", "fast-forward")
-    assert read_arrow(shop.lake.catalog, readable(shop.lake.catalog, VIEW)).batches.read_all().num_rows == 2
+    assert read_rows(shop.lake.catalog, readable(shop.lake.catalog, VIEW)).to_arrow().num_rows == 2
     assert MODULE not in sys.modules
 
 

@@ -42,7 +42,7 @@ from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import collect_orphans, expire
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.maintenance.verify import verify_files
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
 from tests.builders import QUERY, Lake
@@ -112,7 +112,7 @@ def _read(lake: Lake, order: Order) -> str:
         return "no rows"
     record = random.Random(order.seed).choice(records)
     found = readable(lake.catalog, order.name, TimeTravel(refresh_id=record.refresh_id))
-    rows = Counter(tuple(row) for row in read_arrow(lake.catalog, found).rows())
+    rows = Counter(tuple(row) for row in read_rows(lake.catalog, found).rows())
     if record.version_id != found.view.metadata.current_version_id:
         return "another definition"
     wanted = _expected(lake, "orders", next(iter(record.snapshots.values())))

@@ -69,6 +69,9 @@ class LoadedView:
     settings: ViewSettings | None
     holder: Holder | None = None
 
+    def __repr__(self) -> str:
+        return f"<view {self.identifier}: version {self.metadata.current_version_id}>"
+
     @property
     def base(self) -> str:
         """The state that a change of the definition requires: as long as it is the same, the change may be applied."""

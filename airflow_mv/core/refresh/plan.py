@@ -19,8 +19,8 @@ from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.core.spec.reasons import Mode, Reason, fallback
 from airflow_mv.core.spec.table import known_sum
-from airflow_mv.core.spec.units import human
-from airflow_mv.documents import document_of, id_text, json_object, read
+from airflow_mv.core.spec.units import counted, human
+from airflow_mv.documents import document_of, id_text, json_object, read, short_id
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 
 
@@ -84,6 +84,11 @@ class RefreshPlan:
     behind_since_ms: int | None = None
     renamed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     repeats: bool = False
+
+    def __repr__(self) -> str:
+        where = f", {self.interval}" if self.interval else ""
+        job = counted(len(self.statements), "statement") if self.script else "no Spark job"
+        return f"<plan of {self.view}{where}: {self.mode}, {job}, refresh {short_id(self.refresh_id)}>"
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -204,6 +209,11 @@ class RefreshResult:
     interval: Interval | None = None
     lag_seconds: float | None = None
     checks: tuple[CheckResult, ...] = ()
+
+    def __repr__(self) -> str:
+        where = f", {self.interval}" if self.interval else ""
+        done = f"{self.outcome}, {self.mode}, {counted(self.rows_written, 'row')} written, {self.seconds:.1f} s"
+        return f"<refresh of {self.view}{where}: {done}, refresh {short_id(self.refresh_id)}>"
 
     @property
     def published(self) -> bool:

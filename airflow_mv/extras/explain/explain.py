@@ -21,6 +21,7 @@ from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
+from airflow_mv.core.spec.units import counted
 from airflow_mv.core.sql.query import ParsedQuery, spark_sql
 from airflow_mv.core.sql.types import columns_of, required_columns
 from airflow_mv.errors import MaterializedViewError, UnsupportedError
@@ -53,6 +54,12 @@ class Explanation:
     prospects: tuple[Forecast, ...]
     advice: Advice | None
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        full = sum(item.mode == Mode.FULL for item in self.prospects)
+        cheaper = ", a cheaper query is known" if self.advice else ""
+        changes = counted(len(self.prospects), "kind") + " of changes"
+        return f"<explanation of {self.view}: {changes}, {full} of them lead to a full refresh{cheaper}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

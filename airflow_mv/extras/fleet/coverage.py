@@ -108,6 +108,9 @@ class Coverage:
     unit: str
     ranges: tuple[CoverRange, ...]
 
+    def __repr__(self) -> str:
+        return f"<intervals of {self.view} by {self.column}: {self}>"
+
     @property
     def counts(self) -> dict[Cover, int]:
         """How many intervals have each state."""

@@ -47,7 +47,7 @@ def report() -> dict[str, list[object]]:
     """Read a view as Arrow data, without Spark, like any downstream task."""
     from airflow_mv.hooks import MaterializedViewHook
 
-    delays = MaterializedViewHook().read(full("daily_carrier_delay")).batches.read_all()
+    delays = MaterializedViewHook().read(full("daily_carrier_delay")).to_arrow()
     airlines = delays.group_by("airline").aggregate([("flights", "sum"), ("cancelled", "sum")])
     return {"busiest": airlines.sort_by([("flights_sum", "descending")]).slice(0, 5).to_pylist()}
 

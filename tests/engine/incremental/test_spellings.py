@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from airflow_mv.errors import InvalidQueryError, UnsupportedError
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.rows import stored_rows
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
@@ -110,4 +110,4 @@ def test_a_view_may_have_a_variant_column(lake: Lake) -> None:
     assert maintain(lake.catalog, lake("v"), older_than=timedelta(0)).collected.files
     assert verify(lake.catalog, lake("v"), session=lambda: lake.spark).equal
     with pytest.raises(UnsupportedError, match="pyiceberg cannot read the column 'v' of type variant"):
-        read_arrow(lake.catalog, readable(lake.catalog, lake("v")))
+        read_rows(lake.catalog, readable(lake.catalog, lake("v")))

@@ -30,7 +30,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import expire, maintain
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.status import status
 from tests.builders import LAYOUTS, QUERY, Lake, lake, rewritten
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
@@ -77,7 +77,7 @@ def test_rows_records_and_history_stay_and_everything_works_afterwards(home: Lak
     assert (history(home.catalog, VIEW), home.read(), home.storage().table.table_uuid) == (records, rows, uuid)
     assert [item.name for item in home.catalog.list("sales")] == ["daily", "top"]
     assert (status(home.catalog, VIEW).state, status(home.catalog, "sales.top").state) == (State.FRESH, State.FRESH)
-    assert sorted(read_arrow(home.catalog, readable(home.catalog, VIEW, TimeTravel(as_of=between))).rows())[0] == [
+    assert sorted(read_rows(home.catalog, readable(home.catalog, VIEW, TimeTravel(as_of=between))).rows())[0] == [
         "north",
         2,
         15,
@@ -202,7 +202,7 @@ def test_rows_of_others_do_not_become_the_view_s(home: Lake, layout: str) -> Non
     table = home.iceberg.load_table((*name.namespace, name.name))
     table.append(pa.Table.from_pylist([EAST], schema=table.schema().as_arrow()))
     convert(home.catalog, VIEW, layout)
-    found = read_arrow(home.catalog, readable(home.catalog, VIEW))
+    found = read_rows(home.catalog, readable(home.catalog, VIEW))
     assert sorted(found.rows()) == [["north", 2, 15], ["south", 1, 20]]
 
 

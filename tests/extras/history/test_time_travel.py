@@ -20,7 +20,7 @@ from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.expire import expire
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from tests.builders import LAYOUTS, Lake, lake
 from tests.core.refresh.intervals.support import days_lake
 
@@ -36,7 +36,7 @@ def home(sqlite_uri: str, warehouse: Path, request: pytest.FixtureRequest) -> It
 
 def rows(home: Lake, wanted: TimeTravel) -> list[dict[str, Any]]:
     """The rows of the view at a point of its history, without Spark."""
-    read = read_arrow(home.catalog, readable(home.catalog, VIEW, wanted))
+    read = read_rows(home.catalog, readable(home.catalog, VIEW, wanted))
     return sorted((dict(zip(read.columns, row, strict=True)) for row in read.rows()), key=str)
 
 

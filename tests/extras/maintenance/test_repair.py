@@ -44,7 +44,7 @@ from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.repair import RepairResult, repair
 from airflow_mv.extras.maintenance.verify import verify_files
-from airflow_mv.extras.read import read_arrow, readable
+from airflow_mv.extras.read import read_rows, readable
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.extras.maintenance.support import files, local
@@ -110,7 +110,7 @@ def recomputed(home: Lake) -> Counter[tuple[str, int, int]]:
 def shown(home: Lake) -> Counter[tuple[str, int, int]]:
     """The rows that a reader gets from a newly opened catalog."""
     catalog = MaterializedViewCatalog(home.iceberg)
-    result = read_arrow(catalog, readable(catalog, VIEW))
+    result = read_rows(catalog, readable(catalog, VIEW))
     return Counter((row[0], row[1], row[2]) for row in result.rows())
 
 
