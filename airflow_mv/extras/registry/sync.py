@@ -178,9 +178,7 @@ def _completed(registry: Registry, rows: list[RefreshRow]) -> list[RefreshRow]:
     found = []
     for row in rows:
         before = known.get(row.refresh_id)
-        # A record in the log of past refreshes does not tell what a refresh of an interval has read.
-        kept = MEASURED if row.base_snapshots else ("base_snapshots", *MEASURED)
-        new = row.model_copy(update={} if before is None else {name: getattr(before, name) for name in kept})
+        new = row.model_copy(update={} if before is None else {name: getattr(before, name) for name in MEASURED})
         if new != before:
             found.append(new)
     return found
