@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
-from airflow_mv.core.publish import Effects
+from airflow_mv.core.publish import Effects, Requester
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
@@ -29,7 +29,7 @@ from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import ReadResult, log_what_is_read, read_rows, readable
-from airflow_mv.extras.registry.model import RefreshRow, Requester
+from airflow_mv.extras.registry.model import RefreshRow
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.status import stale_inputs
 
@@ -68,7 +68,7 @@ def refresh_views(
         plan: The plan of an earlier call.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
-        requester: Who requested it, for the registry.
+        requester: Who requested it, for the refresh record and the registry.
 
     Raises:
         CommitConflictError: A view kept changing while it was refreshed.
@@ -92,7 +92,7 @@ def refresh_views(
         plan=plan,
         on_plan=on_plan,
         effects=effects,
-        callbacks=Callbacks(redefined, stale_inputs, diagnose, after),
+        callbacks=Callbacks(redefined, stale_inputs, diagnose, after, requester),
     )
 
 
@@ -192,7 +192,7 @@ def refresh_with_inputs(
         options: How to refresh these views. The views that they read are refreshed as a whole, without it, but from
             the same time (``as_of``).
         on_plan: Called with each plan before it is carried out.
-        requester: Who requested it, for the registry.
+        requester: Who requested it, for the refresh record and the registry.
 
     Returns:
         The results of all of them, in their order.

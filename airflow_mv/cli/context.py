@@ -15,6 +15,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -45,10 +46,10 @@ from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.publish import Requester
     from airflow_mv.core.refresh import SnapshotSet
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.pins import RunPins
-    from airflow_mv.extras.registry.model import Requester
     from airflow_mv.extras.spark.session import InProcessStager
 
 
@@ -486,13 +487,13 @@ def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str
 
 
 def this_user() -> Requester:
-    """Return who runs the command."""
-    from airflow_mv.extras.registry.model import Requester
+    """Return who runs the command, and where."""
+    from airflow_mv.core.publish import Requester
 
     try:
-        return Requester(user=getpass.getuser())
+        return Requester(user=getpass.getuser(), host=socket.gethostname())
     except (OSError, KeyError):  # a container whose user has no name
-        return Requester()
+        return Requester(host=socket.gethostname())
 
 
 def progress(line: str) -> None:

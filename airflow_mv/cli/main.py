@@ -42,6 +42,7 @@ from airflow_mv.cli.context import (
     with_pins,
     with_time_travel,
 )
+from airflow_mv.cli.costs import costs
 from airflow_mv.cli.explain import explain, with_requirements
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.refresh_each import refresh_each
@@ -370,9 +371,12 @@ def _coverage(
 def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
     from airflow_mv.actions import plan_view
+    from airflow_mv.extras.costs import with_expected
+    from airflow_mv.extras.describe import durations
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = plan_view(catalog, identifier, options, pins=pins_of(catalog, [identifier], pins)).to_dict()
+    document["estimates"] = with_expected(document["estimates"], durations(catalog, identifier))
     if as_json:
         print_json(document)
     else:
@@ -660,6 +664,7 @@ def demo(*, home: Path | None) -> None:
 
 for _command in (
     changes,
+    costs,
     explain,
     maintain,
     rollback,

@@ -16,6 +16,7 @@ from airflow_mv.core.spec.units import counted, human
 
 #: A bracket in a text with markup.
 _OPENS = "\\["
+_LAST_COLUMN = "base snapshots, or why it failed"
 _COLOURS = {
     "fresh": "green",
     "refreshed": "green",
@@ -121,16 +122,20 @@ def _scope(document: Mapping[str, Any]) -> str:
 
 
 def _estimate(estimate: Mapping[str, Any]) -> str:
-    """Return the estimate of one mode, with the correction by the view's own refreshes."""
-    taught = f", as its refreshes take {estimate['factor']:.1f} times their first estimate"
+    """Return the estimate of one mode: the time to wait by the view's own refreshes, and that of Spark's statements."""
+    mode, expected = f"{estimate['mode']:12}", estimate["expected_seconds"]
+    refreshes = "refresh" if estimate["measured"] == 1 else f"{estimate['measured']} refreshes"
+    waits = "" if expected is None else f"about {expected:,.{1 if expected < 10 else 0}f} s by its last {refreshes}"
     if estimate["seconds"] is None:
-        return f"{estimate['mode']:12}  unknown, because the size of a base table is unknown"
-    text = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"
+        unknown = "unknown, because the size of a base table is unknown"
+        return f"{mode}  {waits or unknown}"
+    statements = f"{estimate['seconds']:.1f} s of Spark's statements"
+    work = f"{waits}, of which {statements}" if waits else f"{statements}, and the start of Spark"
     counts = estimate["rows_changed"] and estimate["mode"] != "full"
     rows = f", {estimate['rows_changed']:,} changed rows" if counts else ""
     if estimate["rows_changed"] is None:
         rows = ", an unknown number of changed rows"
-    return f"{text}{rows}{taught if estimate['factor'] != 1 else ''}"
+    return f"{mode}  {work}; reading {human(estimate['bytes_read'])}{rows}"
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -178,6 +183,8 @@ def result(document: Mapping[str, Any]) -> None:
 
 def history(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the recorded refreshes as a table; the current one is marked."""
+    from airflow_mv.extras.costs import requested_by
+
     if not documents:
         out.print("never refreshed")
         return
@@ -188,8 +195,10 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
             item["refresh_id"],
             "failed" if item["error"] else item["mode"],
             "" if item["rows_written"] is None else f"{item['rows_written']:,}",
+            "" if item["seconds"] is None else f"{item['seconds']:,.1f}",
             "" if item["bytes_held"] is None else human(item["bytes_held"]),
             "" if item["version_id"] is None else item["version_id"],
+            requested_by(item["requested_by"]) if item["requested_by"] else "",
             item["error"]
             if item["error"]
             else ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"])
@@ -197,8 +206,8 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
         )
         for item in documents
     ]
-    header = ("", "at (UTC)", "refresh id", "mode", "rows", "held", "version", "base snapshots, or why it failed")
-    table(header, lines, right={4, 5, 6})
+    header = ("", "at (UTC)", "refresh id", "mode", "rows", "seconds", "held", "version", "requested by", _LAST_COLUMN)
+    table(header, lines, right={4, 5, 6, 7})
 
 
 def rows(document: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout, stored_table, stored_view
 from airflow_mv.core.catalog.files import StoredFile
-from airflow_mv.core.catalog.layouts import all_refreshes, snapshots_of
+from airflow_mv.core.catalog.layouts import all_refreshes, readable_refreshes, snapshots_of
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MAX_FAILURES = 50
 _NO_FIGURES = (
     *("version_id", "sequence_number", "refreshed_at", "rows_written", "rows_deleted", "rows_changed", "rows_read"),
-    *("bytes_read", "snapshot_id", "bytes", "bytes_held", "interval"),
+    *("bytes_read", "seconds", "job_seconds", "executor_seconds", "snapshot_id", "bytes", "bytes_held", "interval"),
 )
 
 
@@ -67,6 +67,10 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
             "rows_changed": record.rows_changed,
             "rows_read": record.rows_read,
             "bytes_read": record.bytes_read,
+            "seconds": record.seconds,
+            "job_seconds": record.job_seconds,
+            "executor_seconds": record.executor_seconds,
+            "requested_by": dict(record.requested_by),
             "snapshot_id": id_text(head),
             "rows": None if head is None else storage.table.rows_at(head),
             "bytes": None if head is None else storage.table.bytes_at(head),
@@ -77,6 +81,15 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
         }
         for record in records
         for head in [heads[record.refresh_id]]
+    ]
+
+
+def durations(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:
+    """Return how long the recorded refreshes of a view took, oldest first; see :func:`history` for the fields."""
+    loaded = catalog.load(view)
+    return [
+        {"mode": record.mode, "seconds": record.seconds, "job_seconds": record.job_seconds}
+        for record in readable_refreshes(loaded, catalog.load_storage(loaded))
     ]
 
 
@@ -98,7 +111,7 @@ def with_failures(
         log.info("Could not read the failed refreshes of %s: %s", view, error)
         found = []
     fields = dict.fromkeys({*_NO_FIGURES, *(key for document in refreshes for key in document)})
-    lists: dict[str, Any] = {"reasons": [], "base_tables": [], "checks": [], "current": False}
+    lists: dict[str, Any] = {"reasons": [], "base_tables": [], "checks": [], "requested_by": {}, "current": False}
     every = [
         *({**document, "failed_at": None, "error": None} for document in refreshes),
         *({**fields, **lists, **document} for document in found),

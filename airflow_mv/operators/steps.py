@@ -239,7 +239,7 @@ class CommitRefreshOperator(CheckedOperator, RetriedOperator):
                 outcome = stage(catalog, plan, _left_behind(catalog), diagnose)
             except JobError as error:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from None
-            result = publish(catalog, plan, outcome)
+            result = publish(catalog, plan, outcome, requester=requester(context), started=started)
         if result is None:
             raise AirflowFailException(
                 f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import Logger
 
+    from airflow_mv.core.publish import Requester
     from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.core.script import CheckResult
-    from airflow_mv.extras.registry.model import Requester
 
 #: Reasons, and characters of each, that an asset event carries.
 _REASONS, _MAX_LENGTH = 5, 300
@@ -150,7 +150,7 @@ def _cut(text: str) -> str:
 
 def requester(context: Context) -> Requester:
     """Return who requests a refresh: the DAG, its run, the task, and the user who triggered the run."""
-    from airflow_mv.extras.registry.model import Requester
+    from airflow_mv.core.publish import Requester
 
     ti, user = context.get("ti"), getattr(context.get("dag_run"), "triggering_user_name", None)
     if ti is None:  # outside of Airflow's task runner

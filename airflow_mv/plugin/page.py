@@ -300,9 +300,12 @@ def _base_tables(observation: Observation) -> list[dict[str, Any]]:
 
 def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
     from airflow_mv.actions import plan_view
+    from airflow_mv.extras.costs import with_expected
+    from airflow_mv.extras.describe import durations
 
     plan = plan_view(catalog, view)
     document = plan.to_dict()
+    document["estimates"] = with_expected(document["estimates"], durations(catalog, view))
     kept = {key: document[key] for key in ("view", "mode", "state", "estimates", "refresh_id", "statements")}
     reasons = [{"code": item["code"], "message": harmless(item["message"])} for item in document["reasons"]]
     return {**kept, "reasons": reasons, "base_tables": document["base_tables"]}

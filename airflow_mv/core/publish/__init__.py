@@ -6,3 +6,4 @@ from airflow_mv.core.publish.protocol import Effects as Effects
 from airflow_mv.core.publish.refresh import Published as Published
 from airflow_mv.core.publish.refresh import PublishOutcome as PublishOutcome
 from airflow_mv.core.publish.refresh import RefreshMetrics as RefreshMetrics
+from airflow_mv.core.publish.refresh import Requester as Requester

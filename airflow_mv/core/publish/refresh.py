@@ -105,6 +105,27 @@ class PlannedRefresh(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Requester:
+    """Who requested a refresh.
+
+    Args:
+        run_id: The DAG run.
+        user: The user who triggered the run, or ran the command.
+        host: Where the command ran.
+    """
+
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    user: str | None = None
+    host: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """Return what the refresh record keeps."""
+        return {name.replace("_", "-"): value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshMetrics:
     """A refresh in numbers, for its record. ``None``: unknown.
 
@@ -113,6 +134,10 @@ class RefreshMetrics:
         rows_deleted: Removed stored rows.
         bytes_read: Bytes of base table files that were read to find the change.
         rows_read: Rows in these files.
+        seconds: Wall-clock time from the plan to the publication.
+        job_seconds: Wall-clock time of the job's statements.
+        executor_seconds: Run time of Spark's tasks, added up.
+        requested_by: See :meth:`Requester.document`.
         factors: The measured durations divided by the estimates, by mode.
         checks: The results of the checks of the rows.
     """
@@ -122,6 +147,10 @@ class RefreshMetrics:
     rows_deleted: int | None = None
     bytes_read: int | None = None
     rows_read: int | None = None
+    seconds: float | None = None
+    job_seconds: float | None = None
+    executor_seconds: float | None = None
+    requested_by: Mapping[str, str] | None = None
     factors: Mapping[str, float] | None = None
     checks: tuple[dict[str, str], ...] | None = None
 

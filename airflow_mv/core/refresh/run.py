@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
-from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics
+from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics, Requester
 from airflow_mv.core.publish import publish as publish_staged
 from airflow_mv.core.publish.layouts import layout_of
 from airflow_mv.core.publish.storage_change import put_back
@@ -73,12 +73,14 @@ class Callbacks:
         stale_inputs: See :func:`airflow_mv.core.refresh.choose.plan_refresh`.
         diagnose: Called if a job fails.
         after: Called after each refresh with its plan, the outcome of its job, and its result.
+        requester: Who requested the refresh, for its record.
     """
 
     redefine: Redefine | None = None
     stale_inputs: StaleInputs | None = None
     diagnose: Diagnose | None = None
     after: Callable[[RefreshPlan, Outcome | None, RefreshResult], None] | None = None
+    requester: Requester | None = None
 
 
 def stage(
@@ -197,9 +199,20 @@ def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome 
 
 
 def publish(
-    catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome | None, *, effects: Effects | None = None
+    catalog: MaterializedViewCatalog,
+    plan: RefreshPlan,
+    outcome: Outcome | None,
+    *,
+    effects: Effects | None = None,
+    requester: Requester | None = None,
+    started: float | None = None,
 ) -> RefreshResult | None:
     """Publish a staged plan.
+
+    Args:
+        effects: Clock, sleep and jitter.
+        requester: Who requested the refresh, for its record.
+        started: When it started, by ``time.monotonic()``; ``None``: not known.
 
     Returns:
         ``None`` if the refresh has to be planned again; nothing was published then. This includes a column of a base
@@ -223,7 +236,11 @@ def publish(
         catalog,
         plan,
         outcome.staged if outcome else None,
-        figures=_figures(plan, outcome) if outcome else None,
+        figures=replace(
+            _figures(plan, outcome) if outcome else RefreshMetrics(),
+            seconds=None if started is None else round(time.monotonic() - started, 3),
+            requested_by=requester.document() if requester else None,
+        ),
         effects=effects,
     )
     if published.outcome == PublishOutcome.REPLAN:
@@ -290,6 +307,8 @@ def _figures(plan: RefreshPlan, outcome: Outcome) -> RefreshMetrics:
         rows_deleted=None if plan.mode == Mode.FULL else outcome.rows_deleted,
         bytes_read=sum(delta.old_bytes + delta.new_bytes for delta in deltas) if deltas else None,
         rows_read=_rows_read(deltas),
+        job_seconds=round(sum(outcome.step_seconds), 3),
+        executor_seconds=outcome.executor_seconds,
         checks=tuple(result.record() for result in outcome.checks) or None,
         factors=taught,
     )
@@ -375,7 +394,7 @@ def _refresh_one(
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager, callbacks.diagnose)
-        result = publish(catalog, plan, outcome, effects=effects)
+        result = publish(catalog, plan, outcome, effects=effects, requester=callbacks.requester, started=started)
         if result is not None:
             result = replace(result, seconds=time.monotonic() - started)
             if pins is not None and result.outcome != "skipped":

@@ -214,6 +214,14 @@ class RefreshRecord(StoredModel):
     """Ours: bytes of base table files that were read to find the change."""
     rows_read: Long | None = None
     """Ours: rows in these files."""
+    seconds: float | None = None
+    """Ours: wall-clock seconds from the plan to the publication, with the start of Spark."""
+    job_seconds: float | None = None
+    """Ours: wall-clock seconds of the job's statements."""
+    executor_seconds: float | None = None
+    """Ours: run time of Spark's tasks, added up."""
+    requested_by: Texts = Field(default_factory=dict)
+    """Ours: ``user`` and ``host``, or ``dag-id``, ``run-id`` and ``task-id``."""
     factors: Numbers = Field(default_factory=dict)
     """Ours: the measured duration of the view's refreshes divided by the estimate, by mode."""
     checks: Annotated[tuple[Texts, ...], FirstFault] = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.documents import id_text
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.registry.filters import of_view
 from airflow_mv.extras.registry.model import RefreshRow
@@ -24,7 +25,7 @@ def with_registry(
 ) -> list[dict[str, Any]]:
     """Return the documents of a view's refreshes, oldest first, as ``airflow-mv history --json`` prints them.
 
-    Only the registry knows the :data:`COSTS` of a refresh; elsewhere they are ``None``. A registry that cannot be
+    The :data:`COSTS` of a refresh are those of the registry, if it has them. A registry that cannot be
     read is only logged: the view's own records are returned.
 
     Args:
@@ -44,11 +45,13 @@ def with_registry(
     kept = {item["refresh_id"] for item in recorded}
     earlier = sorted((row for row in known.values() if row.refresh_id not in kept), key=lambda row: row.refreshed_at)
     documents = [*map(_document, earlier), *recorded]
-    return [{**item, **_costs(known.get(item["refresh_id"]))} for item in documents]
+    return [
+        {**item, **_costs(known[item["refresh_id"]])} if item["refresh_id"] in known else item for item in documents
+    ]
 
 
-def _costs(row: RefreshRow | None) -> dict[str, float | None]:
-    return {name: None if row is None else getattr(row, name) for name in COSTS}
+def _costs(row: RefreshRow) -> dict[str, float]:
+    return {name: getattr(row, name) for name in COSTS if getattr(row, name) is not None}
 
 
 def _rows(registry: Registry, view: Identifier) -> list[RefreshRow]:
@@ -61,6 +64,7 @@ def _document(row: RefreshRow) -> dict[str, Any]:
     if row.interval_column and row.interval_start and row.interval_end:
         start, end = row.interval_start.isoformat(), row.interval_end.isoformat()
         interval = {"column": row.interval_column, "start": start, "end": end}
+    who = {"dag-id": row.dag_id, "run-id": row.run_id, "task-id": row.task_id, "user": row.requested_by}
     return {
         "refresh_id": row.refresh_id,
         "version_id": row.version_id,
@@ -70,7 +74,7 @@ def _document(row: RefreshRow) -> dict[str, Any]:
             {"code": code, "message": message} for code, message in zip(row.reasons, row.messages, strict=False)
         ],
         "base_tables": [
-            {"identifier": name, "type": None, "snapshot_reference": snapshot}
+            {"identifier": name, "type": None, "snapshot_reference": id_text(snapshot)}
             for name, snapshot in row.base_snapshots.items()
         ],
         "refreshed_at": row.refreshed_at.isoformat(),
@@ -79,6 +83,10 @@ def _document(row: RefreshRow) -> dict[str, Any]:
         "rows_changed": row.rows_changed,
         "rows_read": row.rows_read,
         "bytes_read": row.bytes_read,
+        "seconds": row.seconds,
+        "job_seconds": row.job_seconds,
+        "executor_seconds": row.executor_seconds,
+        "requested_by": {key: value for key, value in who.items() if value is not None},
         "snapshot_id": None,
         "bytes": None,
         "rows": None,

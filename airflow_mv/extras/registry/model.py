@@ -76,8 +76,8 @@ class ViewRow(Row):
 class RefreshRow(Row):
     """A published refresh.
 
-    The columns up to ``warned_checks`` are those of the refresh record, so a rebuild finds them in the views. Only the
-    process that ran the refresh knows the later ones.
+    The columns up to ``warned_checks``, the durations and the requester are those of the refresh record, so a rebuild
+    finds them in the views. Only the process that ran the refresh knows the other ones.
     """
 
     catalog: Text = Field(description="the view's catalog")
@@ -157,7 +157,7 @@ class TableRow(Row):
     upper_bounds: Mapping[str, str] = Field({}, description="the upper bound of each column that has one, as text")
 
 
-#: The columns of a refresh that only the process that ran it knows.
+#: The columns of a refresh that the process that ran it measured. The record has some of them, without the publication.
 MEASURED = tuple(RefreshRow.model_fields)[tuple(RefreshRow.model_fields).index("outcome") :]
 
 
@@ -188,18 +188,3 @@ VIEWS = Kind("views", ViewRow, "view", ("catalog", "namespace"))
 REFRESHES = Kind("refreshes", RefreshRow, "refresh_id", ("catalog", "namespace", "month"), "refreshed_at")
 TABLES = Kind("tables", TableRow, "row_id", ("catalog", "namespace", "table_name", "segment"))
 KINDS: tuple[Kind[Any], ...] = (VIEWS, REFRESHES, TABLES)
-
-
-@dataclass(frozen=True, slots=True)
-class Requester:
-    """Who requested a refresh.
-
-    Args:
-        run_id: The DAG run.
-        user: The user who triggered the run, or ran the command.
-    """
-
-    dag_id: str | None = None
-    run_id: str | None = None
-    task_id: str | None = None
-    user: str | None = None

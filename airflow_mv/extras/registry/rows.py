@@ -18,7 +18,7 @@ MAX_LENGTH = 2000
 
 
 def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> RefreshRow:
-    """Return the row of a refresh, without what only the process that ran it knows."""
+    """Return the row of a refresh, as far as the view records it."""
     refreshed_at = from_ms(record.refreshed_at_ms or 0)
     interval = record.interval.interval if record.interval else None
     why = [Reason(_code(item.get("code", "")), item.get("message", "")) for item in record.reasons]
@@ -46,6 +46,13 @@ def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> Refr
         rows_read=record.rows_read,
         bytes_read=record.bytes_read,
         checks=len(record.checks),
+        seconds=record.seconds,
+        job_seconds=record.job_seconds,
+        executor_seconds=record.executor_seconds,
+        dag_id=record.requested_by.get("dag-id"),
+        run_id=record.requested_by.get("run-id"),
+        task_id=record.requested_by.get("task-id"),
+        requested_by=record.requested_by.get("user"),
         warned_checks=sum(check.get("result") != "passed" for check in record.checks),
     )
 

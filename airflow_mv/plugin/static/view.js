@@ -155,10 +155,12 @@ function plan(found, hasIntervals) {
   );
 }
 
-function cost({ seconds, bytes_read: read, rows_changed: changed }) {
-  if (seconds === null) return "unknown, because the size of a base table is unknown";
+function cost({ seconds, expected_seconds: expected, measured, bytes_read: read, rows_changed: changed }) {
+  const refreshes = measured === 1 ? "refresh" : `${count(measured)} refreshes`;
+  const waits = expected === null ? null : `about ${duration(expected)}, as its last ${refreshes} took`;
+  if (seconds === null) return waits ?? "unknown, because the size of a base table is unknown";
   const rows = changed === null ? ", an unknown number of changed rows" : changed ? `, ${count(changed)} changed rows` : "";
-  return `about ${duration(seconds)}, reads ${bytes(read)}${rows}`;
+  return `${waits ?? `about ${duration(seconds)}, and the start of Spark`}; reads ${bytes(read)}${rows}`;
 }
 
 function change(sign, number) {
