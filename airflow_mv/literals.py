@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
 from airflow_mv.checks import Check, as_documents, read_checks
 from airflow_mv.core.spec.choices import FallbackPolicy, LayoutName, OnChange, RefreshStrategy
@@ -23,8 +24,6 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.scope import NONE, ScopeName, count, moment, percentage, truth, word_of
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.mappedoperator import OperatorPartial
-
     from airflow_mv.core.sql.query import ParsedQuery
 
 #: Reads the value of an argument, given the value and the argument's name. Raises an error of this package.
@@ -45,11 +44,21 @@ class CheckedOperator(BaseOperator):
         """Map the task, as for ``BaseOperator``.
 
         Raises:
-            MaterializedViewError: A literal is wrong.
+            MaterializedViewError: A literal is wrong. So do ``expand`` and ``expand_kwargs``.
         """
-        check_literals(f"task {kwargs.get('task_id')}", kwargs, own=cls.literals, templated=cls.template_fields)
+        cls.check_mapped(kwargs.get("task_id"), kwargs)
         made: OperatorPartial = super().partial(**kwargs)
+        made.__class__ = _CheckedPartial
         return made
+
+    @classmethod
+    def check_mapped(cls, task_id: Any, arguments: Mapping[str, Any]) -> None:
+        """Refuse wrong literals among arguments of a mapped task.
+
+        Raises:
+            MaterializedViewError: Names the task, the argument, the value and the nearest legal one.
+        """
+        check_literals(f"task {task_id}", arguments, own=cls.literals, templated=cls.template_fields)
 
     def documents_of(self, checks: Any) -> Any:
         """Return the argument ``checks`` so that templates in it are rendered.
@@ -68,6 +77,32 @@ class CheckedOperator(BaseOperator):
         """
         if not getattr(self, "_BaseOperator__from_mapped", False):  # else the task runs already
             check_literals(f"task {self.task_id}", vars(self), own=self.literals, templated=self.template_fields)
+
+
+class _CheckedPartial(OperatorPartial):
+    """A mapped task that checks the literals it is expanded with. It has Airflow's fields and no others."""
+
+    __slots__ = ()
+
+    def expand(self, **mapped_kwargs: Any) -> Any:
+        """Expand the task, as Airflow does."""
+        self._expand_called = True  # else Airflow would also warn, after the error, that the task was never mapped
+        for name, values in mapped_kwargs.items():
+            for value in values if isinstance(values, list | tuple) else ():
+                self._check({name: value})
+        return super().expand(**mapped_kwargs)
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> Any:
+        """Expand the task, as Airflow does."""
+        self._expand_called = True
+        for item in kwargs if isinstance(kwargs, list | tuple) else ():
+            if isinstance(item, dict):
+                self._check(item)
+        return super().expand_kwargs(kwargs, strict=strict)
+
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        of_task: Any = self.operator_class
+        of_task.check_mapped(self.kwargs.get("task_id"), arguments)
 
 
 def check_literals(

@@ -130,6 +130,15 @@ def test_a_mapped_task_and_factories_are_checked() -> None:
         DAG("mapped", schedule=None),
     ):
         RefreshMaterializedViewOperator.partial(task_id="refresh", scope="intervall")  # type: ignore[arg-type]
+    for expand, message in (
+        (lambda task: task.expand(view=[VIEW, "daily"]), "view: `daily` has too few parts"),
+        (lambda task: task.expand(view=[VIEW], scope=["whole", "intervall"]), "scope is 'intervall'"),
+        (lambda task: task.expand_kwargs([{"view": VIEW}, {"view": VIEW, "full": "maybe"}]), "full is 'maybe'"),
+    ):
+        with DAG("mapped", schedule=None), pytest.raises(MaterializedViewError, match=f"^task refresh: {message}"):
+            expand(RefreshMaterializedViewOperator.partial(task_id="refresh"))
+    with DAG("mapped", schedule=None):
+        RefreshMaterializedViewOperator.partial(task_id="one").expand(view=[VIEW, "{{ params.view }}"])
     with pytest.raises(MaterializedViewError, match=r"^task refresh_daily: scope is 'intervall'"):
         materialized_views_dag("chain", [VIEW], scope="intervall")  # type: ignore[arg-type]
     with pytest.raises(MaterializedViewError, match="did you mean 'iceberg_conn_id'"):
