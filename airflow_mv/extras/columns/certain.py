@@ -414,15 +414,21 @@ def _withshown_text(wanted: frozenset[str], text: int) -> _Check:
 
 
 def _access_fits(block: CertainBlock, value: exp.Expr) -> bool:
-    """Whether fields are of structs, and indexes are numbers; a key may be one that Spark has to cast."""
+    """Whether fields are of structs, indexes of lists are numbers, and keys of maps are texts that need no cast."""
     while isinstance(value, exp.Dot | exp.Bracket):
         if isinstance(value, exp.Bracket):
             index = value.expressions[0] if len(value.expressions) == 1 else None
-            is_list = str(block.column_kind(value.this) or "").lower().startswith("array")
-            if not is_list or not isinstance(index, exp.Literal) or not index.name.isdigit() or index.is_string:
+            if not isinstance(index, exp.Literal) or not _index_fits(index, block.column_kind(value.this)):
                 return False
         value = value.this.unnest()
     return isinstance(value, exp.Column)
+
+
+def _index_fits(index: exp.Literal, of: str | None) -> bool:
+    kind = (of or "").lower()
+    if index.is_string:
+        return kind.startswith("map<string,")
+    return kind.startswith("array<") and index.name.isdigit()
 
 
 def _zone_fits(block: CertainBlock, value: exp.Expr) -> bool:

@@ -153,3 +153,16 @@ def test_columns_are_those_of_spark_for_many_queries(spark: SparkSession, tpcds_
     """The same with thousands of changed and random queries."""
     _compare_tpcds(spark, tpcds_folder, changes=2000)
     print(_compare_random(spark, range(100, 200), queries=40))
+
+
+def test_a_value_of_a_map_is_certain_by_a_key_of_its_type(spark: SparkSession) -> None:
+    """A key that Spark would have to cast is left to Spark."""
+    maps = "k int, m map<string, int>, n map<string, struct<a: int, b: string>>, i map<int, string>"
+    with _comparing(spark, {"r": f"{maps}, l array<map<string, date>>"}) as tables:
+        for value in ("m['x']", "n['x'].b", "l[0]['x']", "element_at(m, 'x')"):
+            assert tables.certain_columns(f"SELECT k, {value} AS v FROM r"), value
+            tables.check(f"SELECT k, {value} AS v FROM r")
+            tables.check(f"SELECT {value} AS v, count(*) AS c FROM r WHERE {value} IS NOT NULL GROUP BY {value}")
+        assert tables.certain == 8
+        for value in ("m[1]", "i['1']", "n['x']", "m[k]"):
+            assert tables.certain_columns(f"SELECT {value} AS v FROM r") is None, value
