@@ -64,12 +64,24 @@ def _add_data(app: Any) -> None:
 _importing, _importing_data = threading.Lock(), threading.Lock()
 
 
-def _icon(name: str) -> str:
-    """Return an icon as an address that contains it. Airflow shows it to every user on every page."""
-    return f"data:image/svg+xml,{quote((Path(__file__).parent / 'static' / name).read_text())}"
+class _Icon(str):
+    """An address that contains an icon, which Airflow shows to every user on every page.
+
+    ``airflow plugins`` prints its ``repr``.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, name: str) -> _Icon:
+        """Return the address of a file."""
+        return cls(f"data:image/svg+xml,{quote((Path(__file__).parent / 'static' / name).read_text())}")
+
+    def __repr__(self) -> str:
+        return "<SVG icon>"
 
 
-_ICONS = {"icon": _icon("light.svg"), "icon_dark_mode": _icon("dark.svg")}
+_ICONS = {"icon": _Icon.of("light.svg"), "icon_dark_mode": _Icon.of("dark.svg")}
 
 
 class AirflowMvPlugin(AirflowPlugin):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -66,6 +67,8 @@ def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
     assert issubclass(AirflowMvPlugin, import_module(PLUGINS).AirflowPlugin)
     AirflowMvPlugin.validate()
     assert all(view["icon"].startswith("data:image/svg+xml,") for view in AirflowMvPlugin.external_views)
+    assert "data:" not in str(AirflowMvPlugin.external_views), "as `airflow plugins` prints them"
+    assert "data:image/svg+xml,%3Csvg" in json.dumps(AirflowMvPlugin.external_views), "as Airflow's UI gets them"
     routes = [view["url_route"] for view in AirflowMvPlugin.external_views]
     assert len(set(routes)) == len(routes)
 
