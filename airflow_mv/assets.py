@@ -27,6 +27,9 @@ def materialized_view_asset(view: str) -> Asset:
     ``RefreshMaterializedViewOperator`` has it as its outlet, so a DAG with
     ``schedule=[materialized_view_asset("lake.sales.daily")]`` runs when a refresh has changed the view's rows.
 
+    Only tasks of this Airflow emit its events. A refresh from the command line, or by another Airflow, emits none:
+    ``docs/events.md`` says which trigger and which sensor find it.
+
     Args:
         view: ``catalog.namespace.name``.
 
