@@ -6,6 +6,7 @@ SHELL := /bin/bash
 	pins clean distclean
 
 BIN := .venv/bin
+PYRIGHT := build/pyright/bin/basedpyright
 FAST := tests/core/{catalog,freshness,ivm,refresh,spec,sql} \
 	-m "not slow and not airflow and not postgres and not rest and not cluster and not browser" \
 	--ignore tests/core/refresh/intervals --ignore tests/core/refresh/checks \
@@ -58,11 +59,18 @@ test-catalog: setup ## the contract suite on any REST server (URI=https://…; P
 cells: ## the combinations of test-matrix, as a line for a workflow's output
 	@bash .ci/matrix.sh --list
 
-check: setup ## ruff, mypy --strict, import contracts
+check: setup $(PYRIGHT) ## ruff, mypy --strict, import contracts, and pyright on a DAG file
 	$(BIN)/ruff check $(wildcard $(CHECKED))
 	$(BIN)/ruff format --check $(wildcard $(CHECKED))
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	AIRFLOW_MV_TEST_PYRIGHT=$(PYRIGHT) $(BIN)/python -m pytest -q -k pyright tests/airflow/test_signatures.py
+
+# It needs Node.js, which comes with it: an environment of its own.
+$(PYRIGHT): .ci/pyright.txt | setup
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/pyright
+	$(BIN)/uv pip install --quiet --require-hashes --python build/pyright/bin/python -r $<
+	@touch $@
 
 format: setup ## format the code, and apply the fixes that ruff has
 	$(BIN)/ruff check --fix $(wildcard $(CHECKED))
@@ -89,6 +97,7 @@ pins: setup ## the pinned packages and their digests anew, from pyproject.toml (
 		-c constraints.txt --output-file build/demo.txt pyproject.toml -
 	sed -nE 's/^([^ ]+==[^ ]+).*/\1/p' build/demo.txt >.ci/demo.txt
 	$(COMPILE) $(PINS) --output-file .ci/readers.txt .ci/readers.in
+	echo basedpyright | $(COMPILE) $(PINS) --output-file .ci/pyright.txt -
 	printf '%s\n' twine cyclonedx-bom | $(COMPILE) $(PINS) --output-file .ci/release.txt -
 
 dist: setup ## wheel and source archive in dist, each installed and tried in a fresh environment (TAG=v1.2.3: the expected version)

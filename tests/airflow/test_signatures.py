@@ -124,7 +124,7 @@ def _lines(checked: str, file: str) -> set[int]:
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_type_checkers_accept_a_dag_file_and_find_each_mistake(checker: str) -> None:
-    """Through ``py.typed``. pyright needs Node.js, so it is no part of the test environment."""
+    """Through ``py.typed``. pyright needs Node.js, so `make check` has an environment for it."""
     command = [sys.executable, "-m", "mypy"]
     if checker == "pyright":
         if (program := os.environ.get("AIRFLOW_MV_TEST_PYRIGHT")) is None:
