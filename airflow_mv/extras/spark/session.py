@@ -304,11 +304,24 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     try:
         if SparkContext._gateway is not None:  # a JVM that is running already takes no more arguments
             return SparkSession.builder.config(map=kept).getOrCreate()
-        with scratch_folder() as folder, _submit_arguments(folder, kept):
+        with scratch_folder() as folder, _submit_arguments(folder, kept), _quiet_stdout():
             return SparkSession.builder.getOrCreate()
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
         raise JobError(f"Spark did not start: {shortened(' '.join(lines), 500)}") from error
+
+
+@contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Let Java, which is started meanwhile, write to stderr: that of Spark 3.5 prints what Ivy resolves to stdout."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager
