@@ -44,6 +44,7 @@ from airflow_mv.cli.context import (
 )
 from airflow_mv.cli.costs import costs
 from airflow_mv.cli.explain import explain, with_requirements
+from airflow_mv.cli.folder import apply_folder, export
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.refresh_each import refresh_each
 from airflow_mv.cli.registry import registry
@@ -676,6 +677,8 @@ for _command in (
     tables,
     timeline,
     versions,
+    export,
+    apply_folder,
 ):
     main.add_command(_command)
 if (Path(__file__).parents[2] / "examples" / "demo").is_dir():  # a clone of the repository; not the wheel

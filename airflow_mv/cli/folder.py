@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands ``export`` and ``apply``: views as a folder of SQL files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from airflow_mv.cli.context import common, named_views, open_named, out, print_json, sparked, stager_for, visible
+
+if TYPE_CHECKING:
+    from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.extras.folder.files import ViewFile
+    from airflow_mv.extras.folder.plan import Applied, FolderPlan
+
+#: The exit codes of ``--check``: there is something to do, and a file is refused.
+_CHANGES, _REFUSED = 3, 4
+_SIGNS = {"create": "+", "metadata": "~", "rebuild": "!", "drop": "-", "refused": "x", "unmanaged": "?"}
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace files that have another content.")
+@common
+def export(*, namespace: str, folder: Path, overwrite: bool, as_json: bool, conn_id: str | None) -> None:
+    """Write views into a folder of SQL files.
+
+    All materialized views of NAMESPACE, which is catalog.namespace: one file
+    for each, as `airflow-mv apply` reads it.
+    """
+    from airflow_mv.core.spec.identifiers import split_namespace
+    from airflow_mv.each import materialized_views
+    from airflow_mv.extras.folder.files import write_file
+
+    name, inner = split_namespace(namespace)
+    catalog = open_named(name, conn_id)
+    written = [
+        write_file(folder, catalog, catalog.load(view), overwrite=overwrite)
+        for view in materialized_views(catalog, inner)
+    ]
+    if as_json:
+        print_json([{"file": str(path), "written": new} for path, new in written])
+        return
+    for path, new in written:
+        out.print(visible(f"{path}{'' if new else '  unchanged'}"), markup=False)
+    if not written:
+        out.print(visible(f"{namespace} has no materialized views"), markup=False)
+
+
+@click.command(name="apply")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--namespace", metavar="CATALOG.NAMESPACE", help="The namespace of files whose names have no catalog.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option(
+    "--check", is_flag=True, help="As --plan; the exit code is 3 if there is something to do, 4 if a file is refused."
+)
+@click.option("--prune", is_flag=True, help="Drop materialized views of the same namespaces that no file defines.")
+@click.option("--markdown", is_flag=True, help="Show the plan as Markdown, for the comment of a pull request.")
+@click.option("--yes", is_flag=True, help="Confirm the changes without prompting.")
+@sparked
+@common
+def apply_folder(
+    *,
+    folder: Path,
+    namespace: str | None,
+    only_plan: bool,
+    check: bool,
+    prune: bool,
+    markdown: bool,
+    yes: bool,
+    as_json: bool,
+    conn_id: str | None,
+    **spark: Any,
+) -> None:
+    """Make views what a folder of SQL files says.
+
+    Shows the plan, asks, and changes the views in the order in which they read
+    each other. A view changes as a whole or not at all. It refreshes nothing.
+    """
+    from airflow_mv.extras.folder.files import read_folder
+
+    files = read_folder(folder, namespace=namespace)
+    named_views([str(file.view) for file in files])  # of one catalog
+    catalog = open_named(files[0].view.catalog, conn_id)
+    plan = _planned(catalog, files, prune=prune)
+    if check or only_plan:
+        _print_plan(plan, as_json=as_json, markdown=markdown)
+        if check and (plan.refused or plan.to_do):
+            raise SystemExit(_REFUSED if plan.refused else _CHANGES)
+        return
+    if not as_json:
+        _print_plan(plan, as_json=False, markdown=markdown)
+    if plan.to_do and not yes:
+        click.confirm(f"Change {len(plan.to_do)} views?", abort=True, err=True)
+    done = list(_applied(catalog, plan, quiet=as_json, **spark))
+    if as_json:
+        print_json({**plan.to_dict(), "applied": [item.to_dict() for item in done]})
+    if plan.refused or any(item.outcome != "done" for item in done):
+        raise SystemExit(1)
+
+
+def _planned(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, prune: bool) -> FolderPlan:
+    from airflow_mv.each import materialized_views
+    from airflow_mv.extras.define import differences
+    from airflow_mv.extras.folder.plan import plan_folder
+
+    namespaces = sorted({file.view.namespace for file in files})
+    existing = [view for name in namespaces for view in _existing(catalog, name, materialized_views)]
+    return plan_folder(catalog, files, compare=differences, materialized=existing, prune=prune)
+
+
+def _existing(catalog: MaterializedViewCatalog, namespace: tuple[str, ...], listed: Any) -> list[Any]:
+    """Return the materialized views of a namespace, which need not exist yet."""
+    from airflow_mv.errors import NotFoundError
+
+    try:
+        return list(listed(catalog, namespace))
+    except NotFoundError:
+        return []
+
+
+def _applied(
+    catalog: MaterializedViewCatalog, plan: FolderPlan, *, quiet: bool, master: str | None, remote: str | None
+) -> Iterator[Applied]:
+    from airflow_mv.actions import define_view
+    from airflow_mv.extras.folder.plan import apply_plan
+    from airflow_mv.extras.maintenance.drop import drop
+
+    stager = stager_for(catalog, master, remote)
+    for item in apply_plan(
+        plan,
+        define=lambda view, wanted: define_view(catalog, view, wanted, stager=stager, on_change="rebuild").lines,
+        drop=lambda view: drop(catalog, view),
+    ):
+        if not quiet:
+            for line in item.lines:
+                out.print(visible(line if item.outcome == "done" else f"{item.outcome}: {line}"), markup=False)
+        yield item
+
+
+def _print_plan(plan: FolderPlan, *, as_json: bool, markdown: bool) -> None:
+    document = plan.to_dict()
+    if as_json:
+        print_json(document)
+        return
+    for line in _markdown(document) if markdown else _text(document):
+        out.print(visible(line), markup=False)
+
+
+def _summary(document: Mapping[str, Any]) -> str:
+    counts = [f"{number} {action}" for action, number in document["counts"].items() if number]
+    return ", ".join(counts)
+
+
+def _text(document: Mapping[str, Any]) -> Iterator[str]:
+    for change in document["changes"]:
+        if change["action"] == "unchanged" and not change["differences"]:
+            continue
+        sign = _SIGNS.get(change["action"], "=")
+        file = f"  ({change['file']})" if change["file"] else ""
+        yield f"{sign} {change['action']:<9} {change['view']}{file}"
+        if change["reason"]:
+            yield f"    {change['reason']}"
+        for item in change["differences"]:
+            yield f"    {_difference(item)}"
+        if change["readers"]:
+            yield f"    read by {', '.join(change['readers'])}"
+    yield _summary(document)
+
+
+def _difference(item: Mapping[str, Any]) -> str:
+    if item["effect"] == "kept":
+        return f"{item['field']}: {item['stored']} is kept, because the file does not say it"
+    return f"{item['field']}: {item['stored']} → {item['wanted']}"
+
+
+def _markdown(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"**{_summary(document)}**"
+    yield ""
+    yield "| | view | what changes |"
+    yield "|---|---|---|"
+    for change in document["changes"]:
+        if change["action"] == "unchanged" and not change["differences"]:
+            continue
+        parts = [change["reason"], *(_difference(item) for item in change["differences"])]
+        if change["readers"]:
+            parts.append(f"read by {', '.join(change['readers'])}")
+        cell = "<br>".join(_escaped(part) for part in parts if part)
+        yield f"| {change['action']} | {_escaped(change['view'])} | {cell} |"
+
+
+def _escaped(text: str) -> str:
+    """Return text for a cell of a table: nothing in it is Markdown or HTML."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{c}" if c in "|*_`[]\\" else c for c in escaped)
