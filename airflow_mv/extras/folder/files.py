@@ -37,6 +37,8 @@ from airflow_mv.words import did_you_mean
 
 #: The most bytes of a file.
 MAX_BYTES = 2**20
+#: The deepest nesting of lists and mappings.
+MAX_DEPTH = 20
 _FENCE = "---"
 #: Keys that stand for a property.
 _PROPERTIES = {
@@ -143,8 +145,7 @@ def _split(text: str, path: Path) -> tuple[str, str]:
 def _mapping(text: str, path: Path) -> dict[str, tuple[int, Any]]:
     """Return the values in YAML with their lines. Aliases, tags and repeated keys are refused."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ConfigurationError(f"{path}: YAML aliases (*name) are not read; write the value twice")
+        _refuse_aliases(text, path)
         loader = yaml.SafeLoader(text)
         try:
             node = loader.get_single_node()
@@ -166,6 +167,17 @@ def _mapping(text: str, path: Path) -> dict[str, tuple[int, Any]]:
         place = f", line {mark.line + 2}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not valid"
         raise ConfigurationError(f"{path}{place}: the part in YAML cannot be read: {problem}") from None
+
+
+def _refuse_aliases(text: str, path: Path) -> None:
+    """Refuse YAML whose values are much larger than its text, or nested too deeply."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigurationError(f"{path}: YAML aliases (*name) are not read; write the value twice")
+        if depth > MAX_DEPTH:
+            raise ConfigurationError(f"{path}: the part in YAML is nested too deeply")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ Detail = Literal["segments", "files", "row-groups"]
 GENERAL, DEFAULT = "GENERAL_INFO", "DEFAULT_SEGMENT"
 #: The most characters of a bound.
 MAX_BOUND = 64
+#: The most files of a table whose files are registered.
+MAX_FILES = 100_000
 #: How many footers are read at once.
 _READERS = 8
 _CONTENTS = {
@@ -315,7 +317,16 @@ def _is_registered(registry: Registry, name: Identifier) -> bool:
 
 
 def _register(registry: Registry, table: BaseTable, detail: Detail) -> None:
-    """Replace the rows of the segments that have changed. Files of other segments are not rewritten."""
+    """Replace the rows of the segments that have changed. Files of other segments are not rewritten.
+
+    Raises:
+        UnsupportedError: The table has more files than :data:`MAX_FILES`, and a row is wanted for each.
+    """
+    if detail != "segments" and len(table.files) > MAX_FILES:
+        raise UnsupportedError(
+            f"{table.name} has {len(table.files):,} files, and at most {MAX_FILES:,} are registered: set "
+            "airflow-mv.registry.tables.detail to segments"
+        )
     own = equal(catalog=table.name.catalog, namespace=table.general.namespace, table_name=str(table.name))
     before = registry.tables.rows(own)
     general = table.general.model_copy(update={"content": detail})
