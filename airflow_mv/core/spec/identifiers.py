@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidQueryError
 
@@ -141,21 +142,43 @@ _PART = re.compile(r"`((?:[^`]|``)*)`|([\w-]+)")
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Identifier:
-    """The full name of a view or a table. Ordered by catalog, namespace and name."""
+class Identifier(str):
+    """The full name of a view or a table, and its parts.
+
+    Its text is for people and for :meth:`parse`: backticks only where needed. Two names are equal if their parts are.
+
+    Attributes:
+        parts: Catalog, the parts of the namespace, and name.
+        kind: The kind of the table, if it is a base table.
+        path: The directory of a table that is named by it.
+    """
+
+    __slots__ = ("catalog", "kind", "name", "namespace", "parts", "path")
 
     catalog: str
     namespace: tuple[str, ...]
     name: str
+    parts: tuple[str, ...]
+    kind: BaseTableKind
+    path: str | None
 
-    def __post_init__(self) -> None:
+    def __new__(cls, catalog: str, namespace: tuple[str, ...], name: str) -> Self:
         """Refuse parts that no catalog can hold."""
-        longest = MAX_PART_LENGTH if self.kind is METASTORE else MAX_PATH_LENGTH
-        for part in self.parts:
+        parts = (catalog, *namespace, name)
+        kind = kind_of(parts)
+        longest = MAX_PART_LENGTH if kind is METASTORE else MAX_PATH_LENGTH
+        for part in parts:
             _check_part(part, longest)
-        if not self.namespace and self.kind is METASTORE:
-            raise InvalidIdentifierError(f"{self.name!r} has no namespace: write catalog.namespace.name")
+        if not namespace and kind is METASTORE:
+            raise InvalidIdentifierError(f"{name!r} has no namespace: write catalog.namespace.name")
+        self = super().__new__(cls, _written(parts))
+        self.catalog, self.namespace, self.name, self.parts = catalog, namespace, name, parts
+        self.kind, self.path = kind, None if kind is METASTORE else parts[1]
+        return self
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], str]]:
+        """Copy and pickle by the parts."""
+        return type(self), (self.catalog, self.namespace, self.name)
 
     @classmethod
     def parse(
@@ -204,21 +227,6 @@ class Identifier:
         return cls(complete[0], complete[1:-1], complete[-1])
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Catalog, the parts of the namespace, and name."""
-        return (self.catalog, *self.namespace, self.name)
-
-    @property
-    def kind(self) -> BaseTableKind:
-        """The kind of the table, if it is a base table."""
-        return kind_of(self.parts)
-
-    @property
-    def path(self) -> str | None:
-        """The directory of a table that is named by it."""
-        return None if self.kind is METASTORE else self.parts[1]
-
-    @property
     def selector(self) -> Selector | None:
         """What the last part may select. There may also be a table of the whole name, which Spark reads then."""
         return selector_of(self.name) if self.selects_from is not None else None
@@ -243,10 +251,6 @@ class Identifier:
     def full_namespace(self) -> str:
         """Catalog and namespace, as text that :func:`split_namespace` reads."""
         return _written(self.parts[:-1])
-
-    def __str__(self) -> str:
-        """The name for people and for :meth:`parse`: backticks only where needed."""
-        return _written(self.parts)
 
 
 def _written(parts: tuple[str, ...]) -> str:

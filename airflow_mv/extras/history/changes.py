@@ -85,7 +85,7 @@ def question(
         BaseTableNotFoundError: There is no such table.
         SnapshotNotFoundError, RefreshNotFoundError, UnsupportedError: As for :func:`changes`.
     """
-    name = Identifier.parse(table) if isinstance(table, str) else table
+    name = table if isinstance(table, Identifier) else Identifier.parse(table)
     place: StoragePlace | None
     if any(isinstance(item, str) for item in (start, end)):
         metadata, place, start, end = _of_view(catalog, name, start, end)
