@@ -36,6 +36,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.reasons import Code, Reason
+from airflow_mv.core.spec.stored import shown
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.documents import short_id
 from airflow_mv.each import ItemResult, for_each
@@ -101,16 +102,11 @@ class _Step:
     span: Span | None = None
     again: bool = False
 
-    @property
-    def view(self) -> Identifier:
-        """Its name."""
-        return self.seen.view.identifier
-
-    @property
-    def inputs(self) -> tuple[ObservedTable, ...]:
-        """The tables with rows of materialized views that its state depends on."""
+    def __post_init__(self) -> None:
+        self.view = self.seen.view.identifier
         found = self.seen.tables if self.seen.freshness.follows_inputs else ()
-        return tuple(table for table in found if table.view is not None and table.view != self.view)
+        #: The tables with rows of materialized views that its state depends on.
+        self.inputs = tuple(table for table in found if table.view is not None and table.view != self.view)
 
 
 @dataclass
@@ -168,7 +164,8 @@ class Chains:
             if below is not None:
                 path += self._below(step, below)
             elif self._is_outdated(step):
-                step.seen, step.again = observe(step.catalog, step.view, reads=self.reads, span=step.span), True
+                seen = observe(step.catalog, step.view, reads=self.reads, span=step.span)
+                path[-1] = _Step(step.catalog, seen, step.span, again=True)
             else:
                 found = self._combined(path.pop())
                 if step.span is None:
@@ -367,7 +364,7 @@ def _read_view(table: ObservedTable) -> Identifier:
 def _why(freshness: Freshness) -> str:
     """Return the reasons of a view's state for the views that read it."""
     reasons = [reason.message for reason in freshness.reasons if reason.code not in _NORMAL]
-    return shortened("; ".join(reasons[:_MAX_REASONS]), _MAX_REASON)
+    return shown("; ".join(reasons[:_MAX_REASONS]))
 
 
 # ------------------------------------------------------------------ the documents of `airflow-mv status`

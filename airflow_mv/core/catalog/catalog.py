@@ -534,8 +534,8 @@ class MaterializedViewCatalog:
 
     def _load_storage(self, view: LoadedView) -> LoadedStorage:
         with repairable(view.identifier):
-            layout, folders = stored_layout(view), self.folders.of(view)
-            place = storage_place(view)
+            layout, place = stored_layout(view), storage_place(view)
+            folders = self.folders.of(view)
             if isinstance(place, Identifier):
                 # One metadata file has the definition and the rows: both are of the same state.
                 held = view.holder
@@ -728,7 +728,7 @@ class MaterializedViewCatalog:
             InvalidQueryError: A name such as ``branch_x`` selects from a view, or is also a table's name.
             InvalidMetadataError: A path is not allowed, or there is not one current metadata file.
         """
-        selecting = {name: table for name in identifiers if (table := name.selects_from) is not None}
+        selecting = {name: table for name in identifiers if name.selector and (table := name.selects_from)}
         wanted = tuple(dict.fromkeys((*identifiers, *selecting.values())))
         places: dict[Identifier, Located] = {}
         by_catalog: dict[str, list[Identifier]] = {}

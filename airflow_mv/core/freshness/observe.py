@@ -86,6 +86,8 @@ class Observation:
         places: Where the rows of a base table are read, if not by its own name: the storage table of a materialized
             view, the table that a branch is of, or the metadata file of a table that is in no catalog.
         interval: The interval to which the freshness applies; ``None`` for all rows.
+        record: The current refresh, if there is one.
+        nested_views: The nested plain views as a refresh records them.
         pointers: The catalogs' pointers that determine the freshness of all rows, exactly as they were read; ``None``
             if it depends on more: on files that were found by their folder, or could not be read.
         behind: The lag through the materialized views that it reads; ``None`` if only the view's own record counts.
@@ -97,25 +99,17 @@ class Observation:
     dependencies: Dependencies
     tables: tuple[ObservedTable, ...]
     places: dict[Identifier, StoragePlace]
+    record: RefreshRecord | None
+    nested_views: tuple[NestedViewVersion, ...]
     freshness: Freshness
     interval: Interval | None = None
     pointers: Mapping[Identifier, str] | None = None
     behind: Lag | None = None
 
     @property
-    def record(self) -> RefreshRecord | None:
-        """The current refresh, if there is one."""
-        return self.storage.record
-
-    @property
     def queries(self) -> tuple[ParsedQuery, ...]:
         """The view's query and those of the nested views."""
         return (self.query, *(view.query for view in self.dependencies.views))
-
-    @property
-    def nested_views(self) -> tuple[NestedViewVersion, ...]:
-        """The nested plain views as a refresh records them."""
-        return tuple(_version(view) for view in self.dependencies.views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +178,16 @@ def observe(
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     storage = catalog.load_storage(loaded)
+    record = storage.record
     query = query_of(loaded, reads)
     located: dict[Identifier, Located] = {}
     dependencies = load_dependencies(catalog, query, reads=reads, located=located)
-    tables, nested = observe_tables(
-        catalog, dependencies.tables, storage.record, as_of=as_of, reads=reads, located=located
-    )
-    tables, known = _settled(catalog, tables, storage.record)
+    tables, places = observe_tables(catalog, dependencies.tables, record, as_of=as_of, reads=reads, located=located)
+    tables, known = _settled(catalog, tables, record)
+    nested = tuple(map(_version, dependencies.views))
     unjudged = Freshness(State.UNKNOWN, (), ())
     interval = None if span is None else _interval(loaded, storage, span)
-    observation = Observation(loaded, storage, query, dependencies, tables, nested, unjudged, interval)
+    observation = Observation(loaded, storage, query, dependencies, tables, places, record, nested, unjudged, interval)
     pointers = _pointers(observation, located) if as_of is None and known else None
     return replace(observation, freshness=freshness_of(observation), pointers=pointers)
 
@@ -205,7 +199,7 @@ def _pointers(seen: Observation, located: Mapping[Identifier, Located]) -> dict[
     for table in seen.tables:
         name = table.name
         location = table.metadata_location
-        if location is None or may_be_reused(location) or name.path is not None or name.selects_from is not None:
+        if location is None or may_be_reused(location) or name.path is not None or name.selector is not None:
             return None
         found[name] = location
         place = seen.places.get(name)

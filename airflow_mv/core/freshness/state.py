@@ -195,6 +195,7 @@ class BaseTableChange:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form of status and plan. :meth:`from_dict` reads it back, except the reason."""
+        operations = dict(self.range.operations)
         return {
             "identifier": self.identifier,
             "type": self.type,
@@ -203,8 +204,8 @@ class BaseTableChange:
             "changed": self.changed,
             "moved": self.moved,
             "change": str(self.range.kind),
-            "snapshots": self.range.snapshots,
-            "operations": dict(self.range.operations),
+            "snapshots": sum(operations.values()),
+            "operations": operations,
             **asdict(self.range.size),
             "only_appends": self.range.only_appends,
             "schema_changed": self.range.schema_changed,
@@ -410,7 +411,7 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
     """Return the change of one base table since a refresh recorded it."""
     old = None if recorded is None or recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
     name = observed.identifier
-    kind = recorded.type if recorded else Identifier.parse(name).kind.type
+    kind = recorded.type if recorded else observed.name.kind.type
     if observed.error is not None:
         reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
         return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)

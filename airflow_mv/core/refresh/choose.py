@@ -39,7 +39,7 @@ from airflow_mv.core.refresh.statements import PartialRefresh, PinnedQuery, refr
 from airflow_mv.core.script import Script, StagedChecks
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
-from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord
 from airflow_mv.core.spec.properties import (
     ON_SCHEMA_CHANGE_PROPERTY,
     UP_TO_PROPERTY,
@@ -500,14 +500,14 @@ def _scope(
     return f"{scope} checks {checks.digest}" if checks is not None and mode not in _WITHOUT_ROWS else scope
 
 
-def _identity(observation: Observation, scope: str) -> str:
+def _identity(observation: Observation, records: tuple[BaseTable, ...], base: str, scope: str) -> str:
     return refresh_id(
         view_uuid=observation.view.metadata.view_uuid,
         version_id=observation.view.metadata.current_version_id,
-        records=tuple(table.record() for table in observation.tables),
+        records=records,
         nested_views=observation.nested_views,
         scope=scope,
-        storage_base=observation.storage.base,
+        storage_base=base,
     )
 
 
@@ -515,19 +515,20 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
     observation = inputs.observation
     loaded, since = observation.view, lag(observation).since
     renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
+    records, base = tuple(table.record() for table in observation.tables), observation.storage.base
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
         version_id=loaded.metadata.current_version_id,
         metadata_location=loaded.metadata_location,
         storage_table_location=observation.storage.location,
-        storage_base=observation.storage.base,
+        storage_base=base,
         storage_table=observation.storage.name,
         layout=stored_layout(loaded).layout,
         mode=choice.mode,
         reasons=(*(item for item in _altered(observation) if item not in choice.reasons), *choice.reasons),
-        refresh_id=_identity(observation, _scope(observation, choice.mode, renamed, checks)),
-        records=tuple(table.record() for table in observation.tables),
+        refresh_id=_identity(observation, records, base, _scope(observation, choice.mode, renamed, checks)),
+        records=records,
         nested_views=observation.nested_views,
         changes=observation.freshness.base_tables,
         state=observation.freshness.state,
@@ -536,7 +537,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         interval=observation.interval,
         behind_since_ms=None if since is None else to_ms(since),
         renamed=tuple(renamed.items()),
-        repeats=_repeats(choice.reasons, observation.storage.record, loaded.metadata.current_version_id),
+        repeats=_repeats(choice.reasons, observation.record, loaded.metadata.current_version_id),
     )
 
 
@@ -570,6 +571,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
     replaces = None
     if not inputs.same_schema:
         replaces = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
+    target = storage.target
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
     script = refresh_script(
         view=name,
@@ -577,7 +579,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         pinned=pinned,
         columns=columns_of({"fields": columns.fields}),
         storage=storage.table,
-        target=storage.target if inputs.same_schema else storage.replacing_target,
+        target=target if inputs.same_schema else storage.replacing_target,
         replaces=replaces,
         properties=storage_properties(properties, view=name),
         order=sort_order(properties, columns.names, view=name),
@@ -586,7 +588,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         outcome_location=outcome_location,
         work=work,
     )
-    return script if storage.target.registers else replace(script, stored=storage.target.table)
+    return script if target.registers else replace(script, stored=target.table)
 
 
 def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:

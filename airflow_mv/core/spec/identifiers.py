@@ -151,9 +151,10 @@ class Identifier(str):
         parts: Catalog, the parts of the namespace, and name.
         kind: The kind of the table, if it is a base table.
         path: The directory of a table that is named by it.
+        selector: What the last part may select. There may also be a table of the whole name, which Spark reads then.
     """
 
-    __slots__ = ("catalog", "kind", "name", "namespace", "parts", "path")
+    __slots__ = ("catalog", "kind", "name", "namespace", "parts", "path", "selector")
 
     catalog: str
     namespace: tuple[str, ...]
@@ -161,6 +162,7 @@ class Identifier(str):
     parts: tuple[str, ...]
     kind: BaseTableKind
     path: str | None
+    selector: Selector | None
 
     def __new__(cls, catalog: str, namespace: tuple[str, ...], name: str) -> Self:
         """Refuse parts that no catalog can hold."""
@@ -174,6 +176,7 @@ class Identifier(str):
         self = super().__new__(cls, _written(parts))
         self.catalog, self.namespace, self.name, self.parts = catalog, namespace, name, parts
         self.kind, self.path = kind, None if kind is METASTORE else parts[1]
+        self.selector = selector_of(name) if len(parts) > (3 if kind is METASTORE else 2) else None
         return self
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], str]]:
@@ -227,14 +230,9 @@ class Identifier(str):
         return cls(complete[0], complete[1:-1], complete[-1])
 
     @property
-    def selector(self) -> Selector | None:
-        """What the last part may select. There may also be a table of the whole name, which Spark reads then."""
-        return selector_of(self.name) if self.selects_from is not None else None
-
-    @property
     def selects_from(self) -> Identifier | None:
         """The table that :attr:`selector` selects from, or ``None`` if the last part can only be a table's name."""
-        if selector_of(self.name) is None or len(self.parts) < (3 if self.path else 4):
+        if self.selector is None:
             return None
         return Identifier(self.catalog, self.namespace[:-1], self.namespace[-1])
 

@@ -29,10 +29,11 @@ from airflow_mv.core.spec.stored import (
     whole_number,
 )
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
+from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, SnapshotNotFoundError
 
 #: The newest supported table format version.
 MAX_FORMAT_VERSION = 3
+_FORMAT_VERSIONS = range(1, MAX_FORMAT_VERSION + 1)
 _WITH_ROW_IDS = 3
 _NUMBER = re.compile(r"[0-9]{1,30}")
 _LARGEST = 2**63 - 1
@@ -386,13 +387,12 @@ _PARTS: dict[str, tuple[Any, bool]] = {
 }
 
 
-def _decoded(text: bytes | bytearray, source: str) -> TableMetadata:
+def _decoded(text: bytes | bytearray, budget: Budget, source: str) -> TableMetadata:
     """Decode table metadata within a budget of memory.
 
     Raises:
         ValueError, RecursionError: It is not valid, or would take too much memory.
     """
-    budget = Budget()
     parts, snapshots = _parts(text, budget, source)
     found: dict[str, Any] = {name: getattr(parts, name) for name in parts.__struct_fields__ if name not in _PARTS}
     for name, (decoder, generic) in _PARTS.items():
@@ -431,17 +431,19 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
         InvalidMetadataError: Names ``source`` and the field.
         NewerFormatError: The file is complete, and of a later version.
     """
-    text = unpacked(data, source)
+    text, budget = unpacked(data, source), Budget()
     try:
-        table = _decoded(text, source)
+        table = _decoded(text, budget, source)
     except (ValueError, RecursionError) as error:
-        _require_known(_format_version(text), source)
+        if (version := _format_version(text)) not in _FORMAT_VERSIONS:
+            raise _unknown(version, source) from None
         raise InvalidMetadataError(f"{source}: not valid table metadata: {shown(str(error))}") from None
     if unique:
         decode_text(text, source=source, limit=MAX_DOCUMENT_BYTES, marks=MAX_DOCUMENT_MARKS)
     if table.view_uuid is not None:
         raise InvalidMetadataError(f"{source}: this is a view's metadata file, not a table's")
-    _require_known(table.format_version, source)
+    if table.format_version not in _FORMAT_VERSIONS:
+        raise _unknown(table.format_version, source)
     for name, stored, wanted in (
         ("schemas", [*table.schemas, table.schema or {}], {"name": str, "type": object}),
         ("partition-specs", table.partition_specs, {"transform": str}),
@@ -464,12 +466,9 @@ def _format_version(text: bytes | bytearray) -> int:
         return 1
 
 
-def _require_known(version: int, source: str) -> None:
+def _unknown(version: int, source: str) -> MaterializedViewError:
     found = f"{source}: field 'format-version': {version} is not supported (1 to {MAX_FORMAT_VERSION})"
-    if version > MAX_FORMAT_VERSION:
-        raise newer(found)
-    if version < 1:
-        raise InvalidMetadataError(found)
+    return newer(found) if version > MAX_FORMAT_VERSION else InvalidMetadataError(found)
 
 
 def _has_fields(stored: dict[str, Any], wanted: Mapping[str, type]) -> bool:

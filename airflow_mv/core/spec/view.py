@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import uuid
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -126,12 +127,12 @@ class ViewMetadata(StoredModel):
             raise ValueError(f"schema-id {self.current_version.schema_id} of the current version is not in schemas")
         return self
 
-    @property
+    @cached_property
     def current_version(self) -> ViewVersion:
         """The current version."""
         return next(item for item in self.versions if item.version_id == self.current_version_id)
 
-    @property
+    @cached_property
     def schema_(self) -> ViewSchema:
         """The current version's schema."""
         return next(item for item in self.schemas if item.schema_id == self.current_version.schema_id)
@@ -162,7 +163,7 @@ class ViewMetadata(StoredModel):
             f"`airflow-mv create {view} --transpile` lets sqlglot translate it"
         )
 
-    @property
+    @cached_property
     def metadata_folder(self) -> str:
         """Where the view's metadata files are written."""
         return (self.properties.get(_FOLDER) or f"{self.location.rstrip('/')}/metadata").rstrip("/")
