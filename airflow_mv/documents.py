@@ -26,11 +26,6 @@ _LEXEME = re.compile(_SPELLING, re.DOTALL)
 _LEXEME_OF_BYTES = re.compile(_SPELLING.encode("ascii"), re.DOTALL)
 
 
-def id_text(snapshot: int | None) -> str | None:
-    """Return a snapshot id as all JSON documents and XComs have it. Programs lose the last digits of large numbers."""
-    return None if snapshot is None else str(snapshot)
-
-
 def short_id(text: str | None) -> str:
     """Return the beginning of an id of a refresh, for people; ``none`` without one."""
     return "none" if text is None else text[:8]

@@ -69,7 +69,7 @@ _SPOOL_BYTES = 16 * 2**20
 log = logging.getLogger(__name__)
 
 #: Keys of snapshot ids in stored metadata, which are written as text: JavaScript and jq lose the last digits of numbers
-#: above 2^53. Documents of our own have text already, see :func:`airflow_mv.documents.id_text`.
+#: above 2^53. Documents of our own have text already, see :func:`airflow_mv.core.spec.identifiers.id_text`.
 _SNAPSHOT_IDS = frozenset(
     {"snapshot", "snapshot-id", "snapshot_reference", "snapshot-reference", "parent-snapshot-id", "current-snapshot-id"}
 )

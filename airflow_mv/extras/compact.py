@@ -29,12 +29,11 @@ from airflow_mv.core.publish.refresh import Current, load_current
 from airflow_mv.core.publish.registered import drop_branch, holds_files
 from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script, Stager
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag, staging_branch
 from airflow_mv.core.spec.properties import sort_order_of
 from airflow_mv.core.spec.stored import decode, whole_number
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, snapshots_between
-from airflow_mv.documents import id_text
 from airflow_mv.errors import ClockError, InvalidMetadataError, JobError, MaterializedViewError
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from airflow_mv.core.catalog.files import StoredFile
 from airflow_mv.core.catalog.layouts import all_refreshes, readable_refreshes, snapshots_of
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.script import Outcome
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.core.spec.table import TableMetadata, ancestors
 from airflow_mv.core.sql.query import texts_of
-from airflow_mv.documents import id_text
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, NewerFormatError
 from airflow_mv.status import how_to_read, timestamp
 

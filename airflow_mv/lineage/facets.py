@@ -21,7 +21,7 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
-from airflow_mv.documents import id_text
+from airflow_mv.core.spec.identifiers import id_text
 from airflow_mv.lineage.facts import Facts, Table
 
 #: The run facet's key.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, Context
 
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
+from airflow_mv.core.spec.identifiers import id_text
 from airflow_mv.core.spec.reasons import FOUND_BY_JOB, OF_INPUTS, fallback
-from airflow_mv.documents import id_text
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
 

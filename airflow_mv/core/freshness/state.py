@@ -20,7 +20,7 @@ from airflow_mv.core.freshness.changes import (
     changes_rows,
     expired_between,
 )
-from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, split
+from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, id_text, split
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import (
@@ -39,7 +39,7 @@ from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.sql.query import ParsedQuery
-from airflow_mv.documents import check_fields, id_text, read
+from airflow_mv.documents import check_fields, read
 from airflow_mv.errors import InvalidIdentifierError
 
 if TYPE_CHECKING:

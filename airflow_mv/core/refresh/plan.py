@@ -14,13 +14,13 @@ from typing import Any
 from airflow_mv.core.freshness.changes import Kind, Range, Size
 from airflow_mv.core.freshness.state import BaseTableChange, State
 from airflow_mv.core.script import CheckResult, Script, StagedChecks
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.core.spec.reasons import Mode, Reason, fallback
 from airflow_mv.core.spec.table import known_sum
 from airflow_mv.core.spec.units import counted, human
-from airflow_mv.documents import document_of, id_text, json_object, read, short_id
+from airflow_mv.documents import document_of, json_object, read, short_id
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 
 

@@ -45,6 +45,11 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\{character}" if character in "'\\" else f"\\u{ord(character):04x}"
 
 
+def id_text(snapshot: int | None) -> str | None:
+    """Return a snapshot id as all JSON documents and XComs have it. Programs lose the last digits of large numbers."""
+    return None if snapshot is None else str(snapshot)
+
+
 # ------------------------------------------------------------------------------- kinds of base tables
 
 

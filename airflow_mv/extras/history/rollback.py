@@ -16,7 +16,7 @@ from airflow_mv.core.publish.refresh import history_properties, keeps_history
 from airflow_mv.core.publish.registered import time_of_commit
 from airflow_mv.core.publish.storage_change import StorageChange
 from airflow_mv.core.publish.view_change import SUMMARY, ViewChange, time_of_change
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.materialized_view import (
     KEPT_ROLLBACKS,
     PROPERTY,
@@ -27,7 +27,6 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.table import TableShape, alterations, with_head
 from airflow_mv.core.spec.view import CHANGE_ID, ViewMetadata, replace_version, roll_back
-from airflow_mv.documents import id_text
 from airflow_mv.errors import RefreshNotFoundError, VersionNotFoundError
 
 log = logging.getLogger(__name__)

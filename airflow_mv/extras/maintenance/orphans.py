@@ -21,8 +21,7 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.files import StoredFile, named
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
-from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.documents import id_text
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.errors import AccessDeniedError, ConfigurationError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
 from airflow_mv.extras.maintenance.expire import ExpiryResult as ExpiryResult

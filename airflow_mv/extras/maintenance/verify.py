@@ -17,7 +17,7 @@ from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
 from airflow_mv.core.refresh.statements import place_names, renamed
 from airflow_mv.core.script import SESSION_CONFS, STAGING
-from airflow_mv.core.spec.identifiers import Identifier, quote
+from airflow_mv.core.spec.identifiers import Identifier, id_text, quote
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
@@ -25,7 +25,6 @@ from airflow_mv.core.spec.table import TableMetadata
 from airflow_mv.core.sql.interval_columns import condition
 from airflow_mv.core.sql.query import ParsedQuery, pin_query
 from airflow_mv.damage import Checked, Damage, check_snapshots, store_of
-from airflow_mv.documents import id_text
 from airflow_mv.errors import (
     ConfigurationError,
     SnapshotNotFoundError,
