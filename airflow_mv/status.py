@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import pointers_of
 from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
 from airflow_mv.core.freshness.observe import Observation, ReadCache, located_together, observe, observe_tables
@@ -400,19 +400,6 @@ def statuses(
     """
     results = observe_each(catalog, views, lambda seen: ViewStatus(seen).to_dict(), span=interval)
     return [result.get() for result in results]
-
-
-def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
-    """Return where people read a view's stored rows, and what a query by the view's name does."""
-    name, table = view.identifier, storage.name
-    recomputes = "A Spark query by the view's name does not use them: it runs the view's SQL"
-    if table is None:
-        in_python = f"airflow_mv.scan({str(name)!r}) in Python, airflow_mv.read(spark, {str(name)!r}) in Spark"
-        how = f"`airflow-mv read {name}`, {in_python}. {recomputes}"
-    else:
-        then = ": it is the view itself" if table == name else f". {recomputes}"
-        how = f"the table {table}, in every engine that uses this catalog{then}"
-    return f"stored rows of {name}: {how}"
 
 
 @dataclass(frozen=True, slots=True)

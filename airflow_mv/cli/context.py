@@ -255,7 +255,7 @@ def with_checks(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_read(*, checks: tuple[str, ...], **rest: Any) -> Any:
-        return command(checks=read_checks(list(checks), source="--check"), **rest)
+        return command(checks=read_checks(list(checks), source="--check") if checks else (), **rest)
 
     what = "A check that the new rows must pass before they are published: a condition, a query over {rows}, or JSON."
     return click.option("--check", "checks", multiple=True, metavar="TEXT", help=what)(with_read)

@@ -163,11 +163,12 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
             JobError: A retry may help.
         """
         from airflow_mv.actions import define_view
+        from airflow_mv.core.catalog.layouts import how_to_read
         from airflow_mv.core.define.definition import Definition
         from airflow_mv.core.spec.properties import SORT_PROPERTY
         from airflow_mv.core.sql.query import texts_of
         from airflow_mv.extras.explain.explain import accepts_modes
-        from airflow_mv.status import how_to_read, status
+        from airflow_mv.status import status
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)

@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
@@ -33,7 +34,7 @@ from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import SurveyedRows
-from airflow_mv.status import Chains, expiries, how_to_read
+from airflow_mv.status import Chains, expiries
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5

@@ -17,6 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
+from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, endpoints_of
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.definition import Definition
@@ -39,7 +40,7 @@ from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.read import readable
-from airflow_mv.status import how_to_read, status
+from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.extras.maintenance.support import files, local

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import airflow_mv
-from airflow_mv.core.catalog.store_deadlines import DEFAULT_TIMEOUT
+from airflow_mv.core.catalog.configured import DEFAULT_TIMEOUT
 from airflow_mv.core.spec.properties import DEFAULT_MAX_COUNT, REFRESH_STATES, Policy
 from airflow_mv.provider_info import get_provider_info
 

@@ -14,6 +14,7 @@ from pyiceberg.table import StaticTable
 import airflow_mv
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.stored import decode
@@ -22,7 +23,6 @@ from airflow_mv.extras.define import define
 from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.extras.registry.registry import Registry
 from airflow_mv.extras.registry.settings import PLACE, registry_settings
-from airflow_mv.status import how_to_read
 from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, multiset, texts

@@ -1,18 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configured catalogs, as :class:`pyiceberg.utils.config.Config` reads them, without importing pyiceberg.
+"""The configured catalogs, as :class:`pyiceberg.utils.config.Config` reads them, and the timeouts that they set.
 
-That import takes a quarter of a second, which is most of what a look at unchanged views takes. A test compares the two.
+This imports no pyiceberg, which takes a quarter of a second: most of what a look at unchanged views takes. A test
+compares what the two read.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from airflow_mv.errors import ConfigurationError
+
 #: Catalog property: the layout of views that are created without one.
 LAYOUT_PROPERTY = "airflow-mv.layout"
+#: The timeout in seconds for a connection to a REST server or an object store.
+CONNECT_SECONDS = 10.0
+#: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
+#: few times.
+STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
+#: Catalog property: the seconds for one call of a store, such as the read of a metadata file.
+STORE_TIMEOUT = "airflow-mv.store-timeout-seconds"
+#: Its default.
+STORE_SECONDS = 60.0
+#: Catalog property: the timeout in seconds for one transaction of a database, or one answer of a REST server.
+RESPONSE_TIMEOUT = "airflow-mv.response-timeout-seconds"
+#: Its default. It is longer than the database's own timeout for a statement, whose error is more specific.
+DEFAULT_TIMEOUT = 70.0
 _FILE = ".pyiceberg.yaml"
 _PREFIX = "pyiceberg_"
 
@@ -70,3 +88,42 @@ def _set(found: dict[str, Any], path: list[str], value: str) -> None:
         if not isinstance(found, dict):
             raise ValueError(f"{'.'.join(path)} is a value and has parts")
     found[path[-1]] = value
+
+
+def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties with default timeouts for its object store."""
+    return {**STORE_LIMITS, **properties}
+
+
+def store_timeout(properties: Mapping[str, Any]) -> float:
+    """Return the seconds for one call of a catalog's stores.
+
+    Raises:
+        ConfigurationError: The property is not a number of seconds.
+    """
+    return seconds_of(properties, STORE_TIMEOUT, STORE_SECONDS)
+
+
+def response_timeout(properties: Mapping[str, Any]) -> float:
+    """Return the timeout for one answer of a catalog.
+
+    Raises:
+        ConfigurationError: The property is not a number of seconds.
+    """
+    return seconds_of(properties, RESPONSE_TIMEOUT, DEFAULT_TIMEOUT)
+
+
+def seconds_of(properties: Mapping[str, Any], key: str, default: float) -> float:
+    """Return the seconds that a catalog property sets.
+
+    Raises:
+        ConfigurationError: It is not a number of seconds.
+    """
+    text = properties.get(key)
+    if text is None:
+        return default
+    with suppress(ValueError):
+        seconds = float(text)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise ConfigurationError(f"the catalog property {key} is {text!r}; it must be a number of seconds")

@@ -31,8 +31,9 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import NullPool, QueuePool
 
+from airflow_mv.core.catalog.configured import DEFAULT_TIMEOUT, response_timeout
 from airflow_mv.core.catalog.locations import remote_kind
-from airflow_mv.core.catalog.store_deadlines import DEFAULT_TIMEOUT, no_answer, response_timeout
+from airflow_mv.core.catalog.store_deadlines import no_answer
 from airflow_mv.errors import ConfigurationError
 
 log = logging.getLogger(__name__)

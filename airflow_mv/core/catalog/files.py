@@ -27,6 +27,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
 from airflow_mv.core.catalog.answers import DeniedByStoreError, is_denial
+from airflow_mv.core.catalog.configured import store_timeout, with_store_limits
 from airflow_mv.core.catalog.locations import (
     checked_on_disk,
     is_location,
@@ -38,12 +39,7 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
     path_in,
     wrap_metadata_writer,
 )
-from airflow_mv.core.catalog.store_deadlines import (
-    LISTING_FACTOR,
-    store_timeout,
-    with_store_limits,
-    within,
-)
+from airflow_mv.core.catalog.store_deadlines import LISTING_FACTOR, within
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials
 from airflow_mv.core.spec.stored import MAX_BYTES
 from airflow_mv.core.spec.table import TableMetadata, parse_table

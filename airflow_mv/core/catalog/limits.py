@@ -22,6 +22,11 @@ from pyiceberg.table.metadata import TableMetadata as PyIcebergTable
 from pyiceberg.types import strtobool
 from requests import Session
 
+from airflow_mv.core.catalog.configured import (
+    STORE_LIMITS,
+    response_timeout,
+    store_timeout,
+)
 from airflow_mv.core.catalog.database_limits import bounded_engine, guard
 from airflow_mv.core.catalog.files import GuardedIO
 from airflow_mv.core.catalog.locations import PLACES, on_disk
@@ -34,12 +39,7 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
     wrap_file_io,
 )
 from airflow_mv.core.catalog.rest_session import bound_session
-from airflow_mv.core.catalog.store_deadlines import (
-    STORE_LIMITS,
-    response_timeout,
-    store_timeout,
-    within,
-)
+from airflow_mv.core.catalog.store_deadlines import within
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials, without_classes
 from airflow_mv.errors import InvalidMetadataError
 

@@ -30,7 +30,8 @@ from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.response import BaseHTTPResponse
 from urllib3.util.retry import Retry
 
-from airflow_mv.core.catalog.store_deadlines import CONNECT_SECONDS, no_answer
+from airflow_mv.core.catalog.configured import CONNECT_SECONDS
+from airflow_mv.core.catalog.store_deadlines import no_answer
 from airflow_mv.core.spec.stored import MAX_BYTES
 from airflow_mv.redaction import is_secret
 

@@ -17,10 +17,10 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.core.catalog.answers import brief, forbidden_by_database
+from airflow_mv.core.catalog.configured import response_timeout
 from airflow_mv.core.catalog.database_limits import guard, require_locks
 from airflow_mv.core.catalog.loaded import Row
 from airflow_mv.core.catalog.pyiceberg_compat import ROWS
-from airflow_mv.core.catalog.store_deadlines import response_timeout
 from airflow_mv.core.spec.identifiers import MAX_PART_LENGTH, Identifier
 from airflow_mv.errors import (
     AlreadyExistsError,

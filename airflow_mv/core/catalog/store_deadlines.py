@@ -14,14 +14,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_mv.core.catalog.locations import remote_mount, split_location
-from airflow_mv.errors import ConfigurationError
 
 Result = TypeVar("Result")
 
@@ -33,21 +32,8 @@ MAX_LATE_CALLS = 64
 RETRY_SECONDS = 20.0
 #: A call that ends without an answer after more seconds than this counts as late: the next one would take as long.
 SLOW_SECONDS = 5.0
-#: The timeout in seconds for a connection to a REST server or an object store.
-CONNECT_SECONDS = 10.0
-#: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
-#: few times.
-STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
-#: Catalog property: the seconds for one call of a store, such as the read of a metadata file.
-STORE_TIMEOUT = "airflow-mv.store-timeout-seconds"
-#: Its default.
-STORE_SECONDS = 60.0
 #: How much longer the listing of a large folder may take.
 LISTING_FACTOR = 10
-#: Catalog property: the timeout in seconds for one transaction of a database, or one answer of a REST server.
-RESPONSE_TIMEOUT = "airflow-mv.response-timeout-seconds"
-#: Its default. It is longer than the database's own timeout for a statement, whose error is more specific.
-DEFAULT_TIMEOUT = 70.0
 #: Errors by which a store has answered.
 _ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -256,45 +242,6 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties with default timeouts for its object store."""
-    return {**STORE_LIMITS, **properties}
-
-
-def store_timeout(properties: Mapping[str, Any]) -> float:
-    """Return the seconds for one call of a catalog's stores.
-
-    Raises:
-        ConfigurationError: The property is not a number of seconds.
-    """
-    return seconds_of(properties, STORE_TIMEOUT, STORE_SECONDS)
-
-
-def response_timeout(properties: Mapping[str, Any]) -> float:
-    """Return the timeout for one answer of a catalog.
-
-    Raises:
-        ConfigurationError: The property is not a number of seconds.
-    """
-    return seconds_of(properties, RESPONSE_TIMEOUT, DEFAULT_TIMEOUT)
-
-
-def seconds_of(properties: Mapping[str, Any], key: str, default: float) -> float:
-    """Return the seconds that a catalog property sets.
-
-    Raises:
-        ConfigurationError: It is not a number of seconds.
-    """
-    text = properties.get(key)
-    if text is None:
-        return default
-    with suppress(ValueError):
-        seconds = float(text)
-        if 0 < seconds < math.inf:
-            return seconds
-    raise ConfigurationError(f"the catalog property {key} is {text!r}; it must be a number of seconds")
 
 
 def no_answer(seconds: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, get_args
 
+from airflow_mv.checks import CHECKS_PROPERTY
 from airflow_mv.core.catalog import (
     STORED_LAYOUTS,
     LoadedStorage,
@@ -533,7 +534,8 @@ def query_columns(
         catalog.folders.flush_new(storage.location)
         names = columns or storage.columns
         _require_readable(view, names)
-        require_fitting(properties, view=str(view), columns=names)
+        if CHECKS_PROPERTY in properties:
+            require_fitting(properties, view=str(view), columns=names)
         renamed = [{**field, "name": name} for field, name in zip(storage.fields, names, strict=True)]
         check_interval_column(renamed, properties, view=str(view))
         _require_columns(view, definition.column_comments, storage.columns)

@@ -41,6 +41,7 @@ from airflow_mv.core.spec.properties import check_given, sort_order
 from airflow_mv.core.spec.view import (
     CHANGE_ID,
     COMMENT_PROPERTY,
+    DIALECT,
     ViewMetadata,
     replace_version,
     with_storage_table,
@@ -191,7 +192,9 @@ class Definition:
             UnsupportedError: A dialect cannot express it.
         """
         stored = {**(existing.metadata.properties if existing else {}), **self.given_properties}
-        return texts(sql, known_dialects(stored.get(DIALECTS_PROPERTY, "").split(",")), view=str(view))
+        if DIALECTS_PROPERTY not in stored:
+            return {DIALECT: sql}
+        return texts(sql, known_dialects(stored[DIALECTS_PROPERTY].split(",")), view=str(view))
 
     def layout_for(self, catalog: MaterializedViewCatalog, existing: LoadedView | None) -> Layout:
         """Return the layout that a view gets, or has.
@@ -234,7 +237,8 @@ def check_properties(properties: Mapping[str, str], *, view: str) -> None:
         ConfigurationError: Names the property, its value and what it may be.
     """
     check_given(properties, view=view, own=OWN_PROPERTIES)
-    known_dialects([properties[TRANSPILE_PROPERTY]] if TRANSPILE_PROPERTY in properties else [])
+    if TRANSPILE_PROPERTY in properties:
+        known_dialects([properties[TRANSPILE_PROPERTY]])
 
 
 def check_interval_column(fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str) -> None:

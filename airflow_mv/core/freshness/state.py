@@ -38,7 +38,6 @@ from airflow_mv.core.spec.materialized_view import (
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.core.sql.query import ParsedQuery
 from airflow_mv.documents import check_fields, read
 from airflow_mv.errors import InvalidIdentifierError
 

@@ -24,6 +24,7 @@ from airflow_mv.core.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.errors import AccessDeniedError, ConfigurationError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.extras.maintenance.deletion_log import DeletionLog, log_location, read_log, write_log
+from airflow_mv.extras.maintenance.expire import REASONS
 from airflow_mv.extras.maintenance.expire import ExpiryResult as ExpiryResult
 from airflow_mv.extras.maintenance.expire import expire as expire
 from airflow_mv.extras.maintenance.folders import OtherTables, others_in, own_folders
@@ -31,7 +32,6 @@ from airflow_mv.extras.maintenance.history import UNPROVEN, History, Proof, owne
 from airflow_mv.extras.maintenance.matcher import LocationMatcher, leads_out
 from airflow_mv.extras.maintenance.reachable_files import FilesOf, PastFilesOf, past_files, snapshot_files
 from airflow_mv.extras.maintenance.removal import require_same
-from airflow_mv.extras.maintenance.snapshots import REASONS
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.spec.stored import decode
 from airflow_mv.core.spec.table import Snapshot
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
-from airflow_mv.extras.maintenance.snapshots import without_snapshots
+from airflow_mv.extras.maintenance.expire import without_snapshots
 
 log = logging.getLogger(__name__)
 

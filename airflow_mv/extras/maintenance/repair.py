@@ -50,7 +50,7 @@ from airflow_mv.extras.maintenance.evidence import (
     lost_view_properties,
     require_materialized,
 )
-from airflow_mv.extras.maintenance.snapshots import without_snapshots
+from airflow_mv.extras.maintenance.expire import without_snapshots
 from airflow_mv.extras.maintenance.view_properties import RestoreViewProperties
 from airflow_mv.status import timestamp
 

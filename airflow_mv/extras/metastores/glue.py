@@ -11,7 +11,7 @@ from botocore.session import Session
 from pyiceberg.catalog import BOTOCORE_SESSION
 from pyiceberg.catalog.glue import GLUE_MAX_RETRIES, GlueCatalog
 
-from airflow_mv.core.catalog.store_deadlines import CONNECT_SECONDS
+from airflow_mv.core.catalog.configured import CONNECT_SECONDS
 from airflow_mv.extras.metastores.entries import MetastoreEntries, metadata_location
 
 #: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change

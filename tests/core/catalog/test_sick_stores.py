@@ -17,10 +17,11 @@ from sqlalchemy import insert
 
 from airflow_mv.core.catalog import files as file_stores
 from airflow_mv.core.catalog import limits, locations, store_deadlines
+from airflow_mv.core.catalog.configured import STORE_TIMEOUT
 from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles
 from airflow_mv.core.catalog.locations import on_disk
 from airflow_mv.core.catalog.pyiceberg_compat import ROWS
-from airflow_mv.core.catalog.store_deadlines import MAX_CALLS, STORE_TIMEOUT
+from airflow_mv.core.catalog.store_deadlines import MAX_CALLS
 from airflow_mv.each import materialized_views
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
 from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos

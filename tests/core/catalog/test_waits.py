@@ -28,9 +28,9 @@ from sqlalchemy.pool import QueuePool
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog import database_limits as waits
 from airflow_mv.core.catalog.catalog import catalog_errors
+from airflow_mv.core.catalog.configured import RESPONSE_TIMEOUT, with_store_limits
 from airflow_mv.core.catalog.database_limits import CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.catalog.store_deadlines import RESPONSE_TIMEOUT, with_store_limits
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish import publish
