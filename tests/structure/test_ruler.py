@@ -23,18 +23,18 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 #: The most files that each walk enters, and the most moves from one file to another.
 LIMITS = {
     "core": {
-        "create": (30, 288),
-        "status": (21, 182),
-        "refresh": (32, 486),
-        "incremental plan": (45, 738),
+        "create": (28, 224),
+        "status": (18, 117),
+        "refresh": (32, 372),
+        "incremental plan": (45, 643),
     },
     "cli": {
-        "airflow-mv create": (68, 1657),
-        "airflow-mv status": (36, 272),
-        "airflow-mv refresh": (60, 769),
-        "airflow-mv refresh, incremental": (82, 1388),
+        "airflow-mv create": (62, 1514),
+        "airflow-mv status": (32, 197),
+        "airflow-mv refresh": (55, 603),
+        "airflow-mv refresh, incremental": (77, 1203),
     },
-    "operator": {"operator": (67, 766)},
+    "operator": {"operator": (65, 613)},
 }
 #: The most public methods of a class, properties included.
 MAX_METHODS = 25
@@ -42,7 +42,7 @@ MAX_METHODS = 25
 FOUNDATION = frozenset(
     f"airflow_mv/{name}.py"
     for name in (
-        *("documents", "redaction", "version"),
+        *("redaction", "version"),
         *("core/spec/identifiers", "core/spec/stored", "core/spec/times", "core/spec/units", "core/spec/reasons"),
     )
 )

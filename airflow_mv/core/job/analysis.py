@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 from airflow_mv.core.job.context import JobContext
 from airflow_mv.core.job.foreign import formats_of
 from airflow_mv.core.script import METADATA_COLUMNS, Script
-from airflow_mv.core.spec.identifiers import quote
+from airflow_mv.core.spec.identifiers import quoted
 from airflow_mv.errors import InvalidQueryError
 
 #: Settings with which a plan's text is complete.
@@ -250,9 +250,7 @@ def _table(leaf: Any, *, travels: bool) -> _TableSnapshot:
         travels: Whether Spark keeps the version that the query names. Else only Iceberg's table has it.
     """
     identifier = leaf.identifier().get()
-    name = ".".join(
-        quote(str(part)) for part in (leaf.catalog().get().name(), *identifier.namespace(), identifier.name())
-    )
+    name = quoted(map(str, (leaf.catalog().get().name(), *identifier.namespace(), identifier.name())))
     if not travels:
         return name, _text(leaf.table().snapshotId())
     travel = leaf.timeTravelSpec()

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -120,7 +120,8 @@ def _run(
         if script.branch is not None and store_ms is not None:
             _require_clock(spark, store_ms, script.view)
         settings = {**_file_access(spark, script.view), **only_access(access or {})}
-        idle = _take_idle(spark, settings) if _stages(script) else None
+        staged = _staged_tables(script)
+        idle = _take_idle(spark, settings) if staged else None
         name = context.staging = idle or name
         catalog = staging_catalog(name)
         bound = script.bound(name, script.branch)
@@ -129,7 +130,7 @@ def _run(
             quiet(),
             made_active(spark),
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
-            _tables(context, script, None if access else settings),
+            _tables(context, staged, None if access else settings),
             closing(context),
             ExitStack() as blocks,
             measured(spark) as context.executors,
@@ -137,7 +138,7 @@ def _run(
             for tables in foreign:
                 blocks.enter_context(tables.reading(context))
             # An idle one of classic sessions may be open in others of them only.
-            if _stages(script) and (idle is None or context.jvm is not None):
+            if staged and (idle is None or context.jvm is not None):
                 open_staging(spark, name, settings)
             refused = run_steps(context, bound, seconds, report)
             checks = _check(context, bound, report)
@@ -176,9 +177,9 @@ def _failed(context: JobContext, script: Script, error: Exception, seconds: list
 # ------------------------------------------------------------------------------------ the session
 
 
-def _stages(script: Script) -> bool:
-    """Whether a script needs the staging catalog."""
-    return script.is_staged or script.nested > 0
+def _staged_tables(script: Script) -> list[str]:
+    """Return the tables of a run in its staging catalog. A storage table in a catalog of the user is none of them."""
+    return [*([STORAGE] if script.is_staged else ()), *(f"base_{number}" for number in range(script.nested))]
 
 
 def staging_catalog(name: str) -> dict[str, str]:
@@ -283,16 +284,13 @@ def _users(spark: SparkSession, access: Mapping[str, str]) -> tuple[str, frozens
 
 
 @contextmanager
-def _tables(context: JobContext, script: Script, access: Mapping[str, str] | None) -> Iterator[None]:
+def _tables(context: JobContext, staged: Sequence[str], access: Mapping[str, str] | None) -> Iterator[None]:
     """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh.
 
     A staging catalog with vended credentials is not used again, because they end: ``access`` is ``None``.
     """
     if context.jvm is not None:
         context.java.find("java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
-    # A storage table in the catalog must not be dropped.
-    staged = [STORAGE] if script.is_staged else []
-    staged += [f"base_{number}" for number in range(script.nested)]
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -25,6 +25,11 @@ _ESCAPED = re.compile(r"['\\\x00-\x1f\x7f]|\$(?=\{)")
 def quote(name: str) -> str:
     """Return a name as a quoted Spark SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def quoted(parts: Iterable[str]) -> str:
+    """Return the parts of a name as a quoted name of Spark SQL."""
+    return ".".join(quote(part) for part in parts)
 
 
 def string_literal(text: str) -> str:
@@ -230,8 +235,7 @@ class Identifier(str):
         else:
             complete = parts
         if len(complete) < 3:
-            written = ".".join(quote(part) for part in parts)
-            raise InvalidIdentifierError(f"{written} has too few parts: write catalog.namespace.name")
+            raise InvalidIdentifierError(f"{quoted(parts)} has too few parts: write catalog.namespace.name")
         return cls(complete[0], complete[1:-1], complete[-1])
 
     @property
@@ -243,12 +247,12 @@ class Identifier(str):
 
     def sql(self) -> str:
         """The name for a Spark statement: every part in backticks."""
-        return ".".join(quote(part) for part in self.parts)
+        return quoted(self.parts)
 
     @property
     def within_catalog(self) -> str:
         """Namespace and name, as text that :func:`split` reads."""
-        return ".".join(quote(part) for part in self.parts[1:])
+        return quoted(self.parts[1:])
 
     @property
     def full_namespace(self) -> str:

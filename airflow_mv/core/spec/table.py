@@ -156,7 +156,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         spec = next((item for item in self.partition_specs if item.get("spec-id") == self.default_spec_id), {})
         return [(str(field["transform"]), names.get(field.get("source-id"))) for field in spec.get("fields", [])]
 
-    @property
+    @cached_property
     def head(self) -> int | None:
         """The current snapshot's id, or ``None`` for a table that was never written."""
         return None if self.current_snapshot_id in (None, -1) else self.current_snapshot_id

@@ -91,12 +91,6 @@ class ViewSchema(StoredModel):
     schema_id: Int = 0
     fields: Annotated[tuple[Mapping[str, Any], ...], FirstFault]
 
-    @model_validator(mode="after")
-    def _fields_are_columns(self) -> ViewSchema:
-        if not all(isinstance(field.get("name"), str) and "type" in field for field in self.fields):
-            raise ValueError("each field needs a name and a type")
-        return self
-
     @property
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
@@ -116,7 +110,10 @@ class ViewMetadata(StoredModel):
     properties: Texts = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _ids_fit_together(self) -> ViewMetadata:
+    def _fits_together(self) -> ViewMetadata:
+        for number, schema in enumerate(self.schemas):
+            if not all(isinstance(field.get("name"), str) and "type" in field for field in schema.fields):
+                raise ValueError(f"schemas.{number}: each field needs a name and a type")
         ids = [version.version_id for version in self.versions]
         if len(set(ids)) != len(ids):
             raise ValueError("versions: a version-id occurs twice")

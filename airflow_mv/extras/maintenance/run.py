@@ -55,7 +55,8 @@ def maintain_after_refresh(
 
 def _has_many_files(view: LoadedView, storage: LoadedStorage) -> bool:
     most = most_files(view.metadata.properties, view=str(view.identifier))
-    head = None if storage.rows_snapshot is None else storage.table.find(storage.rows_snapshot)
+    snapshot = storage.rows_snapshot
+    head = None if snapshot is None else storage.table.find(snapshot)
     return most is not None and head is not None and sum(head.count(key) for key in _FILES) > most
 
 

@@ -7,8 +7,7 @@ import logging
 from typing import Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.documents import id_text
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.registry.filters import of_view
 from airflow_mv.extras.registry.model import RefreshRow

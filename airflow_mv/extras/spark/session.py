@@ -73,13 +73,19 @@ def session_stager(
     """Return a stager that runs scripts in an existing session."""
 
     def stage(script: Script) -> Outcome:
-        from airflow_mv.core.job.driver import run
-
-        session = knowing_catalogs(catalog, spark)
-        access = catalog.files.vended_properties(script.outcome_location) if script.outcome_location else {}
-        return run(session, script, report=report, store_ms=_store_clock(catalog, script), access=access)
+        return _staged(catalog, knowing_catalogs(catalog, spark), script, report)
 
     return stage
+
+
+def _staged(
+    catalog: MaterializedViewCatalog, spark: SparkSession, script: Script, report: Callable[[str], None]
+) -> Outcome:
+    """Run a script in a session that knows its catalogs."""
+    from airflow_mv.core.job.driver import run
+
+    access = catalog.files.vended_properties(script.outcome_location) if script.outcome_location else {}
+    return run(spark, script, report=report, store_ms=_store_clock(catalog, script), access=access)
 
 
 def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[], int] | None:
@@ -125,7 +131,8 @@ class InProcessStager:
 
     def __call__(self, script: Script) -> Outcome:
         """Run a script."""
-        return session_stager(self._catalog, self.session, report=self._report)(script)
+        session = knowing_catalogs(self._catalog, self._session) if self._session else self.session
+        return _staged(self._catalog, session, script, self._report)
 
     @property
     def session(self) -> SparkSession:
