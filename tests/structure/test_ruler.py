@@ -25,16 +25,16 @@ LIMITS = {
     "core": {
         "create": (28, 224),
         "status": (18, 117),
-        "refresh": (32, 372),
+        "refresh": (32, 369),
         "incremental plan": (45, 643),
     },
     "cli": {
         "airflow-mv create": (62, 1514),
         "airflow-mv status": (32, 197),
-        "airflow-mv refresh": (55, 603),
-        "airflow-mv refresh, incremental": (77, 1203),
+        "airflow-mv refresh": (55, 600),
+        "airflow-mv refresh, incremental": (77, 1198),
     },
-    "operator": {"operator": (65, 613)},
+    "operator": {"operator": (65, 611)},
 }
 #: The most public methods of a class, properties included.
 MAX_METHODS = 25

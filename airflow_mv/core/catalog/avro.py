@@ -157,7 +157,8 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
         folders: The folders that may contain the view's files. Nothing outside of them is opened.
     """
     try:
-        found = {path for location in _added(io, manifest_lists, folders) if (path := local_path(location)) is not None}
+        locations = set(_added(io, manifest_lists, folders))
+        found = {path for location in locations if (path := local_path(location)) is not None}
         for path in found:
             _fsync(path)
     except Exception as error:  # noqa: BLE001 (a manifest that only Spark reads must not stop the publication)
