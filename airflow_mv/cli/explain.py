@@ -60,7 +60,7 @@ def explain(
 ) -> None:
     """Show how a view would be refreshed, and a cheaper query.
 
-    One line for each base table and kind of change: the mode, and its expected cost.
+    One line for each base table and kind of change: the mode, and the expected seconds of Spark's statements.
 
     Reads metadata only: no Spark, and nothing is made. Give a view, a query, or both.
     """
