@@ -421,7 +421,7 @@ def scan(
         catalog: Where the view is; by default the configured catalog of that name.
 
     Returns:
-        Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb(table_name)`` and
+        Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb()`` and
         ``to_arrow_batch_reader()``, a stream for rows that do not fit into memory.
 
     Raises:

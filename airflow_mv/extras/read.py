@@ -145,18 +145,19 @@ class ReadResult:
         return _library("polars").from_arrow(self.to_arrow())
 
     def to_duckdb(
-        self, table_name: str, connection: duckdb.DuckDBPyConnection | None = None
+        self, table_name: str | None = None, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyConnection:
         """Read the rows, and register them as a table of DuckDB.
 
         Args:
+            table_name: By default the view's name, without its catalog and namespace.
             connection: By default a new database in memory.
 
         Raises:
             ConfigurationError: DuckDB is not installed.
         """
         opened = connection or _library("duckdb").connect()
-        opened.register(table_name, self.to_arrow())
+        opened.register(table_name or self.readable.view.identifier.name, self.to_arrow())
         return opened
 
     def rows(self) -> Iterator[list[Any]]:

@@ -411,7 +411,7 @@ class MaterializedViewHook(BaseHook):
             refresh: Whether a refresh may run first. If not, a view that needs one is refused.
 
         Returns:
-            Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb(table_name)`` and
+            Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb()`` and
             ``to_arrow_batch_reader()``, a stream for rows that do not fit into memory.
 
         Raises:

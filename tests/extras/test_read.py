@@ -55,7 +55,7 @@ def test_rows_are_read_when_a_library_asks_for_them(home: Lake, monkeypatch: pyt
         assert sorted(rows.to_arrow().to_pylist(), key=str) == home.read()
         assert sorted(rows.to_pandas().to_dict("records"), key=str) == home.read()
         assert sum(batch.num_rows for batch in rows.to_arrow_batch_reader()) == len(home.read())
-    database = rows.to_duckdb("daily")
+    database = rows.to_duckdb()
     assert rows.to_duckdb("again", database) is database
     (counted,) = database.sql("SELECT count(*) FROM daily JOIN again USING (region)").fetchall()
     assert counted == (len(home.read()),)
