@@ -68,7 +68,7 @@ def test_a_commit_rejects_rows_that_another_operator_s_job_found_invalid(airflow
     assert planned.rendered["plan"]["checks"][0]["condition"] == "amount >= 0"
     assert run.states == {"commit": "failed"}, run.log
     assert "1 of 2 checks failed, so nothing was published" in run.task_log("commit")
-    assert "row region=west, amount=-3" in run.task_log("commit")
+    assert run.task_log("commit").count("row region=west, amount=-3") == 1
     assert bad.read() == before
 
     # A task without the checks does not find what this one has refused.
