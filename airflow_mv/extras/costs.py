@@ -9,6 +9,8 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
+from airflow_mv.core.spec.times import parse_time
+
 #: The recorded refreshes that an expectation is from, the newest ones.
 _LAST = 5
 
@@ -26,7 +28,7 @@ def costs(view: str, refreshes: Iterable[Mapping[str, Any]], since: datetime) ->
         one of the other two; ``unmeasured``: refreshes without a recorded duration; ``last_at``: the last refresh.
     """
     kept = [
-        item for item in refreshes if item["refreshed_at"] and datetime.fromisoformat(item["refreshed_at"]) >= since
+        item for item in refreshes if item["refreshed_at"] and parse_time(item["refreshed_at"]) >= since
     ]
     costly = [[item[name] for name in ("executor_seconds", "job_seconds", "seconds")] for item in kept]
     return {

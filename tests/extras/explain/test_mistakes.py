@@ -133,8 +133,8 @@ def test_parts_of_nested_columns_have_certain_types(shop: Lake) -> None:
         "a": "string",
         "here": "timestamp",
     }
-    assert not isinstance(created(shop, sql.replace("m['a'] AS a, ", "")), Reason)
-    assert isinstance(created(shop, "SELECT m['a'] AS a FROM orders"), Reason)  # Spark may have to cast a key
+    assert not isinstance(created(shop, sql), Reason)
+    assert isinstance(created(shop, "SELECT m[1] AS a FROM orders"), Reason)  # Spark has to cast the key
 
 
 def test_an_unknown_type_is_called_unknown(shop: Lake) -> None:
