@@ -13,7 +13,6 @@ import pytest
 
 from airflow_mv.actions import refresh_views
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.extras.registry.history import COSTS
 from airflow_mv.extras.registry.model import KINDS
 from airflow_mv.extras.registry.questions import QUESTIONS
 from airflow_mv.extras.registry.settings import DEFAULTS, registry_settings
