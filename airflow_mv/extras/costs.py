@@ -27,9 +27,7 @@ def costs(view: str, refreshes: Iterable[Mapping[str, Any]], since: datetime) ->
         ``job_seconds``: that of the jobs' statements; ``cost_seconds``: the time that Spark's executors worked, or else
         one of the other two; ``unmeasured``: refreshes without a recorded duration; ``last_at``: the last refresh.
     """
-    kept = [
-        item for item in refreshes if item["refreshed_at"] and parse_time(item["refreshed_at"]) >= since
-    ]
+    kept = [item for item in refreshes if item["refreshed_at"] and parse_time(item["refreshed_at"]) >= since]
     costly = [[item[name] for name in ("executor_seconds", "job_seconds", "seconds")] for item in kept]
     return {
         "view": view,
