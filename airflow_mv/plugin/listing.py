@@ -13,9 +13,10 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.plugin.rows import STATES, ViewRow
 
 Sort = Literal["attention", "view", "lag", "refreshed", "rows", "mode"]
-#: Not states of a view's rows, but shown and filtered like them: a refresh runs or waits, or the last one has failed.
-RUNNING, FAILED = "running", "failed"
-MARKS = (RUNNING, FAILED)
+#: Not states of a view's rows, but shown and filtered like them: a refresh runs or waits, the last one has failed, or
+#: the view breaches its freshness SLO.
+RUNNING, FAILED, LATE = "running", "failed", "late"
+MARKS = (LATE, RUNNING, FAILED)
 #: The group of views that no DAG refreshes, as far as the user may know.
 NO_DAG = "no DAG"
 _SEVERITY = {state: place for place, state in enumerate(STATES)}

@@ -13,14 +13,13 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.interval_columns import kind_of
-from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, NotMaterializedError, ViewNotFoundError
+from airflow_mv.errors import InvalidIdentifierError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.expiry import warnings
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.fleet.coverage import coverage
@@ -30,7 +29,7 @@ from airflow_mv.plugin.costs import costs_of
 from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.listing import GroupsOf, Query
 from airflow_mv.plugin.messages import harmless, said
-from airflow_mv.plugin.rows import ViewRow, row_of
+from airflow_mv.plugin.rows import NOT_CREATED, ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import SurveyedRows
@@ -47,18 +46,21 @@ class AirflowFacts:
     Args:
         running: The views that are refreshed now.
         failed: The views of which the last refresh has failed, each with its task instance.
+        has_refreshed: Whether any task of this Airflow has refreshed a view.
         groups_of: Returns the groups of a view; ``None``: the user wants no groups.
     """
 
     reader: Reader
     running: frozenset[str]
     failed: Mapping[str, UUID]
+    has_refreshed: bool = True
     groups_of: GroupsOf | None = None
 
-    @property
-    def marks(self) -> listing.Marks:
-        """What Airflow knows, as the list filters by it."""
-        return {listing.RUNNING: self.running, listing.FAILED: self.failed}
+    def marks(self, rows: Sequence[ViewRow]) -> listing.Marks:
+        """Return the views that are running, failed or late, as the list filters by it."""
+        now = datetime.now(UTC)
+        late = {str(row.view) for row in rows if row.is_late(now)}
+        return {listing.LATE: late, listing.RUNNING: self.running, listing.FAILED: self.failed}
 
 
 @dataclass
@@ -88,7 +90,6 @@ class Page:
     def listed(
         self,
         rows: list[ViewRow],
-        states: Sequence[Mapping[str, Any]],
         query: Query,
         catalogs: Collection[str],
         airflow: AirflowFacts,
@@ -97,24 +98,21 @@ class Page:
         """Return one page of the list, or its groups. While fresh intervals are counted, ``counting`` is true.
 
         Args:
-            rows: The rows of all views, from :meth:`rows`.
-            states: The states of the catalogs, from the same call.
+            rows: The rows of all views, from :meth:`rows` and :func:`not_created`.
             query: The filter, sorting and page.
             catalogs: Names of catalogs that DAGs speak of.
             airflow: What Airflow knows of the views.
             session: Of Airflow's database.
         """
         fitting = listing.matching(rows, query)
-        wanted = listing.in_states(fitting, query, airflow.marks)
+        marks = airflow.marks(fitting)
+        wanted = listing.in_states(fitting, query, marks)
         shown, groups = wanted[query.offset : query.offset + query.limit], None
         if airflow.groups_of is not None:
-            shown, groups = listing.grouped(wanted, query, airflow.groups_of, airflow.marks)
+            shown, groups = listing.grouped(wanted, query, airflow.groups_of, marks)
         names = [str(row.view) for row in shown]
         last = runs.last_refreshes(names, airflow.reader, session)
-        absent = _not_created(rows, states, query, airflow.failed)
-        failed = runs.failures(
-            {name: airflow.failed[name] for name in (*names, *absent) if name in airflow.failed}, session
-        )
+        failed = runs.failures({name: airflow.failed[name] for name in names if name in airflow.failed}, session)
         sources, _ = self.sources.all(catalogs)
         counted = self._counts.of(shown, {source.address.catalog: source for source in sources})
         now = datetime.now(UTC)
@@ -131,8 +129,8 @@ class Page:
             "groups": groups,
             "counting": None in counted.values(),
             "total": len(wanted),
-            "counts": listing.counts(fitting, airflow.marks),
-            "not_created": [{"view": name, "failed": failed[name]} for name in absent if name in failed],
+            "counts": listing.counts(fitting, marks),
+            "has_refreshed": airflow.has_refreshed,
             "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),
         }
 
@@ -181,21 +179,25 @@ class Page:
         return source.ask(lambda: costs_of(source.open(), days), "costs", str(days))
 
 
-def _not_created(
-    rows: Sequence[ViewRow], states: Sequence[Mapping[str, Any]], query: Query, failed: Collection[str]
-) -> list[str]:
-    """Return the views of which the last run has failed, and that a catalog that was read as a whole does not have."""
-    whole = {state["catalog"] for state in states if state["checked_at"] and not state["problem"]}
+def not_created(rows: Sequence[ViewRow], states: Sequence[Mapping[str, Any]], failed: Collection[str]) -> list[ViewRow]:
+    """Return rows for the views of which the last run has failed, and that a completely read catalog does not have.
+
+    Args:
+        rows: The rows of all views, from :meth:`Page.rows`.
+        states: The states of the catalogs, from the same call.
+        failed: The views of which the last refresh has failed.
+    """
+    complete = {state["catalog"] for state in states if state["checked_at"] and not state["problem"]}
     known = {str(row.view) for row in rows}
-    wanted = failed if query.views is None else query.views & set(failed)
-    return sorted(name for name in wanted if name not in known and _is_of(name, whole))
+    names = filter(None, map(_identifier, set(failed) - known))
+    return [ViewRow(name, NOT_CREATED) for name in sorted(names, key=str) if name.catalog in complete]
 
 
-def _is_of(name: str, catalogs: Collection[str]) -> bool:
+def _identifier(name: str) -> Identifier | None:
     try:
-        return Identifier.parse(name).catalog in catalogs
-    except InvalidIdentifierError:  # somebody's asset has a URI like that of a view, and another name
-        return False
+        return Identifier.parse(name)
+    except InvalidIdentifierError:  # an asset whose URI is like that of a view, and whose name is not
+        return None
 
 
 def _state(conn_id: str, catalog: str | None, found: SurveyedRows) -> dict[str, Any]:
@@ -259,30 +261,22 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
         raise NotMaterializedError(f"{view} is a plain view: there is nothing to refresh")
     observation = Chains().observe(catalog, loaded)
     column = column_of(observation)
+    row = row_of(summary_of(observation))
     return {
-        **row_of(summary_of(observation)).to_dict(),
+        **row.to_dict(),
         "conn_id": source.address.conn_id,
         "checked_at": datetime.now(UTC).isoformat(),
         "sql": observation.query.text,
         "version_id": loaded.metadata.current_version_id,
         "layout": stored_layout(loaded).layout,
         "allow_stale_data": loaded.settings.allow_stale_data,
-        "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
-        "max_staleness_seconds": _allowed(loaded),
+        "max_staleness_seconds": row.late_after.total_seconds() if row.late_after else None,
         "how_to_read": how_to_read(loaded, observation.storage),
         "base_tables": _base_tables(observation),
         "interval_column": column,
         "interval_type": kind_of(column, loaded.metadata.schema_.fields) if column else None,
         "history": history(catalog, view),
     }
-
-
-def _allowed(view: LoadedView) -> float | None:
-    try:
-        allowed = max_staleness_of(view.metadata.properties.get(MAX_STALENESS_PROPERTY), view=str(view.identifier))
-    except ConfigurationError:  # the text is shown
-        return None
-    return allowed.total_seconds() if allowed else None
 
 
 def _base_tables(observation: Observation) -> list[dict[str, Any]]:

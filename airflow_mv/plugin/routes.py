@@ -26,7 +26,7 @@ from airflow_mv.plugin.graph import graph as graph_of
 from airflow_mv.plugin.intervals import Runs
 from airflow_mv.plugin.listing import MAX_GROUPS
 from airflow_mv.plugin.messages import problem
-from airflow_mv.plugin.page import AirflowFacts, Page, with_expiry, with_history
+from airflow_mv.plugin.page import AirflowFacts, Page, not_created, with_expiry, with_history
 from airflow_mv.plugin.rows import STATES
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
@@ -95,7 +95,8 @@ async def views(asked: GraphQuery, page: PageDep, user: GetUserDep) -> dict[str,
         query = asked.query(_views_of(asked.dag_id, airflow.reader, session))
         catalogs = runs.catalog_names(session)
         rows, sources = page.rows(catalogs)
-        return {"sources": sources, **page.listed(rows, sources, query, catalogs, airflow, session)}
+        rows += not_created(rows, sources, airflow.failed)
+        return {"sources": sources, **page.listed(rows, query, catalogs, airflow, session)}
 
     return await _from_database(answer)
 
@@ -107,10 +108,11 @@ async def graph(asked: GraphQuery, page: PageDep, user: GetUserDep) -> dict[str,
     def answer(session: Session) -> dict[str, Any]:
         airflow = _facts_of(asked, Reader(user), session)
         query = asked.query(_views_of(asked.dag_id, airflow.reader, session))
-        rows, _ = page.rows(runs.catalog_names(session))
-        around = [asked.view] if asked.view else [
-            str(row.view) for row in listing.in_states(listing.matching(rows, query), query, airflow.marks)
-        ]  # fmt: skip
+        rows, sources = page.rows(runs.catalog_names(session))
+        rows += not_created(rows, sources, airflow.failed)
+        fitting = listing.matching(rows, query)
+        wanted = listing.in_states(fitting, query, airflow.marks(fitting))
+        around = [asked.view] if asked.view else [str(row.view) for row in wanted]
         return graph_of(rows, AskedGraph(around, airflow.running, airflow.groups_of, query.opened))
 
     return await _from_database(answer)
@@ -185,7 +187,9 @@ async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
 
 def _facts_of(asked: ListQuery, reader: Reader, session: Session) -> AirflowFacts:
     running, failed = runs.at_work(reader, session), runs.failed(reader, session)
-    return AirflowFacts(reader, frozenset(running), failed, _groups_of(asked, reader, session))
+    return AirflowFacts(
+        reader, frozenset(running), failed, runs.has_refreshed(session), _groups_of(asked, reader, session)
+    )
 
 
 def _groups_of(asked: ListQuery, reader: Reader, session: Session) -> listing.GroupsOf | None:

@@ -5,24 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.properties import max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.each import ItemResult
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.extras.fleet.alerts import is_late
 from airflow_mv.extras.fleet.known import Pointer
 from airflow_mv.extras.fleet.summary import Summary, by_name
 from airflow_mv.plugin.messages import harmless, said
 
 #: The state of a view that is listed, but not read yet.
 PENDING = "pending"
+#: The state of a view that does not exist, because the run that should have created it has failed.
+NOT_CREATED = "not-created"
 #: The state of a listed view that is not materialized: it is not shown.
 PLAIN = "plain"
 #: States by urgency, the most urgent first.
 STATES = (
+    NOT_CREATED,
     str(State.UNKNOWN),
     str(State.INVALID),
     str(State.DEFINITION_CHANGED),
@@ -50,6 +56,9 @@ class ViewRow:
         strategy: ``full`` or ``incremental``.
         interval_column: The column of its intervals, if it has one.
         tables: Its base tables, each with whether rows of it have changed since.
+        max_staleness: The freshness SLO, as the view's property has it.
+        late_after: The freshness SLO; ``None`` if there is none, or its text is no length of time.
+        summary: What the row was made from, which tells whether the view breaches the SLO.
         pointed: The catalog's pointers that determine the state; ``None`` if they do not determine it completely.
     """
 
@@ -66,6 +75,9 @@ class ViewRow:
     strategy: str | None = None
     interval_column: str | None = None
     tables: tuple[tuple[str, bool], ...] = ()
+    max_staleness: str | None = None
+    late_after: timedelta | None = None
+    summary: Summary | None = None
     pointed: Sequence[Pointer] | None = None
 
     @cached_property
@@ -87,15 +99,22 @@ class ViewRow:
             "exact": self.behind.exact if self.behind else False,
         }
 
+    def is_late(self, now: datetime) -> bool:
+        """Whether the view breaches its freshness SLO, as alerts have it."""
+        return self.summary is not None and self.late_after is not None and is_late(self.summary, self.late_after, now)
+
     def to_dict(self, now: datetime | None = None) -> dict[str, Any]:
         """Return the JSON form."""
+        now = now or datetime.now(UTC)
         return {
             "view": str(self.view),
             "name": self.view.name,
             "namespace": ".".join((self.view.catalog, *self.view.namespace)),
             "state": self.state,
             "reasons": list(self.reasons),
-            "lag": self.lag(now or datetime.now(UTC)),
+            "lag": self.lag(now),
+            "max_staleness": self.max_staleness,
+            "late": self.is_late(now),
             "refresh_id": self.refresh_id,
             "refreshed_at": self.refreshed_at,
             "mode": self.mode,
@@ -135,8 +154,19 @@ def row_of(summary: Summary) -> ViewRow:
         strategy=summary.strategy,
         interval_column=summary.interval_column,
         tables=tuple((change["identifier"], change["changed"]) for change in document["base_tables"]),
+        max_staleness=summary.max_staleness,
+        late_after=allowed(summary.max_staleness, summary.view),
+        summary=summary,
         pointed=summary.pointers,
     )
+
+
+def allowed(max_staleness: str | None, view: Identifier) -> timedelta | None:
+    """Return a freshness SLO; ``None`` if there is none, or the text of the property is no length of time."""
+    try:
+        return max_staleness_of(max_staleness, view=str(view))
+    except ConfigurationError:
+        return None
 
 
 def _harmless(reason: Mapping[str, Any]) -> dict[str, str]:

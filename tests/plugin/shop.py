@@ -107,8 +107,9 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
             found.table(table, rows=[(number, ("north", "south", "east")[number % 3], number) for number in range(9)])
         for name, sql in VIEWS.items():
             strategy = "incremental" if aged or name == UNEXPECTED else "full"
-            allowed = {MAX_STALENESS_PROPERTY: "2 h"} if name == "customer_value" else {}
-            found.view(name, sql, time_travel=name == "daily_revenue", refresh_strategy=strategy, properties=allowed)
+            allowed = {"customer_value": "2 h", "stock_by_region": "4 h" if aged else "1 s"}.get(name)
+            properties = {MAX_STALENESS_PROPERTY: allowed} if allowed else {}
+            found.view(name, sql, time_travel=name == "daily_revenue", refresh_strategy=strategy, properties=properties)
         found.refresh(f"sales.{UNEXPECTED}")
         found.append()
         for name in REFRESHED:

@@ -28,6 +28,8 @@ from airflow_mv.extras.fleet.summary import SUMMARY, Summary
 #: Prefix of the keys in the memory.
 _KEY = "airflow_mv_breach."
 _ON_TIME = frozenset({Readiness.FRESH, Readiness.WITHIN_GRACE})
+#: The rows are those of no definition, or of another one: such a view is late some time after it was defined.
+_WAITING = frozenset({Readiness.NEVER, Readiness.INVALID})
 
 
 class Memory(Protocol):
@@ -255,22 +257,34 @@ def _slo_of(
         )
     behind = summary.lag
     found = readiness(summary.state, behind, allowed, foreign=summary.has_foreign_rows, now=now)
-    waits = found in (Readiness.NEVER, Readiness.INVALID)
-    since = from_ms(summary.defined_ms) if waits else behind.since
-    # Rows of another definition are late once the view has had them for too long. An unknown state is late.
-    late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)
+    since = _since(summary, found)
     reasons = [reason["message"] for reason in summary.document["reasons"]]
     return FreshnessSlo(
         view,
         found,
         allowed,
-        breached=late,
+        breached=allowed is not None and is_late(summary, allowed, now),
         lag_seconds=behind.seconds(now),
         since=since,
         tables=behind.tables,
         reasons=(*reasons, *warnings(_expiring(summary), now=now)),
         uuid=summary.uuid,
     )
+
+
+def is_late(summary: Summary, allowed: timedelta, now: datetime) -> bool:
+    """Whether a view breaches its freshness SLO.
+
+    Rows of another definition are late once the view has had them for too long. An unknown state is late.
+    """
+    found = readiness(summary.state, summary.lag, allowed, foreign=summary.has_foreign_rows, now=now)
+    if found in _WAITING and (since := _since(summary, found)):
+        return now - since > allowed
+    return found not in _ON_TIME
+
+
+def _since(summary: Summary, found: Readiness) -> datetime | None:
+    return from_ms(summary.defined_ms) if found in _WAITING else summary.lag.since
 
 
 def _expiring(summary: Summary) -> dict[str, datetime]:

@@ -89,6 +89,8 @@ export const LABELS = {
   invalid: "invalid",
   unknown: "unknown",
   pending: "not read yet",
+  "not-created": "not created",
+  late: "late",
   running: "running",
   failed: "failed",
 };

@@ -10,10 +10,12 @@ import { drawGraph } from "./graph.js";
 import { statePill } from "./intervals.js";
 
 const PAGE = 100;
+const NOT_CREATED = "not-created";
 const LOOKING_MS = 1500;
 const AGAIN_MS = 4000;
 const IDLE_MS = 30000;
 const LATE_SECONDS = 8;
+const NOT_HERE = "No refresh has run in this Airflow. So the page shows what the views have recorded; who refreshed them, how long it took and what failed is unknown.";
 const COLUMNS = [
   { name: "State", sort: "attention", about: "sorted by urgency: views that need attention come first" },
   { name: "View", sort: "view" },
@@ -58,7 +60,7 @@ class List {
     this.told = h("span", { class: "quiet told", role: "status" });
     this.problems = h("div");
     this.body = h("div", null, waiting("Reading the catalogs …"));
-    this.switch = h("button", { type: "button", class: "plain", onclick: () => this.go({ graph: !this.asked.graph }) });
+    this.switch = h("button", { type: "button", class: "plain", onclick: () => this.go({ graph: !this.asked.graph }) }, asked.graph ? "Table" : "Graph");
   }
 
   frame() {
@@ -128,8 +130,8 @@ class List {
     this.switch.textContent = this.asked.graph ? "Table" : "Graph";
     show(this.chips, this.chipsOf(found.counts));
     const looking = found.sources.some(isFirst);
-    show(this.problems, found.sources.map(trouble).filter(Boolean), found.not_created.map(notCreated),
-      missing(found.missing.filter((name) => !found.not_created.some((item) => item.view === name)), this.asked.dag));
+    show(this.problems, found.sources.map(trouble).filter(Boolean), missing(found.missing, this.asked.dag),
+      found.total && !found.has_refreshed ? h("p", { class: "hint" }, NOT_HERE) : null);
     show(this.told, ...told(found.sources));
     if (!found.total) show(this.body, this.empty(found, looking));
     else if (graph) this.drawGraph(graph);
@@ -236,8 +238,8 @@ class List {
       "tr",
       null,
       h("td", { class: "state" }, statePill(view.state, view.coverage), " ", running(view.running), " ", failed(view)),
-      h("td", { class: "name" }, h("span", { class: "quiet" }, `${view.namespace}.`), h("a", { href: this.linkTo(view.view), "data-key": view.view }, breakable(view.name))),
-      number("lag", lag(view.lag)),
+      h("td", { class: "name" }, h("span", { class: "quiet" }, `${view.namespace}.`), this.nameOf(view)),
+      number("lag", [late(view), lag(view.lag)]),
       h("td", { class: "refreshed" }, ago(view.refreshed_at)),
       refreshed(view),
       number("size", count(view.rows)),
@@ -248,8 +250,14 @@ class List {
       h("td", { class: "more" }, tip(view.view, "⋯", () => details(view), { "aria-label": `Details of ${view.name}` })),
     );
     const more = why.length > 1 ? ` · ${why.length - 1} more` : null;
-    const because = h("td", { colspan: COLUMNS.length - 1, class: view.state === "unknown" ? "why" : "why quiet" }, why[0], more);
-    return h("tbody", { "data-state": view.state }, line, why.length ? h("tr", { class: "because" }, h("td"), because) : null);
+    const told = view.state === NOT_CREATED ? view.failed && notCreated(view.failed) : why.length && [why[0], more];
+    const because = h("td", { colspan: COLUMNS.length - 1, class: view.state === "unknown" ? "why" : "why quiet" }, told);
+    return h("tbody", { "data-state": view.state }, line, told ? h("tr", { class: "because" }, h("td"), because) : null);
+  }
+
+  // A view that does not exist has no page of its own.
+  nameOf({ view, name, state }) {
+    return state === NOT_CREATED ? h("b", null, breakable(name)) : h("a", { href: this.linkTo(view), "data-key": view }, breakable(name));
   }
 
   pager(total) {
@@ -304,7 +312,8 @@ function details(view) {
     ["View", view.view],
     ["State", LABELS[view.state] ?? view.state],
     ["Why", view.reasons.map((reason) => h("p", null, reason.message))],
-    ["Behind", seconds ? [lag(view.lag), since && `, since ${exact(since)}`] : null],
+    ["Max staleness", view.max_staleness],
+    ["Lag", seconds ? [lag(view.lag), since && `, since ${exact(since)}`] : null],
     ["Refreshed", view.refreshed_at && exact(view.refreshed_at)],
     ["Mode", view.mode],
     ["Because", whyOf(view.last ?? {}).whole],
@@ -333,10 +342,13 @@ function trouble(source) {
   return problem({ message, advice: "If this persists, check that it runs and that the api-server can reach it." }, where);
 }
 
-function notCreated({ view, failed: item }) {
-  return h("section", { class: "problem", role: "alert" },
-    h("p", null, "There is no materialized view ", h("strong", null, view), ": the task ", h("code", null, item.task_id), " has failed, ", ago(item.at), ". Run ", airflowLink(runPath(item), item.run_id)),
-    failure(item));
+function notCreated(item) {
+  return ["The view does not exist: task ", h("code", null, item.task_id), " of DAG ", airflowLink(runPath(item), item.dag_id), " failed ", ago(item.at), ".", failure(item)];
+}
+
+// The view breaches its freshness SLO.
+function late({ view, late: isLate, max_staleness: allowed }) {
+  return isLate ? tip(`late ${view}`, "late", `The view is later than its max staleness of ${allowed} allows.`, { class: "tip mark" }) : null;
 }
 
 function missing(names, dag) {
