@@ -105,7 +105,8 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
     """Return which DAGs refresh a view, and whether the user may run them.
 
     Returns:
-        ``dags``: those that the user may read, each with ``may_run``, what prevents a run, ``next_run`` (when its
+        ``dags``: those that the user may read, each with whether they are ``allowed`` to run it, ``may_run``, what
+        prevents a run, ``next_run`` (when its
         schedule creates the next one), and the input of a run (:func:`~airflow_mv.plugin.manual_run.asking`);
         ``hidden``: how many other ones there are.
     """
@@ -130,6 +131,7 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
     shown = [
         {
             **dag,
+            "allowed": dag["dag_id"] in runnable,
             "may_run": dag["dag_id"] in runnable and not dag["paused"],
             "reason": _in_the_way(dag, runnable),
             **asking(dag["dag_id"], session),
@@ -154,8 +156,8 @@ def _tasks(view: str) -> Subquery:
 
 def _in_the_way(dag: Mapping[str, Any], runnable: Collection[str]) -> str:
     if dag["dag_id"] not in runnable:
-        return "You may not trigger this DAG: you need the permission to create its runs."
-    return "This DAG is paused: unpause it first, or its run would wait." if dag["paused"] else ""
+        return "To run it, you need the permission to create its runs."
+    return "This DAG is paused, so its run would wait. Unpause it first." if dag["paused"] else ""
 
 
 def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
@@ -170,6 +172,12 @@ def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> di
     rows = session.execute(_events().where(AssetEvent.id.in_(newest)).add_columns(AssetModel.uri)).all()
     allowed = reader.readable({row.AssetEvent.source_dag_id for row in rows if row.AssetEvent.source_dag_id}, session)
     return {uris[row.uri]: _event(row) for row in rows if row.AssetEvent.source_dag_id in allowed}
+
+
+def has_refreshed(session: Session) -> bool:
+    """Whether a task of this Airflow has refreshed a view, of any user."""
+    query = select(AssetEvent.id).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(_IS_VIEW).limit(1)
+    return session.scalar(query) is not None
 
 
 def at_work(reader: Reader, session: Session) -> set[str]:

@@ -45,6 +45,7 @@ export class Strip {
     this.from = Math.max(0, this.cells.length - MAX_SHOWN);
     this.at = this.cells.length - 1;
     this.chosen = null;
+    this.dags = facts.refreshers.dags.filter((dag) => dag.asks === "interval");
     this.told = h("div", { class: "chosen" });
     this.strip = h("div", { class: "strip", role: "group", "aria-label": `${this.found.unit}s: arrow keys move, with Shift they choose several`,
       onkeydown: (event) => this.key(event) });
@@ -66,7 +67,7 @@ export class Strip {
   draw() {
     const earlier = this.from && h("button", { type: "button", class: "plain", "data-key": "earlier", onclick: () => this.all() }, `${count(this.from)} earlier`);
     const behind = this.cells.some((cell) => isBehind(cell.state));
-    const pick = behind && h("button", { type: "button", "data-key": "choose stale", onclick: () => this.chooseBehind() }, "Choose the stale ones");
+    const pick = behind && this.dags.some((dag) => dag.allowed) && h("button", { type: "button", "data-key": "choose stale", onclick: () => this.chooseBehind() }, "Choose the stale ones");
     show(this.card, h("h2", null, `Intervals: ${summary(this.found)}`, h("span", { class: "quiet" }, ` · column ${this.found.column}`)), legend(this.cells), earlier, this.strip, h("div", { class: "chosen" }, pick || null), this.told);
     this.fill();
     return this.card;
@@ -95,7 +96,7 @@ export class Strip {
       type: "button", class: `cell ${state}`, "aria-pressed": isChosen ? "true" : "false", tabindex: index === this.at ? 0 : -1,
       "aria-label": this.nameOf(index), title: this.nameOf(index), "data-key": `cell ${index}`,
       onclick: (event) => this.choose(index, event.shiftKey),
-    }, SIGNS[state]);
+    }, numberOf(this.cells[index], this.found.unit), sign(state));
   }
 
   nameOf(index) {
@@ -138,18 +139,24 @@ export class Strip {
 
   tell() {
     if (!this.chosen) {
-      show(this.told, h("span", { class: "quiet", role: "status" }, `Choose ${this.found.unit}s to refresh them.`));
+      show(this.told, h("span", { class: "quiet", role: "status" }, this.advice()));
       return;
     }
     const cells = this.cells.slice(this.chosen[0], this.chosen[1] + 1);
     const span = { start: cells[0].start, end: cells.at(-1).end };
-    const dags = this.facts.refreshers.dags.filter((dag) => dag.asks === "interval");
+    const dags = this.dags.filter((dag) => dag.allowed);
     const buttons = dags.map((dag) => [
       this.button("Refresh in one run", dag, dags, () => this.runOne(dag, span, cells)),
       this.button(`Backfill: a run for each ${this.found.unit}`, dag, dags, () => this.runMany(dag, span, cells)),
     ]);
-    const none = dags.length ? null : h("span", { class: "quiet" }, "No DAG of this Airflow refreshes intervals of this view (scope=\"interval\").");
+    const none = dags.length ? null : h("span", { class: "quiet" }, this.advice());
     show(this.told, h("span", { role: "status" }, h("b", null, stretch(span)), ` · ${statesOf(cells)}`), buttons, none);
+  }
+
+  advice() {
+    if (!this.dags.length) return 'No DAG of this Airflow refreshes intervals of this view (scope="interval").';
+    if (this.dags.some((dag) => dag.allowed)) return `Choose ${this.found.unit}s to refresh them.`;
+    return `You may not run the DAG that refreshes these ${this.found.unit}s.`;
   }
 
   button(text, dag, dags, onclick) {
@@ -230,7 +237,7 @@ function statesOf(cells) {
 function legend(cells) {
   const there = Object.keys(WORDS).filter((state) => cells.some((cell) => cell.state === state));
   return h("p", { class: "legend" }, there.map((state) => h("span", null,
-    h("span", { class: `cell ${state}`, "aria-hidden": "true" }, SIGNS[state]), WORDS[state], MEANS[state] && h("span", { class: "quiet" }, ` (${MEANS[state]})`))));
+    h("span", { class: `cell ${state}`, "aria-hidden": "true" }, sign(state)), WORDS[state], MEANS[state] && h("span", { class: "quiet" }, ` (${MEANS[state]})`))));
 }
 
 // -- cells -----------------------------------------------------------------------------------------
@@ -266,6 +273,16 @@ function next(start, unit) {
   else if (unit === "month") found.setUTCMonth(start.getUTCMonth() + 1);
   else found.setUTCFullYear(start.getUTCFullYear() + 1);
   return found;
+}
+
+// As a calendar shows it, below its group: the day of a month, the hour of a day, the month of a year.
+function numberOf({ start }, unit) {
+  const how = { hour: { hour: "2-digit", hourCycle: "h23" }, day: { day: "numeric" }, month: { month: "short" } }[unit] ?? { year: "2-digit" };
+  return h("span", null, new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...how }).format(new Date(start)));
+}
+
+function sign(state) {
+  return SIGNS[state] && h("span", { class: "sign" }, SIGNS[state]);
 }
 
 function groupOf({ start }, unit) {

@@ -13,6 +13,8 @@ export function actions({ refreshers }, done) {
   const byForm = (dag) => Number(dag.asks === "form");
   const dags = [...refreshers.dags].sort((one, other) => byForm(one) - byForm(other));
   const found = dags.map((dag) => {
+    // Who may not run a DAG is offered no button, and is told what they would need.
+    if (!dag.allowed) return h("span", { class: "action quiet" }, h("span", null, "Refreshed by DAG ", toDag(dag, dag.name), `. ${dag.reason}`));
     const where = h("span", { class: "quiet" }, "by DAG ", toDag(dag, dag.name));
     const asksForm = dag.asks === "form" && dag.may_run;
     const told = asksForm ? h("span", { class: "quiet" }, BY_TEMPLATE) : dag.reason && h("span", { class: "why" }, dag.reason);
