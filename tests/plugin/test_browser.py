@@ -29,7 +29,7 @@ REVENUE = "lake.sales.daily_revenue"
 STALE = "lake.sales.customer_value"
 FORECAST = "lake.sales.weekly_forecast"
 DAILY = "lake.sales.daily"
-CHOSEN = "21 Jun \N{EN DASH} 24 Jun 2024"
+CHOSEN = "21\N{EN DASH}24 Jun 2024"
 CHEAPEST = f"lake.sales.{UNEXPECTED}"
 BACKFILLED = {
     "refresh_id": "a day",
@@ -168,10 +168,11 @@ def test_a_reader_finds_every_view_from_the_navigation_and_each_has_a_link(serve
     assert names(reader)[:2] == ["abandoned", "coupon_use"]
     assert {HOSTILE, "daily_revenue", "weekly_forecast"} <= set(names(reader))
     assert "plain" not in names(reader)
-    alerts = frame(reader).get_by_role("alert")
-    expect(alerts.first).to_contain_text("there is no connection 'nowhere'")
-    expect(alerts.last).to_contain_text("There is no materialized view lake.sales.new: the task new has failed")
-    expect(alerts.last).to_contain_text(f"SparkJobError: {FAILURE}")
+    expect(frame(reader).get_by_role("alert")).to_contain_text("there is no connection 'nowhere'")
+    absent = frame(reader).locator("tbody", has_text="not created")
+    expect(absent).to_contain_text("lake.sales.new")
+    expect(absent).to_contain_text("The view does not exist: task new of DAG creates_a_view failed 5 h ago.")
+    expect(absent).to_contain_text(f"SparkJobError: {FAILURE}")
     expect(frame(reader).locator("img")).to_have_count(0)
     frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()
     expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
@@ -220,7 +221,14 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     failed = told(reader, frame(reader).locator("tr", has_text="weekly_forecast").get_by_role("button", name="failed"))
     expect(failed).to_contain_text(f"SparkJobError: {FAILURE}")
     reader.keyboard.press("Escape")
-    only = frame(reader).get_by_role("group", name="States").get_by_role("button", name="1 failed")
+    states = frame(reader).get_by_role("group", name="States")
+    states.get_by_role("button", name="1 late").press("Enter")
+    expect(frame(reader).locator("td.name a")).to_have_text(["stock_by_region"])
+    late = told(reader, frame(reader).locator("td.lag").get_by_role("button", name="late"))
+    expect(late).to_have_text("The view is later than its max staleness of 1 s allows.")
+    reader.keyboard.press("Escape")
+    states.get_by_role("button", name="1 late").press("Enter")
+    only = states.get_by_role("button", name="2 failed")
     only.press("Enter")
     expect(frame(reader).locator("td.name a")).to_have_text(["weekly_forecast"])
     expect(reader).to_have_url(re.compile(r"[?&]state=failed"))
@@ -242,8 +250,9 @@ def test_views_are_grouped_by_dag_and_by_namespace(server: Served, reader: Page)
     names(reader)
     reader.get_by_role("combobox", name="Group by").select_option("dag")
     expect(reader.locator("tbody.group button")).to_have_text(
-        [re.compile(name) for name in ("already_fresh", "by_day", "forecast_by_day", "forecast_once",
-                                       "forecast_with_scope", "sales_morning", "sales_report", "no DAG")]
+        [re.compile(name) for name in ("already_fresh", "by_day", "creates_a_view", "forecast_by_day",
+                                       "forecast_once", "forecast_with_scope", "sales_morning", "sales_report",
+                                       "no DAG")]
     )  # fmt: skip
     report = reader.locator("tbody.group", has_text="sales_report")
     expect(report.locator(".pill")).to_have_text(["1 stale", "1 fresh"])
@@ -278,12 +287,17 @@ def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served
     expect(view.locator("svg.graph .told").first).to_have_text("stale")
     expect(view.locator(".facts")).to_contain_text(re.compile(r"rows 3\s*written by the last refresh 3"))
     view.get_by_role("button", name="Lag").click()
-    expect(view.locator(".plot text.limit")).to_have_text("may be 2 h behind")
-    expect(view.locator(".timeline .legend")).to_contain_text("within 2 h at 0 of 1 refreshes")
+    expect(view.locator(".plot text.limit")).to_have_text("max staleness 2 h")
+    expect(view.locator(".timeline .legend")).to_contain_text("within max staleness at 0 of 1 refreshes")
     view.locator(".plot .point").focus()
     expect(view.locator(".timeline .told-bar")).to_contain_text("ended a lag of 2 h 30 min")
     assert faults(reader) == []
-    expect(view.locator(".card", has_text="What a refresh would do now")).to_contain_text("Spark statement")
+    plan = view.locator(".card", has_text="What a refresh would do now")
+    expect(plan).to_contain_text("Spark statement")
+    expect(plan).to_contain_text(re.compile(r"lake.sales.customers advanced …\W?\d{6} → …\W?\d{6}:"))
+    expect(plan).not_to_contain_text("BASE_CHANGED")
+    code = told(reader, plan.get_by_role("button", name="Reason code of").first)
+    expect(code).to_contain_text(re.compile(r"advanced \d{12,} → \d{12,}.*Reason code BASE_CHANGED", re.DOTALL))
     changed = view.locator("tr.changed")
     expect(changed).to_contain_text("lake.sales.customers")
     expect(changed).to_contain_text("+1")
@@ -312,11 +326,15 @@ def test_hostile_and_broken_views_can_be_opened(server: Served, reader: Page) ->
     expect(frame(reader).get_by_role("alert")).to_contain_text("Go back to all views")
 
 
-def test_a_reader_sees_why_they_may_not_refresh(server: Served, reader: Page) -> None:
-    """The button is shown with the reason, so that they know which permission to request."""
-    reader.goto(f"{server.url}{ALONE}?view={STALE}")
-    expect(frame(reader).get_by_role("button", name="Refresh now")).to_be_disabled()
-    expect(frame(reader).get_by_text("You may not trigger this DAG")).to_be_visible()
+def test_a_reader_is_offered_no_refresh_and_is_told_what_it_needs(server: Served, reader: Page) -> None:
+    """No button that Airflow would refuse; so they know which permission to request."""
+    for view, told in ((STALE, "Refreshed by DAG sales_morning"), (DAILY, "You may not run the DAG that refreshes")):
+        reader.goto(f"{server.url}{ALONE}?view={view}")
+        expect(frame(reader).get_by_text(told)).to_be_visible()
+        expect(frame(reader).get_by_text("To run it, you need the permission to create its runs.")).to_be_visible()
+        expect(frame(reader).get_by_role("button", name=re.compile("Refresh|Backfill|Choose"))).to_have_count(0)
+    hint = frame(reader).get_by_text("No refresh of this view has run in this Airflow.")
+    expect(hint).to_be_visible()
 
 
 def test_a_user_refreshes_a_view_by_running_its_dag_with_their_own_permissions(server: Served, user: Page) -> None:
@@ -365,7 +383,9 @@ def test_days_are_chosen_on_a_strip_and_refreshed_in_one_run_or_backfilled(serve
     user.goto(f"{server.url}{ALONE}?view={DAILY}")
     view = frame(user)
     expect(view.locator(".title .pill")).to_have_text("21 of 26 days fresh")
-    expect(view.locator(".strip .cell.stale")).to_have_attribute("aria-label", "15 Jun 2024: stale")
+    stale = view.locator(".strip .cell.stale")
+    expect(stale).to_have_attribute("aria-label", "15 Jun 2024: stale")
+    expect(stale).to_have_text("15!")
     view.locator(".strip .cell").last.focus()
     for key in ("Home", *["ArrowRight"] * 20, *["Shift+ArrowRight"] * 3):
         user.keyboard.press(key)

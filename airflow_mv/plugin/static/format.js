@@ -75,7 +75,7 @@ export function snapshot(key, identity) {
 }
 
 function shortId(text) {
-  return `…${text.slice(-6)}`;
+  return `…\u2060${text.slice(-6)}`; // no line ends between the two
 }
 
 export function shortIds(text) {
@@ -101,10 +101,12 @@ export function stretch({ start, end }) {
   const years = new Set([from, to, new Date()].map((moment) => moment.getUTCFullYear()));
   const day = (moment, isFirst) => shown(moment, { day: "numeric", month: "short", year: years.size > 1 && !(isFirst && sameYear) ? "numeric" : undefined });
   const sameYear = from.getUTCFullYear() === new Date(to - 1).getUTCFullYear();
+  const month = (moment) => moment.toISOString().slice(0, 7);
   const time = (moment) => shown(moment, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   if (!(from % DAY_MS) && !(to % DAY_MS)) {
     const last = new Date(to - DAY_MS);
-    return last > from ? `${day(from, true)} – ${day(last)}` : day(from);
+    if (last <= from) return day(from);
+    return month(from) === month(last) ? `${from.getUTCDate()}–${day(last)}` : `${day(from, true)} – ${day(last)}`;
   }
   const same = day(from) === day(to);
   return `${day(from)} ${time(from)}${same ? "–" : ` – ${day(to)} `}${time(to)}`;

@@ -105,16 +105,16 @@ function lagPicture(shown, facts, { measure, tell, width, current }) {
   });
   const limit = isKnown(allowed) && [
     svg("line", { class: "limit", x1: LEFT, x2: width - RIGHT, y1: scale.y(allowed), y2: scale.y(allowed) }),
-    svg("text", { class: "limit", x: width - RIGHT, y: scale.y(allowed) - 5, "text-anchor": "end" }, `may be ${facts.max_staleness} behind`),
+    svg("text", { class: "limit", x: width - RIGHT, y: scale.y(allowed) - 5, "text-anchor": "end" }, `max staleness ${facts.max_staleness}`),
   ];
   const label = `Lag over time; ${ends.length} refreshes, oldest first. Arrow keys go from one to the next.`;
   const times = Array.from({ length: 13 }, (_, step) => first + ((now - first) * step) / 12);
   const drawn = frame(label, width, scale, axis(times.map((at) => [x(at), new Date(at * 1000)])),
     svg("path", { class: "lag", d: saw(places, x, scale.y) }), limit, points);
   const within = ends.filter((end) => end.lag <= allowed).length;
-  const kept = isKnown(allowed) ? `within ${facts.max_staleness} at ${within} of ${ends.length} refreshes` : "the view has no max-staleness";
+  const kept = isKnown(allowed) ? `within max staleness at ${within} of ${ends.length} refreshes` : "the view has no max staleness";
   return [drawn, about(measure), h("p", { class: "legend" },
-    h("span", null, swatch("end"), " a refresh"), isKnown(allowed) && h("span", null, swatch("late"), " later than allowed"), h("span", null, kept))];
+    h("span", null, swatch("end"), " a refresh"), isKnown(allowed) && h("span", null, swatch("late"), " above max staleness"), h("span", null, kept))];
 }
 
 function saw(places, x, y) {
@@ -207,7 +207,7 @@ function legend(shown, measure) {
     return values.length ? h("span", null, swatch(`bar kind-${kind}`), ` ${name}: ${count(values.length)}${median}`) : null;
   });
   const isUnexpected = shown.some((item) => item.fallback);
-  return h("p", { class: "legend" }, lines, isUnexpected && h("span", null, swatch("unexpected"), " against expectation"));
+  return h("p", { class: "legend" }, lines, isUnexpected && h("span", null, swatch("unexpected"), " unexpected full refresh"));
 }
 
 function swatch(kind) {

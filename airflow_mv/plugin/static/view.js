@@ -5,7 +5,7 @@ import { address, airflowLink, runPath } from "./address.js";
 import { ask, Problem } from "./api.js";
 import { breakable, h, problem, running, show, tip, waiting } from "./dom.js";
 import { failure } from "./errors.js";
-import { agoExactly, bytes, checksText, clamped, count, duration, exact, lag, snapshot, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
+import { agoExactly, bytes, checksText, clamped, count, duration, exact, lag, shortIds, snapshot, stretch, stretchExactly, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
 import { isCovered, statePill, Strip } from "./intervals.js";
 import { drawPlot } from "./plot.js";
@@ -14,6 +14,8 @@ import { actions } from "./run.js";
 const AGAIN_MS = 15000;
 const RUNNING_MS = 3000;
 const FIRST = 20;
+const NOT_HERE = "No refresh of this view has run in this Airflow. These are the refreshes that the view has recorded.";
+const NOT_YOURS = "No refresh of this view has run in a DAG that you may read. These are the refreshes that the view has recorded.";
 const MAX_ERRORS = 5; // the logs of older failures are in their runs
 
 export function showView(page, asked) {
@@ -115,11 +117,11 @@ function heading(facts, coverage) {
   const parts = [
     facts.rows === null || facts.rows === undefined ? null : [h("span", { class: "quiet" }, "rows "), count(facts.rows)],
     facts.rows_written === null || facts.rows_written === undefined ? null : [h("span", { class: "quiet" }, "written by the last refresh "), count(facts.rows_written)],
-    facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), tip("lag", lag(facts.lag), `since ${exact(facts.lag.since)}`)] : null,
+    facts.lag.seconds ? [h("span", { class: "quiet" }, "lag "), tip("lag", lag(facts.lag), `since ${exact(facts.lag.since)}`)] : null,
     facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), agoExactly("refreshed", facts.refreshed_at)] : null,
     [h("span", { class: "quiet" }, "strategy "), facts.strategy],
-    facts.max_staleness ? [h("span", { class: "quiet" }, "may be behind for "), facts.max_staleness] : null,
-    facts.allow_stale_data ? [h("span", { class: "quiet" }, "stale rows may be read")] : null,
+    facts.max_staleness ? [h("span", { class: "quiet" }, "max staleness "), facts.max_staleness, facts.late && [" ", h("span", { class: "pill late" }, "late")]] : null,
+    facts.allow_stale_data ? [h("span", { class: "quiet" }, "engines may read stale rows")] : null,
     [h("span", { class: "quiet" }, "connection "), facts.conn_id],
   ];
   return h(
@@ -132,15 +134,17 @@ function heading(facts, coverage) {
 
 // -- cards -----------------------------------------------------------------------------------------
 
-function reasons(items) {
-  return h("ul", { class: "reasons" }, items.map(({ code, message }) => h("li", null, message, " ", h("code", { class: "code" }, code))));
+// Ids are short, and whole behind the button, with the code of the reason.
+function reasons(items, card) {
+  return h("ul", { class: "reasons" }, items.map(({ code, message }) =>
+    h("li", null, shortIds(message), " ", tip(`${card} ${message}`, "code", [h("p", null, message), "Reason code ", h("code", null, code)], { "aria-label": `Reason code of: ${shortIds(message)}` }))));
 }
 
 function why(facts, coverage) {
   const title = facts.state === "fresh" ? "Why it is fresh" : `Why it is ${facts.state.replace("-", " ")}`;
   const expiring = facts.expiring.map((text) => h("li", { class: "why" }, text));
   const counted = facts.state === "stale" && coverage?.behind ? [{ code: "INTERVALS", message: coverage.behind }] : [];
-  return card(title, reasons([...counted, ...facts.reasons]), expiring.length ? h("ul", { class: "reasons" }, expiring) : null);
+  return card(title, reasons([...counted, ...facts.reasons], "why"), expiring.length ? h("ul", { class: "reasons" }, expiring) : null);
 }
 
 function plan(found, hasIntervals) {
@@ -149,7 +153,7 @@ function plan(found, hasIntervals) {
   return card(
     hasIntervals ? "What a refresh of the whole view would do now" : "What a refresh would do now",
     h("p", null, h("span", { class: `mode mode-${found.mode}` }, found.mode), " ", runs ? "" : h("span", { class: "quiet" }, "no Spark job")),
-    reasons(found.reasons),
+    reasons(found.reasons, "plan"),
     costs.length ? [h("h3", null, "Expected cost"), h("ul", { class: "reasons" }, costs)] : null,
     runs ? h("details", null, h("summary", null, `${runs} Spark ${runs === 1 ? "statement" : "statements"}`), found.statements.map((sql) => h("pre", null, sql))) : null,
   );
@@ -188,7 +192,7 @@ function baseTables(tables, linkTo) {
 function refreshes(facts, view) {
   const { history } = facts;
   if (!history.length) {
-    return card("Refreshes", h("p", { class: "quiet" }, "It was never refreshed. The first refresh computes all of its rows."));
+    return card("Refreshes", h("p", { class: "quiet" }, "The view was never refreshed, and no refresh has run in this Airflow. The first refresh computes all rows."));
   }
   const shown = view.all ? history : history.slice(0, FIRST);
   const more = history.length - shown.length;
@@ -200,6 +204,7 @@ function refreshes(facts, view) {
   const head = [["When"], ["What"], ["Rows", 1], ["Written", 1], ["Took", 1], checked && ["Checks"], ["By"], ["Run"], ["Why"]].filter(Boolean);
   return card(
     "Refreshes",
+    history.some((item) => item.dag_id) ? null : h("p", { class: "hint" }, facts.refreshers.hidden ? NOT_YOURS : NOT_HERE),
     history.length > 1 ? drawPlot(facts, view) : null,
     grid(head, shown.map((item) => refreshLine(item, checked, shown.filter((other) => other.kind === "failed").indexOf(item)))),
     more ? h("button", { type: "button", class: "plain", onclick: all }, `${more} more`) : null,
@@ -242,7 +247,7 @@ function definition(facts) {
     ["Version", facts.version_id],
     ["Layout", facts.layout],
     ["How to read", facts.how_to_read],
-    ["Refresh", facts.refresh_id],
+    ["Refresh id", facts.refresh_id && snapshot("refresh id", facts.refresh_id)],
   ].filter(([, value]) => value !== null && value !== undefined);
-  return card("Definition", h("pre", null, facts.sql), h("dl", null, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, String(value))])));
+  return card("Definition", h("pre", null, facts.sql), h("dl", null, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])));
 }
