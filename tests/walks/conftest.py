@@ -55,6 +55,11 @@ with DAG(
 with DAG("analyst_fails", schedule=None):
     RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.by_region", spark_conn_id="nowhere")
 
+with DAG("analyst_creates", schedule=None):
+    CreateMaterializedViewOperator(
+        task_id="create", view="lake.sales.absent", sql="SELECT id FROM lake.sales.nowhere", spark_conn_id="connect"
+    ) >> RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.absent", spark_conn_id="connect")
+
 with DAG("analyst_waits", schedule=None):
     @task(outlets=[materialized_view_asset("lake.sales.by_region")])
     def wait():
@@ -62,7 +67,7 @@ with DAG("analyst_waits", schedule=None):
             time.sleep(0.5)
     wait()
 """
-ANALYST = ("analyst_fails", "analyst_waits")
+ANALYST = ("analyst_fails", "analyst_creates", "analyst_waits")
 
 
 @dataclass(frozen=True)

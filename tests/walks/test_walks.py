@@ -223,6 +223,22 @@ def test_an_analyst_opens_the_page(walk: Walk, step: Say, page: Page) -> None:
     page.goto(f"{home}?view={VIEW}")
     expect(page.locator("tr", has_text="failed").first).to_contain_text("there is no connection 'nowhere'")
 
+    step("a view that a failed task did not create is in the list, with the task and its error")
+    assert walk.deployment.run("analyst_creates", "first")["create"] == "failed"
+    page.goto(f"{home}?state=not-created")
+    absent = page.locator("tbody", has_text="lake.sales.absent")
+    expect(absent).to_contain_text("The view does not exist: task create of DAG analyst_creates failed")
+    expect(absent).to_contain_text("lake.sales.nowhere")
+
+    step("a view whose lag exceeds its max staleness is late, and the list shows only late ones on demand")
+    late = ("--property", "airflow-mv.max-staleness=1 s", "--sql", "SELECT count(*) AS n FROM lake.sales.orders")
+    assert walk.command("create", "lake.sales.watched", *late, java=False).returncode == 0
+    page.goto(home)
+    page.get_by_role("button", name=re.compile(r"^\d+ late$")).tap()
+    watched = page.locator("tbody", has=page.get_by_role("link", name="watched", exact=True))
+    watched.get_by_role("button", name="late").tap()
+    expect(page.get_by_role("dialog", name="Details")).to_contain_text("max staleness of 1 s")
+
     step("running is a state in the list, in the view and in the graph")
     walk.deployment.start("analyst_waits", "first")
     expect(page.locator(".title .at-work")).to_be_visible()
@@ -235,7 +251,7 @@ def test_an_analyst_opens_the_page(walk: Walk, step: Say, page: Page) -> None:
 
     step("a view by days shows its days")
     page.goto(f"{home}?view=lake.sales.daily")
-    expect(page.locator(".strip .cell").first).to_be_visible()
+    expect(page.locator(".strip .cell").first).to_have_text("1")
 
     step("size, rows written, duration and lag are plotted; arrow keys go from one refresh to the next")
     page.goto(f"{home}?view={VIEW}")
