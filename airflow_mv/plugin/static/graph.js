@@ -8,7 +8,7 @@ import { count } from "./format.js";
 const [WIDTH, HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN] = [210, 48, 80, 14, 14];
 const ROWS = 16; // a larger layer has several columns
 const SWEEPS = 6;
-const MAX_LENGTH = 26;
+const MAX_LENGTH = 24;
 const [SMALLEST, LARGEST, STEP, TALLEST] = [0.2, 2, 1.25, 640];
 
 // `linkTo` returns the address of a view, `toGroup` the attributes of a link that opens a group or closes it; `kept` remembers
@@ -59,7 +59,7 @@ function box(node, { places, before, after }, { isCurrent, linkTo, toGroup }) {
   );
   const named = { "aria-label": whole, "data-key": `node ${node.id}` };
   if (node.kind === "group" && toGroup && !node.rest) return svg("a", { ...toGroup(node.name, false), ...named }, drawn);
-  if (node.kind === "view" && !isCurrent) return svg("a", { href: linkTo(node.id), ...named }, drawn);
+  if (node.kind === "view" && !isCurrent && node.state !== "not-created") return svg("a", { href: linkTo(node.id), ...named }, drawn);
   drawn.setAttribute("role", "img");
   Object.entries(named).forEach(([name, value]) => drawn.setAttribute(name, value));
   return drawn;
