@@ -255,7 +255,7 @@ def test_views_are_grouped_by_dag_and_by_namespace(server: Served, reader: Page)
                                        "no DAG")]
     )  # fmt: skip
     report = reader.locator("tbody.group", has_text="sales_report")
-    expect(report.locator(".pill")).to_have_text(["1 stale", "1 fresh"])
+    expect(report.locator(".pill")).to_have_text(["1 stale", "1 fresh", "1 late"])
     lines = reader.locator("td.name a", has_text="region_report")
     report.get_by_role("button").press("Enter")
     expect(lines).to_have_count(0)
