@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +21,8 @@ from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.interval_columns import kind_of
 from airflow_mv.errors import InvalidIdentifierError, NotMaterializedError, ViewNotFoundError
 from airflow_mv.expiry import warnings
-from airflow_mv.extras.describe import history
+from airflow_mv.extras.costs import requested_by, with_expected
+from airflow_mv.extras.describe import durations, history
 from airflow_mv.extras.fleet.coverage import coverage
 from airflow_mv.extras.fleet.summaries import column_of, summary_of
 from airflow_mv.plugin import listing, runs
@@ -37,6 +38,8 @@ from airflow_mv.status import Chains, expiries
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
+#: Seconds that a question about the costs of all views waits for them.
+_SURVEY_WAIT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +178,15 @@ class Page:
     # -- costs ---------------------------------------------------------------------------------
 
     def costs(self, source: CatalogSource, days: int) -> Future[dict[str, Any]]:
-        """Return what the refreshes of some days cost, by the catalog's registry."""
-        return source.ask(lambda: costs_of(source.open(), days), "costs", str(days))
+        """Return what the refreshes of some days cost, by the catalog's registry or by what its views have recorded."""
+        return source.ask(lambda: costs_of(source.open(), _refreshed(source, days), days), "costs", str(days))
+
+
+def _refreshed(source: CatalogSource, days: int) -> list[Identifier]:
+    """Return the views that were refreshed in the last days, the last one first."""
+    since = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    rows = [row for row in source.survey.found(wait=_SURVEY_WAIT).rows if (row.refreshed_at or "") >= since]
+    return [row.view for row in sorted(rows, key=lambda row: row.refreshed_at or "", reverse=True)]
 
 
 def not_created(rows: Sequence[ViewRow], states: Sequence[Mapping[str, Any]], failed: Collection[str]) -> list[ViewRow]:
@@ -217,9 +227,15 @@ def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict
     recorded = {item["refresh_id"]: item for item in facts["history"]}
     known = {event["refresh_id"] for event in events}
     joined = [{**event, **_recorded(recorded.get(event["refresh_id"]))} for event in events]
-    unknown = {"kind": "refreshed", "seconds": None, "lag": None, "by": None, "dag_id": None}
+    unknown = {"kind": "refreshed", "lag": None, "dag_id": None}
     joined += [
-        {**unknown, "at": item["refreshed_at"], **_recorded(item)}
+        {
+            **unknown,
+            "at": item["refreshed_at"],
+            "seconds": item["seconds"],
+            "by": _commanded_by(item),
+            **_recorded(item),
+        }
         for identity, item in recorded.items()
         if identity not in known
     ]
@@ -238,6 +254,12 @@ def with_expiry(facts: Mapping[str, Any], dags: Sequence[Mapping[str, Any]]) -> 
     }
     runs_at = [parse_time(dag["next_run"]) for dag in dags if dag["next_run"]]
     return {**facts, "expiring": list(warnings(expiring, next_refresh=min(runs_at, default=None)))}
+
+
+def _commanded_by(item: Mapping[str, Any]) -> str | None:
+    """Return who ran the command that refreshed. Who may see a DAG and its user is known for events of this Airflow."""
+    who = item["requested_by"]
+    return harmless(requested_by(who)) if who and "dag-id" not in who else None
 
 
 def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -295,8 +317,6 @@ def _base_tables(observation: Observation) -> list[dict[str, Any]]:
 
 def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
     from airflow_mv.actions import plan_view
-    from airflow_mv.extras.costs import with_expected
-    from airflow_mv.extras.describe import durations
 
     plan = plan_view(catalog, view)
     document = plan.to_dict()

@@ -141,14 +141,17 @@ async def plan(view: ViewName, page: PageDep) -> dict[str, Any]:
 
 @router.get("/costs")
 async def costs(page: PageDep, user: GetUserDep, days: Days = 30) -> dict[str, Any]:
-    """Return what refreshes cost, by the registry of each catalog. A catalog that does not respond hides no other."""
+    """Return what refreshes cost, see :func:`airflow_mv.plugin.costs.costs_of`.
+
+    A catalog that does not respond hides no other.
+    """
     sources, wrong = await _from_database(lambda session: page.sources.all(runs.catalog_names(session)))
     found = await asyncio.gather(*(_costs(source, page.costs(source, days)) for source in sources))
     broken = [{"conn_id": conn_id, "catalog": None, "problem": trouble} for conn_id, trouble in wrong]
 
     def answer(session: Session) -> list[dict[str, Any]]:
         reader = Reader(user)
-        return [shown(item, reader, session) for item in found]
+        return [shown(item, days, reader, session) for item in found]
 
     return {"days": days, "catalogs": [*broken, *await _from_database(answer)]}
 

@@ -22,6 +22,7 @@ from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
 from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
 
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.errors import CatalogUnavailableError
@@ -29,9 +30,11 @@ from airflow_mv.extras.fleet.summaries import summary_of
 from airflow_mv.extras.registry.registry import Registry
 from airflow_mv.extras.registry.settings import PLACE, registry_settings
 from airflow_mv.plugin.app import add_data, create_app
+from airflow_mv.plugin.costs import shown
 from airflow_mv.plugin.counts import Counts
 from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.rows import row_of
+from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import MAX_WAITING, THREADS, CatalogSource, Sources
 from tests.builders import Lake, lake
 from tests.core.catalog.test_sick_stores import GCS, add_row
@@ -400,6 +403,10 @@ def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, mo
     assert booked["totals"] == {
         "refreshes": 31, "cost_seconds": 301, "saved_seconds": 450, "fallbacks": 1, "lagging": 0, "late": 0,
     }  # fmt: skip
+    recorded = without["recorded"]
+    modes = {line["view"]: line["modes"] for line in recorded["lines"]}
+    assert (modes, recorded["left_out"]) == ({DAILY: {"full": 1}, "pages.sales.by_region": {"full": 1}}, 0)
+    assert (recorded["totals"]["refreshes"], recorded["totals"]["rows_written"]) == (2, 4)
     costs = booked["answers"]["costs"]
     assert (len(costs["lines"]), costs["total"], costs["lines"][0]["view"]) == (25, 31, "pages.sales.v00")
     by_dag = [
@@ -411,6 +418,19 @@ def test_costs_are_those_that_the_registry_knows(server: Server, sales: Lake, mo
     _, found = answer(server, ("booked", "pages"), "/api/costs?days=7")
     assert "at most 30 are read here" in found["catalogs"][0]["problem"]["message"]
     assert answer(server, ("booked",), "/api/costs?days=367")[0] == 400
+
+
+def test_recorded_costs_name_only_dags_that_the_reader_may_read() -> None:
+    """Of the others the time is added up."""
+    now = datetime.now(UTC).isoformat()
+    refresh = {"refreshed_at": now, "mode": "merge", "rows_written": 5, "seconds": 2.0}
+    refresh |= {"job_seconds": 1.0, "executor_seconds": None}
+    asked = ({"dag-id": "mine", "user": "jana"}, {"dag-id": "theirs", "user": "kim"}, {"user": "lee", "host": "edge"})
+    views = {DAILY: [{**refresh, "requested_by": who} for who in asked]}
+    reader = cast(Reader, SimpleNamespace(readable=lambda *_: {"mine"}))
+    found = shown({"recorded": {"views": views, "left_out": 0}}, 7, reader, cast(Session, None))["recorded"]
+    assert found["lines"][0]["requested_by"] == {"mine (jana)": 1, "a DAG that you may not read": 1, "lee@edge": 1}
+    assert found["totals"] == {"refreshes": 3, "cost_seconds": 3.0, "rows_written": 15, "unmeasured": 0, "full": 0}
 
 
 def test_fresh_intervals_are_counted_again_only_if_something_has_moved(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The costs of refreshes, and the savings of incremental ones, from the registry of each catalog.
+// The costs of refreshes: from the registry of each catalog, with what incremental refresh saved, or else from what the
+// views have recorded.
 
 import { address, airflowLink } from "./address.js";
 import { ask, Problem } from "./api.js";
@@ -23,7 +24,7 @@ class Costs {
     this.days = h("div", { class: "chips", role: "group", "aria-label": "Time" });
     this.told = h("span", { class: "quiet told", role: "status" });
     this.problems = h("div");
-    this.body = h("div", null, waiting("Reading the registry …"));
+    this.body = h("div", null, waiting("Reading the refreshes …"));
   }
 
   start() {
@@ -81,8 +82,8 @@ function told(catalogs) {
 }
 
 function costsOf(found, { days, catalogs }) {
-  if (!found.registry) return off(found);
   const title = catalogs.length > 1 ? h("h2", { class: "catalog" }, `Catalog ${found.catalog}`) : null;
+  if (found.recorded) return h("section", null, title, recorded(found, days));
   if (!found.totals.refreshes && !found.answers.lagging.total) return h("section", null, title, nothing(found, days));
   return h(
     "section",
@@ -93,14 +94,21 @@ function costsOf(found, { days, catalogs }) {
   );
 }
 
-function off({ catalog, conn_id: connId, setting }) {
-  return h(
-    "div",
-    { class: "empty" },
-    h("p", null, `Catalog ${catalog} has no registry, which records the costs of refreshes.`),
-    h("p", { class: "quiet" }, `Turn it on in the extra of connection ${connId}, and run `, h("code", null, "SyncRegistryOperator"), " in a DAG:"),
-    h("code", null, `"${setting}": "airflow_mv"`),
-  );
+// Each view records its last refreshes; only a registry knows those before them, and what a full refresh would have cost.
+function recorded({ catalog, conn_id: connId, setting, recorded: { lines, total, totals, left_out: leftOut } }, days) {
+  if (!lines.length) return h("div", { class: "empty" }, h("p", null, `No view of catalog ${catalog} was refreshed in the last ${days} days.`));
+  return [
+    h("dl", { class: "tiles" },
+      tile("refreshes", count(totals.refreshes)),
+      tile("full refreshes", count(totals.full)),
+      tile("cost", duration(totals.cost_seconds) || "0 s", COST),
+      tile("rows written", count(totals.rows_written)),
+      totals.unmeasured ? tile("without a duration", count(totals.unmeasured), "Refreshes of a version that recorded no durations") : null),
+    card(RECORDED, { answers: { recorded: { lines, total } }, catalog }),
+    h("p", { class: "quiet" }, "Each view records its last 50 refreshes, with time travel the last hundred. ",
+      leftOut ? `${count(leftOut)} more views were refreshed in this time. ` : null,
+      "A registry keeps all refreshes, and shows what incremental refresh saved: set ", h("code", null, `"${setting}": "airflow_mv"`), ` in the extra of connection ${connId}, and run SyncRegistryOperator in a DAG.`),
+  ];
 }
 
 function nothing({ catalog }, days) {
@@ -113,9 +121,11 @@ function nothing({ catalog }, days) {
   );
 }
 
+function tile(name, value, about, alarm) {
+  return h("div", { class: alarm ? "tile alarm" : "tile" }, h("dd", null, value), h("dt", null, about ? tip(name, name, about) : name));
+}
+
 function tiles({ refreshes, cost_seconds: cost, saved_seconds: saved, fallbacks, lagging, late }) {
-  const tile = (name, value, about, alarm) =>
-    h("div", { class: alarm ? "tile alarm" : "tile" }, h("dd", null, value), h("dt", null, about ? tip(name, name, about) : name));
   return h(
     "dl",
     { class: "tiles" },
@@ -139,6 +149,18 @@ const costColumns = [
   { name: "Rows written", number: true, cell: (line) => count(line.rows_written) },
   { name: "Bytes read", about: "Bytes of the files that were read to find the change", number: true, cell: (line) => bytes(line.bytes_read) },
 ];
+
+const RECORDED = {
+  title: "Cost by view",
+  question: "recorded",
+  command: "costs --all",
+  columns: [
+    viewColumn,
+    ...costColumns.slice(0, 4),
+    { name: "Modes", cell: ({ modes }) => counted(modes), wide: true },
+    { name: "Requested by", cell: ({ requested_by: by }) => counted(by), wide: true },
+  ],
+};
 
 const TABLES = [
   { title: "Cost by view", question: "costs", columns: [viewColumn, ...costColumns] },
@@ -182,7 +204,12 @@ const TABLES = [
   },
 ];
 
-function card({ title, question, columns }, { answers, catalog }) {
+// "12 merge, 3 full"
+function counted(counts) {
+  return Object.entries(counts).map(([name, number]) => `${count(number)} ${name}`).join(", ");
+}
+
+function card({ title, question, columns, command = `registry ${question} --catalog` }, { answers, catalog }) {
   const { lines, total } = answers[question];
   if (!lines.length) return null;
   const most = Object.fromEntries(["cost_seconds", "saved_seconds"].map((key) => [key, Math.max(...lines.map((line) => line[key] ?? 0))]));
@@ -193,7 +220,7 @@ function card({ title, question, columns }, { answers, catalog }) {
   };
   const body = lines.map((line) => h("tr", null, columns.map((column) => cell(column, line))));
   const more = total > lines.length
-    ? h("p", { class: "quiet more" }, `${count(total - lines.length)} more: `, h("code", null, `airflow-mv registry ${question} --catalog ${catalog}`))
+    ? h("p", { class: "quiet more" }, `${count(total - lines.length)} more: `, h("code", null, `airflow-mv ${command} ${catalog}`))
     : null;
   return h(
     "section",
