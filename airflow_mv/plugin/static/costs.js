@@ -134,7 +134,7 @@ function tiles({ refreshes, cost_seconds: cost, saved_seconds: saved, fallbacks,
     tile("saved by incremental refresh", saved ? signed(saved) : "0 s", SAVED),
     tile("unexpected full refreshes", count(fallbacks), "Incremental views that were recomputed in full", fallbacks > 0),
     tile("views not fresh", count(lagging), "At the last sync"),
-    tile("beyond their SLO", count(late), "Views whose lag exceeds their freshness SLO, at the last sync", late > 0),
+    tile("late", count(late), "Views whose lag exceeds their max staleness, at the last sync", late > 0),
   );
 }
 
