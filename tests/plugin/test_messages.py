@@ -101,12 +101,20 @@ def test_an_event_has_the_reasons_and_check_results_within_bounds(lake: Days) ->
     assert found["checks"] == {"passed": 2, "of": 3, "lines": ["check 0: warned"]}
 
 
-def test_a_recorded_refresh_shows_its_checks() -> None:
-    """By name, with the observed value of a warning."""
+def test_a_recorded_refresh_shows_its_checks_its_duration_and_who_ran_the_command() -> None:
+    """Checks by name, with the observed value of a warning. Who is known of a DAG is decided by its events."""
     checks = [{"name": "rows", "result": "passed"}, {"name": "late", "result": "warned", "observed": "7 rows"}]
-    facts = {"history": [{"refresh_id": "one", "refreshed_at": "2030-01-01", "mode": "full", "checks": checks}]}
-    (line,) = with_history(facts, [])["history"]
+    ran = {
+        "refreshed_at": "2030-01-01",
+        "mode": "full",
+        "seconds": 9.5,
+        "requested_by": {"user": "lee", "host": "edge"},
+    }
+    by_dag = {**ran, "refreshed_at": "2029-01-01", "requested_by": {"dag-id": "hidden", "user": "kim"}}
+    facts = {"history": [{**ran, "refresh_id": "one", "checks": checks}, {**by_dag, "refresh_id": "two"}]}
+    line, other = with_history(facts, [])["history"]
     assert line["checks"] == {"passed": 1, "of": 2, "lines": ["rows: passed", "late: warned (7 rows)"]}
+    assert [(item["seconds"], item["by"]) for item in (line, other)] == [(9.5, "lee@edge"), (9.5, None)]
 
 
 def test_the_expiry_of_a_base_snapshot_is_shown_beside_the_next_scheduled_refresh() -> None:
