@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -218,6 +221,27 @@ def test_a_dag_file_takes_the_queries_of_a_folder(views: Path) -> None:
     dag = materialized_views_dag("views", queries(views), schedule=None)
     tasks = {task.task_id for task in dag.tasks}
     assert {"refresh_daily", "refresh_a_top"} <= {task.rpartition(".")[2] for task in tasks}, tasks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_kill_at_any_time_the_next_apply_does_what_is_left(home: Lake, tmp_path: Path, seed: int) -> None:
+    dice, folder, partly = Random(seed), tmp_path / "views", 0
+    for round_ in range(4):
+        for number in range(8):
+            put(folder, f"lake/sales/v{number}.sql", QUERY.replace("sum", dice.choice(("sum", "max", "min"))))
+        command = [sys.executable, "-c", "from airflow_mv.cli import main; main()", "apply", str(folder), "--yes"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(dice.uniform(1, 6))
+        process.kill()
+        assert process.communicate()[1] == b""
+        before = call("apply", str(folder), "--plan", "--json").json["counts"]["unchanged"]
+        partly += 0 < before < 8
+        assert apply(folder).code == 0, round_
+        assert call("apply", str(folder), "--check").stdout == "8 unchanged\n"
+        home.refresh("lake.sales.v0")
+    assert partly
 
 
 _EDITS: tuple[dict[str, Any], ...] = (
