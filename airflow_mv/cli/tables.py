@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,19 +46,20 @@ def _document(catalog: MaterializedViewCatalog, name: Identifier, *, files: bool
     table = read_base_table(catalog, name)
     queries = _queries(catalog, name)
     columns = filtering_columns([query for found in queries.values() for query in found], name)
-    seconds = _seconds(catalog)
     document = {
         **table.general.model_dump(mode="json", include=_SHOWN),
         "partitions": len(table.segments),
         "manifests": table.manifests,
         "findings": [found.to_dict() for found in findings(table, columns)],
-        "views": [{"view": view, "seconds_of_30_days": seconds.get(view)} for view in sorted(queries)],
+        "views": [{"view": view, "seconds_of_30_days": _seconds(catalog, view)} for view in sorted(queries)],
     }
     if files:
         document["units"] = [row.model_dump(mode="json") for row in table.rows("files")]
     return document
 
 
+#: The days whose refreshes are added up.
+_DAYS = 30
 _SHOWN = {"table_name", "snapshot_id", "location", "format", "data_files", "delete_files", "rows", "deletes", "bytes"}
 
 
@@ -74,15 +76,16 @@ def _queries(catalog: MaterializedViewCatalog, name: Identifier) -> dict[str, tu
     return {str(result.item): result.value for result in found if result.value}
 
 
-def _seconds(catalog: MaterializedViewCatalog) -> Mapping[str, float]:
-    """Return what the refreshes of each view took in 30 days, if the catalog has a registry."""
-    from airflow_mv.extras.registry.query import ask
-    from airflow_mv.extras.registry.registry import registry_of
+def _seconds(catalog: MaterializedViewCatalog, view: str) -> float | None:
+    """Return what the recorded refreshes of a view took in 30 days; ``None`` if no duration is recorded."""
+    from airflow_mv.extras.costs import costs
+    from airflow_mv.extras.describe import history
+    from airflow_mv.extras.registry.history import with_registry
 
-    registry = registry_of(catalog)
-    if registry is None:
-        return {}
-    return {row["view"]: row["seconds"] for row in ask(registry, "costs").documents()}
+    name = catalog.identify(view)
+    since = datetime.now(UTC) - timedelta(days=_DAYS)
+    seconds: float | None = costs(view, with_registry(catalog, name, history(catalog, name)), since)["seconds"]
+    return seconds
 
 
 def _show(document: Mapping[str, Any]) -> None:
