@@ -166,6 +166,6 @@ def require_no_writer(table: Table, name: object) -> None:
     key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
     if key in table.properties and not isinstance(table.catalog, RestCatalog):
         raise InvalidMetadataError(
-            f"table {name}: its property {key!r} names a class, and a class that a table's property names is never "
-            "loaded. Remove the property"
+            f"table {name}: its property {key!r} "
+            "names a class, and classes that a table names are never loaded. Remove the property"
         )
