@@ -233,7 +233,7 @@ def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict
             **unknown,
             "at": item["refreshed_at"],
             "seconds": item["seconds"],
-            "by": _commanded_by(item),
+            "by": _commanded_by(item["requested_by"]),
             **_recorded(item),
         }
         for identity, item in recorded.items()
@@ -256,9 +256,13 @@ def with_expiry(facts: Mapping[str, Any], dags: Sequence[Mapping[str, Any]]) -> 
     return {**facts, "expiring": list(warnings(expiring, next_refresh=min(runs_at, default=None)))}
 
 
-def _commanded_by(item: Mapping[str, Any]) -> str | None:
+def _own(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a view has recorded of a refresh that is none of this Airflow."""
+    return {"seconds": recorded.get("seconds"), "by": _commanded_by(recorded.get("requested_by"))}
+
+
+def _commanded_by(who: Mapping[str, str] | None) -> str | None:
     """Return who ran the command that refreshed. Who may see a DAG and its user is known for events of this Airflow."""
-    who = item["requested_by"]
     return harmless(requested_by(who)) if who and "dag-id" not in who else None
 
 
@@ -272,7 +276,7 @@ def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _line(row: ViewRow, last: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:
     """Return a row of the list. Airflow's data on a refresh other than the recorded one is left out."""
-    mine = last if last and last["refresh_id"] == row.refresh_id else {}
+    mine = last if last and last["refresh_id"] == row.refresh_id else _own(row.recorded or {})
     return {**row.to_dict(now), **{key: mine.get(key) for key in ("seconds", "by", "dag_id", "run_id", "task_id")}}
 
 

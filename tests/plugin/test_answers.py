@@ -99,6 +99,9 @@ def test_a_row_has_the_lag_and_the_last_refresh(server: Server) -> None:
     assert (daily["rows"], daily["running"]) == (2, False)
     assert (daily["seconds"], daily["dag_id"]) == (12.5, "publishing")
     assert daily["by"]
+    by_region = next(view for view in server.get("api/views")["views"] if view["name"] == "by_region")
+    assert by_region["seconds"] > 0, "as the view has recorded it"
+    assert (by_region["by"], by_region["dag_id"]) == (None, None)
 
 
 def test_filter_sort_and_pages(server: Server) -> None:

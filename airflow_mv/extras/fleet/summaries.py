@@ -68,6 +68,8 @@ def _recorded(seen: Observation) -> dict[str, Any] | None:
         "reasons": [dict(reason) for reason in record.reasons],
         "checks": [dict(check) for check in record.checks],
         "interval": record.interval.interval.to_dict() if record.interval else None,
+        "seconds": record.seconds,
+        "requested_by": dict(record.requested_by),
     }
 
 

@@ -30,7 +30,8 @@ class Summary(KeptStatus, frozen=True, omit_defaults=True, gc=False):
         max_staleness: The freshness SLO, as the view's property has it.
         strategy: ``full`` or ``incremental``.
         interval_column: The column of its intervals, if it has one.
-        recorded: Of the recorded refresh: ``mode``, ``rows_written``, ``rows``, ``reasons``, ``checks``, ``interval``.
+        recorded: Of the recorded refresh: ``mode``, ``rows_written``, ``rows``, ``reasons``, ``checks``, ``interval``,
+            ``seconds``, ``requested_by``.
     """
 
     behind: Lag | None = None
