@@ -138,7 +138,9 @@ class OtherSpark:
         self.packages = folder / "packages"
         install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(self.packages), f"pyspark=={pyspark}"]
         subprocess.run(install, check=True)
-        if scala is not None and spark_versions(self.packages / "pyspark") != (pyspark, scala):
+        #: Whether the jars are not those of Spark's archive. Hive's are missing then, with which Iceberg reads by path.
+        self.assembled = scala is not None and spark_versions(self.packages / "pyspark") != (pyspark, scala)
+        if self.assembled and scala is not None:
             replace_jars(self.packages / "pyspark", pyspark, scala)
         self.python = folder / "python"
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without this environment's packages
@@ -272,7 +274,7 @@ def test_views_are_created_refreshed_and_verified_on_an_older_spark(
     assert modes == [["full", "full"], ["merge", "append"], ["merge", "merge"]]
     assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
     with command_line(PYTHONPATH=str(spark.packages), SPARK_HOME=str(spark.packages / "pyspark")) as call:
-        for view in VIEWS:
+        for view in [view for view in VIEWS if not spark.assembled or LAYOUT[view] == "registered"]:
             verified = call("verify", view)
             assert verified.code == 0, verified
 
