@@ -87,13 +87,19 @@ def refresh_views(
         catalog,
         views,
         stager=stager,
-        options=options,
+        options=_with_statistics(options),
         pins=pins,
         plan=plan,
         on_plan=on_plan,
         effects=effects,
         callbacks=Callbacks(redefined, stale_inputs, diagnose, after, requester),
     )
+
+
+def _with_statistics(options: RefreshOptions | None) -> RefreshOptions:
+    from airflow_mv.file_statistics import FileStatistics
+
+    return replace(options or RefreshOptions(), statistics=FileStatistics)
 
 
 def plan_view(
@@ -107,7 +113,7 @@ def plan_view(
 
     See there for the arguments and errors.
     """
-    return plan_refresh(catalog, view, options, pins=pins, stale_inputs=stale_inputs)
+    return plan_refresh(catalog, view, _with_statistics(options), pins=pins, stale_inputs=stale_inputs)
 
 
 def create_view(

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +37,7 @@ from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version
+from airflow_mv.file_statistics import FileStatistics
 from tests.duck import DuckStager, scratch_catalog
 from tests.rest.strict import given_properties
 
@@ -70,6 +71,11 @@ class State:
     def record(self) -> RefreshRecord | None:
         """The current refresh."""
         return self.storage.record
+
+
+def informed(options: RefreshOptions | None = None) -> RefreshOptions:
+    """Options of a refresh that knows the statistics of data files, as users start it."""
+    return replace(options or RefreshOptions(), statistics=FileStatistics)
 
 
 @dataclass
@@ -187,13 +193,14 @@ class Lake:
 
     def refresh(self, view: str | Identifier = "sales.daily", **arguments: Any) -> RefreshResult:
         """Refresh one view, from plan to publication."""
-        return self.action(self.catalog, [view], stager=self.stager, **arguments)[0]
+        options = informed(arguments.pop("options", None))
+        return self.action(self.catalog, [view], stager=self.stager, options=options, **arguments)[0]
 
     def stage(
         self, view: str | Identifier = "sales.daily", options: RefreshOptions | None = None
     ) -> tuple[RefreshPlan, Outcome]:
         """Plan and stage a refresh. Only its publication is missing."""
-        plan = plan_refresh(self.catalog, view, options)
+        plan = plan_refresh(self.catalog, view, informed(options))
         outcome = stage(self.catalog, plan, self.stager)
         assert outcome is not None
         return plan, outcome

@@ -141,7 +141,7 @@ def test_of_two_bounds_the_one_that_is_reached_first_applies(lake: Days) -> None
 
 def test_a_commit_without_a_size_is_read_alone(lake: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have any size, so it is not combined with others, and the plan reports that the size is unknown."""
-    monkeypatch.setattr("airflow_mv.core.catalog.statistics.MAX_MANIFESTS", 0)  # else they show it
+    monkeypatch.setattr("airflow_mv.core.catalog.manifest_changes.MAX_MANIFESTS", 0)  # else they show it
     heads = [lake.sell((1, 1)), lake.sell((1, 3)), lake.sell((1, 2))]
     reached, reported = [], []
 

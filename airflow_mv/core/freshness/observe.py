@@ -13,8 +13,8 @@ import msgspec
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import reusable
 from airflow_mv.core.catalog.loaded import may_be_reused
+from airflow_mv.core.catalog.manifest_changes import changed_files
 from airflow_mv.core.catalog.path_tables import check_path
-from airflow_mv.core.catalog.statistics import changed_files
 from airflow_mv.core.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
 from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, Reads, State, assess
 from airflow_mv.core.spec.choices import OnSchemaChange

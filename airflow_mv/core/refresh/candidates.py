@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from airflow_mv.core.freshness.changes import DIFFERABLE, Kind, Range
 from airflow_mv.core.ivm import Appended, BaseRelation, Comparison, IncrementalQuery, Merged, Replaced, regenerated_sql
@@ -82,25 +81,47 @@ class SnapshotFiles:
         return frozenset(name for name, number in asked.items() if number in found)
 
 
-class Statistics(Protocol):
-    """The statistics of base tables' data files. The only input that a decision reads itself, and only on demand."""
+class Statistics:
+    """The statistics of base tables' data files. Here none are known, so a file may have any rows.
+
+    They are the only input that a decision reads itself, and only on demand.
+    """
 
     def fields_without_nulls(
         self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
     ) -> frozenset[int]:
-        """Return those of some fields, by id, that have no NULL in any data file of these snapshots of a table."""
+        """Return those of some fields, by id, that have no NULL in any data file of some snapshots of a table.
+
+        Args:
+            metadata_location: A metadata file of the table that knows the snapshots.
+            fields: Ids of top-level columns.
+        """
+        return frozenset()
 
     def added_rows_may_match(
         self,
         table: Identifier,
         metadata_location: str,
         snapshots: Collection[int],
-        filters: Sequence[tuple[Comparison, ...]],
+        filters: Sequence[Sequence[Comparison]],
     ) -> bool:
-        """Whether a row that these snapshots of a table appended may pass one of several filters."""
+        """Whether a row that was appended to a table may match one of several filters.
+
+        Args:
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The appending snapshots.
+            filters: Filters; a row that passes one of them matters.
+        """
+        return True
 
     def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
-        """Return how many rows these snapshots of a table copied unchanged into new files; ``None``: not known."""
+        """Return how many rows some commits copied unchanged into new data files; ``None``: not known.
+
+        Args:
+            table: The table, whose rows have ids.
+            metadata_location: A metadata file of the table that knows the snapshots.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True)

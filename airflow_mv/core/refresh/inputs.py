@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 from airflow_mv.checks import Check
 from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import restored
-from airflow_mv.core.catalog.statistics import FileStatistics
 from airflow_mv.core.freshness.observe import Observation, load_dependencies, observe, observe_tables, require_readable
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet, State
 from airflow_mv.core.refresh.candidates import Statistics
@@ -72,6 +71,8 @@ class RefreshOptions:
         interval: Refresh only the rows of this interval.
         bound: Bounds the new base commits that an incremental refresh reads; the rest is for the next one. See
             :class:`airflow_mv.extras.catch_up.CatchUp`.
+        statistics: Gives the statistics of base tables' files; see :class:`airflow_mv.file_statistics.FileStatistics`.
+            By default none are known.
         checks: Checks of the new rows before they are published, in addition to the view's own checks.
     """
 
@@ -82,6 +83,7 @@ class RefreshOptions:
     interval: Span | None = None
     checks: tuple[Check, ...] = ()
     bound: Bound | None = None
+    statistics: Callable[[MaterializedViewCatalog], Statistics] = lambda _: Statistics()
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def load_inputs(
         options=options,
         tables=tables,
         started_ms=time.time_ns() // 1_000_000,
-        statistics=FileStatistics(catalog),
+        statistics=options.statistics(catalog),
         same_schema=same_schema,
         pinned=pins is not None,
         current=current,

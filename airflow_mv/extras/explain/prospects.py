@@ -16,12 +16,13 @@ from typing import Any
 
 from airflow_mv.core.freshness.changes import UNCHANGED, Kind, Range, Size, between
 from airflow_mv.core.freshness.state import Freshness, State
-from airflow_mv.core.ivm import BaseRelation, Comparison, IncrementalQuery, ir, use_of
+from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, ir, use_of
 from airflow_mv.core.ivm.column_types import column_types
 from airflow_mv.core.refresh.candidates import (
     BaseTableInput,
     Candidate,
     IncrementalInput,
+    Statistics,
     StorageInput,
     base_costs,
     candidate,
@@ -209,7 +210,7 @@ def _prospect(
     # The algebra knows whether rows were only added, and nothing else of a change.
     kind = Kind.APPENDED if expected.range.kind == Kind.APPENDED else Kind.REWRITTEN
     if kind not in algebra:
-        algebra[kind] = candidate(replace(given, bases=bases), _NoStatistics())
+        algebra[kind] = candidate(replace(given, bases=bases), Statistics())
     found = algebra[kind]
     if isinstance(found, Candidate):
         estimate = incremental_cost(str(found.mode), base_costs(bases), given.stored.cost)
@@ -240,39 +241,6 @@ def _assumed_storage(setting: QueryInputs, query: ParsedQuery, output: _Output) 
     if isinstance(analysed, IncrementalQuery) and analysed.is_grouped:
         part = max(rows, 1) if analysed.is_one_row else _GROUPED_PART
     return StoredCost(size // part, rows // part)
-
-
-class _NoStatistics:
-    """No statistics of data files: the future change has none."""
-
-    def added_rows_may_match(
-        self,
-        table: Identifier,  # noqa: ARG002 (the protocol's)
-        metadata_location: str,  # noqa: ARG002
-        snapshots: Collection[int],  # noqa: ARG002
-        filters: Sequence[tuple[Comparison, ...]],  # noqa: ARG002
-    ) -> bool:
-        """Return that rows may match."""
-        return True
-
-    def fields_without_nulls(
-        self,
-        table: Identifier,  # noqa: ARG002 (the protocol's)
-        metadata_location: str,  # noqa: ARG002
-        snapshots: Collection[int],  # noqa: ARG002
-        fields: Collection[int],  # noqa: ARG002
-    ) -> frozenset[int]:
-        """Return none: the future change may bring a NULL."""
-        return frozenset()
-
-    def rows_copied(
-        self,
-        table: Identifier,  # noqa: ARG002 (the protocol's)
-        metadata_location: str,  # noqa: ARG002
-        snapshots: Collection[int],  # noqa: ARG002
-    ) -> int | None:
-        """Return that it is not known."""
-        return None
 
 
 # ------------------------------------------------------------------------------- expected changes

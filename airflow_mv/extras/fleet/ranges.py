@@ -21,11 +21,11 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from airflow_mv.core.catalog import statistics
+from airflow_mv.core.catalog import manifest_changes
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.files import MetadataFiles, read_by_pyiceberg
-from airflow_mv.core.catalog.statistics import (
-    ColumnBound,
+from airflow_mv.core.ivm import Comparison
+from airflow_mv.file_statistics import (
     added_data_files,
     file_tests,
     may_pass,
@@ -37,7 +37,7 @@ _DAY_US = 86_400_000_000
 
 
 def ranges_of(
-    files: MetadataFiles, location: str, snapshot: int, column: str, filters: Sequence[Sequence[ColumnBound]]
+    files: MetadataFiles, location: str, snapshot: int, column: str, filters: Sequence[Sequence[Comparison]]
 ) -> list[tuple[int, int]] | None:
     """Return the bounds of a whole number, date or time in each data file of a snapshot: days or µs since the epoch.
 
@@ -59,7 +59,7 @@ def ranges_of(
             return None
         listed = read_manifests(table.io.new_input(found.manifest_list))[1]
         manifests = [item for item in listed if item.content == ManifestContent.DATA]
-        if len(manifests) > statistics.MAX_MANIFESTS:
+        if len(manifests) > manifest_changes.MAX_MANIFESTS:
             return _ranges_of_partitions(table, manifests, field)
         tests = file_tests(table.schema(), filters) if all(filters) else None
         ranges = []
@@ -121,7 +121,7 @@ class AddedFiles:
     schema: Schema
     files: tuple[DataFile, ...]
 
-    def may_match(self, filters: Sequence[Sequence[ColumnBound]]) -> bool:
+    def may_match(self, filters: Sequence[Sequence[Comparison]]) -> bool:
         """Whether a row of them may match one of several filters; ``True`` if this is not known."""
         tests = file_tests(self.schema, filters) if all(filters) else None
         return tests is None or any(may_pass(file, tests) for file in self.files)

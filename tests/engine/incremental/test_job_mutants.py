@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame
 
-from airflow_mv.core.catalog import statistics
+from airflow_mv import file_statistics
 from airflow_mv.core.job import apply, delta, pruning, row_lineage
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental.checking import Mismatch, check
@@ -135,7 +135,7 @@ MUTANTS = {
         mode="copy-on-write",
     ),
     "statistics: a bound is beyond the filter": Mutant(
-        _replace(statistics, "_EXPRESSIONS", {**statistics._EXPRESSIONS, "<=": LessThan}),
+        _replace(file_statistics, "_EXPRESSIONS", {**file_statistics._EXPRESSIONS, "<=": LessThan}),
         "INSERT INTO {ns}.r VALUES (4, 24)",
         sql="SELECT k, n FROM r WHERE n <= 24",
     ),

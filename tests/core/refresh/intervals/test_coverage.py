@@ -29,6 +29,7 @@ from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.fleet.coverage import MAX_COVERED, Cover, Units, count, cover, coverage, unit_number, unit_start
 from airflow_mv.extras.fleet.known import with_count
+from airflow_mv.file_statistics import FileStatistics
 from airflow_mv.status import status
 from tests.cli.support import call
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days, days_lake, sold
@@ -121,7 +122,9 @@ def covered(lake: Days, first: int, after: int) -> list[Cover]:
     found = coverage(lake.catalog, VIEW, start=span.start, end=span.end)
     states = [state for item in found.ranges for state in [item.state] * item.count]
     for number, state in zip(range(first, after), states, strict=True):
-        planned = plan_refresh(lake.catalog, VIEW, RefreshOptions(interval=days(number, number + 1)))
+        planned = plan_refresh(
+            lake.catalog, VIEW, RefreshOptions(interval=days(number, number + 1), statistics=FileStatistics)
+        )
         assert planned.mode == WOULD_DO[state], (number, state)
     return states
 
@@ -304,7 +307,7 @@ def test_days_of_many_files_are_those_of_the_partitions(lake: Days, monkeypatch:
         lake.load("dated").append(sold([(number, 1) for number in numbers]))
     sql = "SELECT last_day(day) AS day, amount FROM sales.dated WHERE day < DATE'2024-06-09'"
     view = lake.view("dated_days", sql, properties={"airflow-mv.interval-column": "day"})
-    monkeypatch.setattr("airflow_mv.core.catalog.statistics.MAX_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_mv.core.catalog.manifest_changes.MAX_MANIFESTS", 1)
     assert str(coverage(lake.catalog, view)) == "0 of 1 day fresh"
     (only,) = coverage(lake.catalog, view).ranges
     assert only.start == datetime(2024, 6, 30, tzinfo=UTC)

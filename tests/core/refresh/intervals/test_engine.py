@@ -237,5 +237,5 @@ def test_days_of_another_zone_are_computed_from_the_files_of_their_hours(
     wanted = sorted(tuple(map(str, row)) for row in lake.sql(sql).collect())
     assert stored(lake, "local") == wanted
     assert str(coverage(lake.catalog, lake("local"))) == "12 of 12 days fresh"
-    monkeypatch.setattr("airflow_mv.core.catalog.statistics.MAX_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_mv.core.catalog.manifest_changes.MAX_MANIFESTS", 1)
     assert str(coverage(lake.catalog, lake("local"))) == "12 of 12 days fresh"  # by the bounds of the partitions

@@ -15,6 +15,7 @@ from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.reasons import Code, Mode
+from airflow_mv.file_statistics import FileStatistics
 from airflow_mv.status import status
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days, days_lake, sold
 
@@ -32,7 +33,7 @@ def mode(lake: Days, sql: str, first: int = 1, after: int = 2) -> Mode:
     view = lake.view("other", sql, properties={"airflow-mv.interval-column": "day"})
     lake.refresh(view)
     lake.sell((3, 30))
-    return plan_refresh(lake.catalog, view, RefreshOptions(interval=days(first, after))).mode
+    return plan_refresh(lake.catalog, view, RefreshOptions(interval=days(first, after), statistics=FileStatistics)).mode
 
 
 def test_an_unaffected_day_is_recorded_without_a_job(lake: Days) -> None:
@@ -98,7 +99,10 @@ def test_a_day_is_computed_after_rows_were_removed(lake: Days) -> None:
 def test_queries_that_return_the_base_table_s_column(lake: Days, sql: str) -> None:
     """The condition is pushed through filters, groups by the column, unions, and inner joins."""
     assert mode(lake, sql) == Mode.FAST_FORWARD
-    assert plan_refresh(lake.catalog, "sales.other", RefreshOptions(interval=days(3, 4))).mode != Mode.FAST_FORWARD
+    assert (
+        plan_refresh(lake.catalog, "sales.other", RefreshOptions(interval=days(3, 4), statistics=FileStatistics)).mode
+        != Mode.FAST_FORWARD
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_timestamps_are_compared_to_the_microsecond(lake: Days, kind: pa.DataTyp
 
     def planned(moment: datetime) -> Mode:
         hour = Span(moment, moment + timedelta(hours=1))
-        return plan_refresh(lake.catalog, view, RefreshOptions(interval=hour)).mode
+        return plan_refresh(lake.catalog, view, RefreshOptions(interval=hour, statistics=FileStatistics)).mode
 
     sell(start)
     lake.refresh(view)
@@ -166,8 +170,8 @@ def test_a_day_is_computed_after_a_change_of_another_table(lake: Days) -> None:
     )
     lake.refresh(view)
     lake.sell((3, 1))
-    first = plan_refresh(lake.catalog, view, RefreshOptions(interval=days(1, 2))).mode
+    first = plan_refresh(lake.catalog, view, RefreshOptions(interval=days(1, 2), statistics=FileStatistics)).mode
     lake.load("names").append(sold([(9, 1)]))
-    then = plan_refresh(lake.catalog, view, RefreshOptions(interval=days(1, 2))).mode
+    then = plan_refresh(lake.catalog, view, RefreshOptions(interval=days(1, 2), statistics=FileStatistics)).mode
 
     assert (first, then) == (Mode.FAST_FORWARD, Mode.REPLACE_INTERVAL)

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What manifests tell without a read of data files.
 
-That no row matches a filter, in which files two snapshots differ, and how many rows were only copied into new files.
+That no row matches a filter, that a column has no NULL, and how many rows were only copied into new files.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import (
@@ -28,15 +26,10 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.io import InputFile
 from pyiceberg.manifest import (
     DataFile,
-    DataFileContent,
-    FileFormat,
     ManifestContent,
-    ManifestEntry,
     ManifestEntryStatus,
-    ManifestFile,
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
@@ -53,12 +46,14 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from airflow_mv.core.catalog import manifest_changes
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import MetadataFiles, read_by_pyiceberg
 from airflow_mv.core.catalog.pyiceberg_compat import ColumnStatistics, may_match
+from airflow_mv.core.ivm import Comparison
+from airflow_mv.core.refresh.candidates import Statistics
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.table import FileChange, Snapshot
 from airflow_mv.core.spec.times import parse_date, parse_timestamp
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
 
@@ -72,47 +67,15 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">=": GreaterThanOrEqual,
 }
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
-#: With more manifests than this they are not read: a Spark job is cheaper.
-MAX_MANIFESTS = 50
 #: With more data files than this the statistics of a whole table are not read.
 _MAX_FILES = 1_000
 #: The reserved field id of ``_last_updated_sequence_number``. A commit writes null for rows that it adds or changes;
 #: copied rows keep their values. Source: Iceberg ``format/spec.md``, "Row Lineage".
 _ROW_VERSION = 2147483539
-#: The differences of snapshots that this process has read, by the locations of both manifest lists: they never change.
-_changes: dict[tuple[str | None, str], FileChange | None] = {}
-_MAX_CHANGES = 10_000
-#: Content, whether it is a deletion vector, path, sequence number, rows and bytes.
-_FileKey = tuple[DataFileContent, bool, str, int | None, int, int]
-_lock = threading.Lock()
-
-
-class ColumnBound(Protocol):
-    """A comparison of a column with a literal."""
-
-    @property
-    def column(self) -> str:
-        """The column."""
-
-    @property
-    def operator(self) -> str:
-        """``=``, ``<``, ``<=``, ``>`` or ``>=``."""
-
-    @property
-    def value(self) -> str:
-        """The literal's text."""
-
-    @property
-    def kind(self) -> str:
-        """``number``, ``text``, ``date`` or ``timestamp`` (without a zone, in UTC)."""
-
-    @property
-    def only_calendar(self) -> bool:
-        """Whether it says nothing of dates and times outside of the years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileStatistics:
+class FileStatistics(Statistics):
     """The statistics of base tables' files, read on demand. Only those of Iceberg tables are read."""
 
     catalog: MaterializedViewCatalog
@@ -122,15 +85,9 @@ class FileStatistics:
         table: Identifier,
         metadata_location: str,
         snapshots: Collection[int],
-        filters: Sequence[Sequence[ColumnBound]],
+        filters: Sequence[Sequence[Comparison]],
     ) -> bool:
-        """Whether a row that was appended to a table may match one of several filters; see the function.
-
-        Args:
-            metadata_location: A metadata file of the table that knows the snapshots.
-            snapshots: The appending snapshots.
-            filters: Filters; a row that passes one of them matters.
-        """
+        """See the function."""
         if not table.kind.is_iceberg:
             return True
         files = self.catalog.home_of(table).files
@@ -139,14 +96,7 @@ class FileStatistics:
     def fields_without_nulls(
         self, table: Identifier, metadata_location: str, snapshots: Collection[int], fields: Collection[int]
     ) -> frozenset[int]:
-        """Return those of some fields that have no NULL in any data file of some snapshots; see the function.
-
-        If a manifest cannot be read, none is proven.
-
-        Args:
-            metadata_location: A metadata file of the table that knows the snapshots.
-            fields: Ids of top-level columns.
-        """
+        """See the function. If a manifest cannot be read, none is proven."""
         if not table.kind.is_iceberg:
             return frozenset()
         try:
@@ -158,14 +108,10 @@ class FileStatistics:
             return frozenset()
 
     def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
-        """Return how many rows some commits copied unchanged into new data files, by the files' statistics.
+        """Return how many rows were copied, by the files' statistics.
 
         Files without a statistic of the rows' versions count as files without copies. Only an estimate needs it, so it
         is not known if there are too many manifests to read, or one cannot be read.
-
-        Args:
-            table: The table, whose rows have ids.
-            metadata_location: A metadata file of the table that knows the snapshots.
         """
         try:
             with read_by_pyiceberg(self.catalog.home_of(table).files, metadata_location) as read:
@@ -183,7 +129,7 @@ def added_rows_may_match(
     files: MetadataFiles,
     location: str,
     snapshots: Collection[int],
-    filters: Sequence[Sequence[ColumnBound]],
+    filters: Sequence[Sequence[Comparison]],
 ) -> bool:
     """Whether an appended row may match one of several filters; ``True`` if this is not known.
 
@@ -230,7 +176,11 @@ def fields_without_nulls(
             if manifest.content == ManifestContent.DATA
         }
         counts = [count for item in manifests.values() for count in (item.added_files_count, item.existing_files_count)]
-        if len(manifests) > MAX_MANIFESTS or None in counts or sum(map(int, filter(None, counts))) > _MAX_FILES:
+        if (
+            len(manifests) > manifest_changes.MAX_MANIFESTS
+            or None in counts
+            or sum(map(int, filter(None, counts))) > _MAX_FILES
+        ):
             return frozenset()
         found, columns = frozenset(fields), [item for item in table.schema().fields if item.field_id in fields]
         for manifest in manifests.values():
@@ -254,13 +204,13 @@ def added_data_files(table: StaticTable, snapshots: Collection[int]) -> list[Dat
         for manifest in read_manifests(table.io.new_input(snapshot.manifest_list))[1]
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
     ]
-    if len(manifests) > MAX_MANIFESTS:
+    if len(manifests) > manifest_changes.MAX_MANIFESTS:
         return None
     entries = (entry for manifest in manifests for entry in read_entries(manifest, table.io))
     return [entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED]
 
 
-def file_tests(schema: Schema, filters: Sequence[Sequence[ColumnBound]]) -> list[Callable[[DataFile], bool]] | None:
+def file_tests(schema: Schema, filters: Sequence[Sequence[Comparison]]) -> list[Callable[[DataFile], bool]] | None:
     """Return one test of a file for each filter; ``None`` if a filter cannot be tested."""
     expressions = [_expression(comparisons, schema) for comparisons in filters]
     tests = [may_match(schema, item) for item in expressions if item is not None]
@@ -330,7 +280,7 @@ def _are_bounds(kind: IcebergType, low: bytes | None, high: bytes | None) -> boo
         return False
 
 
-def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:
+def _expression(comparisons: Sequence[Comparison], schema: Schema) -> BooleanExpression | None:
     """Return the part of a filter that can be tested against statistics; ``None`` if there is none."""
     parts = []
     for comparison in comparisons:
@@ -352,7 +302,7 @@ def _or_other_years(part: BooleanExpression, column: str, value: date | int) -> 
     return Or(part, _EXPRESSIONS["<"](column, first), _EXPRESSIONS[">="](column, last))
 
 
-def _value(comparison: ColumnBound, schema: Schema) -> Any:
+def _value(comparison: Comparison, schema: Schema) -> Any:
     """Return a literal in the column's type; ``None`` if Spark would convert the column instead."""
     try:
         kind = schema.find_field(comparison.column).field_type
@@ -370,87 +320,10 @@ def _value(comparison: ColumnBound, schema: Schema) -> Any:
         return None
 
 
-def _time(comparison: ColumnBound, kind: IcebergType) -> Any:
+def _time(comparison: Comparison, kind: IcebergType) -> Any:
     if isinstance(kind, DateType) and comparison.kind == "date":
         return parse_date(comparison.value)
     if isinstance(kind, TimestampType | TimestamptzType) and comparison.kind == "timestamp":
         moment = parse_timestamp(comparison.value)
         return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
     return None
-
-
-def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -> FileChange | None:
-    """Return the files in which two snapshots differ, from the manifests that only one of them has.
-
-    Args:
-        one: A snapshot; ``None`` for the table before its first one.
-        other: A later one of the same table.
-
-    Returns:
-        ``None`` if a manifest list or a manifest cannot be read, or too many would have to be.
-    """
-    if other.manifest_list is None or (one is not None and one.manifest_list is None):
-        return None
-    key = (one.manifest_list if one else None, other.manifest_list)
-    if key in _changes:
-        return _changes[key]
-    try:
-        lists = [read_manifests(_input(files, place, "manifest list"))[1] if place else [] for place in key]
-        found = _difference(files, *lists)
-    except MaterializedViewError as error:
-        log.warning(
-            "Could not compare snapshot %d with the one before; assuming that rows changed: %s",
-            other.snapshot_id,
-            error,
-        )
-        return None
-    with _lock:
-        if len(_changes) >= _MAX_CHANGES:
-            _changes.clear()
-        _changes[key] = found
-    return found
-
-
-def _difference(files: MetadataFiles, old: Sequence[ManifestFile], new: Sequence[ManifestFile]) -> FileChange | None:
-    sides = ({item.manifest_path: item for item in side} for side in (old, new))
-    before, after = sides
-    gone = [item for path, item in before.items() if path not in after]
-    come = [item for path, item in after.items() if path not in before]
-    if len(gone) + len(come) > MAX_MANIFESTS:
-        return None
-    removed, added = (Counter(map(_file_key, _live(files, side))) for side in (gone, come))
-    deletes = any(item.content == ManifestContent.DELETES for item in old)
-    return FileChange(_numbers(added - removed), _numbers(removed - added), deletes)
-
-
-def _live(files: MetadataFiles, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
-    for manifest in manifests:
-        yield from read_entries(manifest, files.io(manifest.manifest_path, what="manifest"))
-
-
-def _file_key(entry: ManifestEntry) -> _FileKey:
-    """Return what makes a file of a snapshot the same as one of another: deletes apply by sequence numbers."""
-    file = entry.data_file
-    kind = DataFileContent(file.content)
-    vector = kind == DataFileContent.POSITION_DELETES and file.file_format == FileFormat.PUFFIN
-    return kind, vector, file.file_path, entry.sequence_number, file.record_count, file.file_size_in_bytes
-
-
-def _numbers(files: Counter[_FileKey]) -> dict[str, int]:
-    """Return the numbers of a summary for files, by keys without ``added-`` or ``removed-``."""
-    found: Counter[str] = Counter()
-    for (kind, vector, _, _, rows, size), count in files.items():
-        found["files-size"] += size * count
-        if kind == DataFileContent.DATA:
-            found["data-files"] += count
-            found["records"] += rows * count
-            continue
-        name = "position" if kind == DataFileContent.POSITION_DELETES else "equality"
-        found["delete-files"] += count
-        found["dvs" if vector else f"{name}-delete-files"] += count
-        found[f"{name}-deletes"] += rows * count
-    return dict(found)
-
-
-def _input(files: MetadataFiles, location: str, what: str) -> InputFile:
-    return files.io(location, what=what).new_input(location)
