@@ -87,7 +87,7 @@ def refresh_views(
         catalog,
         views,
         stager=stager,
-        options=_with_statistics(options),
+        options=informed(options),
         pins=pins,
         plan=plan,
         on_plan=on_plan,
@@ -96,10 +96,16 @@ def refresh_views(
     )
 
 
-def _with_statistics(options: RefreshOptions | None) -> RefreshOptions:
-    from airflow_mv.file_statistics import FileStatistics
+def informed(options: RefreshOptions | None) -> RefreshOptions:
+    """Return the options of a refresh that reads the statistics of data files, and records its state for other engines.
 
-    return replace(options or RefreshOptions(), statistics=FileStatistics)
+    Args:
+        options: How to refresh.
+    """
+    from airflow_mv.file_statistics import FileStatistics
+    from airflow_mv.refresh_state import summary_fields
+
+    return replace(options or RefreshOptions(), statistics=FileStatistics, summary=summary_fields)
 
 
 def plan_view(
@@ -113,7 +119,7 @@ def plan_view(
 
     See there for the arguments and errors.
     """
-    return plan_refresh(catalog, view, _with_statistics(options), pins=pins, stale_inputs=stale_inputs)
+    return plan_refresh(catalog, view, informed(options), pins=pins, stale_inputs=stale_inputs)
 
 
 def create_view(

@@ -225,27 +225,15 @@ def _passes(test: Callable[[ColumnStatistics], bool], fields: Sequence[NestedFie
     return test(sound_statistics(file, fields))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sound:
-    """The statistics of a file that do not contradict each other, as pyiceberg reads them. A missing one is unknown."""
-
-    record_count: int
-    value_counts: dict[int, int]
-    null_value_counts: dict[int, int]
-    nan_value_counts: dict[int, int]
-    lower_bounds: dict[int, bytes]
-    upper_bounds: dict[int, bytes]
-
-
-def sound_statistics(file: DataFile, fields: Sequence[NestedField]) -> _Sound:
-    """Return the statistics of some top-level columns of a file.
+def sound_statistics(file: DataFile, fields: Sequence[NestedField]) -> ColumnStatistics:
+    """Return the statistics of some top-level columns of a file that do not contradict each other.
 
     Those of a column are left out if they contradict each other, or a bound is not one of the column's type: the writer
     has made a mistake, or wrote the file before the type changed.
     """
     counts = file.value_counts or {}
     rows = -1 if file.record_count == 0 and any(counts.values()) else file.record_count
-    found = _Sound(rows, {}, {}, {}, {}, {})
+    found = ColumnStatistics(rows, {}, {}, {}, {}, {})
     for field in fields:
         number = field.field_id
         values, nulls = counts.get(number), (file.null_value_counts or {}).get(number)

@@ -54,6 +54,8 @@ _MAX_REASONS = 2
 _MAX_REASON = 300
 #: Maximum of views that are not fresh and are kept for each view, the nearest ones.
 _MAX_INPUTS = 8
+#: The most of them that are reported as reasons.
+_MAX_INPUT_REASONS = 3
 #: Maximum of views that are followed to the first base commit that a view lacks.
 _MAX_FOLLOWED = 32
 _CYCLE = "views that read each other are never all fresh"
@@ -104,7 +106,7 @@ class _Step:
 
     def __post_init__(self) -> None:
         self.view = self.seen.view.identifier
-        found = self.seen.tables if self.seen.freshness.follows_inputs else ()
+        found = self.seen.tables if _follows_inputs(self.seen.freshness) else ()
         #: The tables with rows of materialized views that its state depends on.
         self.inputs = tuple(table for table in found if table.view is not None and table.view != self.view)
 
@@ -211,7 +213,7 @@ class Chains:
         if not step.inputs:
             return seen
         stale = sorted(nearest.values(), key=lambda item: (item.state != State.UNKNOWN, len(item.through)))
-        freshness = seen.freshness.with_inputs(stale[:_MAX_INPUTS])
+        freshness = with_inputs(seen.freshness, stale[:_MAX_INPUTS])
         found = replace(seen, freshness=freshness, pointers=pointers)
         return replace(found, behind=self._behind(step, freshness.of_rows))
 
@@ -503,3 +505,23 @@ def outdated_views(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mappin
             if own[0].catalog == catalog.name:
                 raise
     return [view for view, each in pointers.items() if any(now.get(name) != at for name, at in each.items())]
+
+
+def with_inputs(freshness: Freshness, inputs: Sequence[StaleInput]) -> Freshness:
+    """Return the verdict for a view that reads materialized views that are not fresh."""
+    if not inputs or not _follows_inputs(freshness):
+        return freshness
+    unknown = any(item.state == State.UNKNOWN for item in inputs)
+    kept = tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
+    reasons = (*kept, *(item.reason for item in inputs[:_MAX_INPUT_REASONS]))
+    if len(inputs) > _MAX_INPUT_REASONS:
+        reasons += (Reason(Code.INPUT_STALE, f"{len(inputs) - _MAX_INPUT_REASONS} more input views are not fresh"),)
+    found = replace(freshness, reasons=reasons, inputs=tuple(inputs))
+    if freshness.rows is not None:
+        return replace(found, rows=State.STALE)
+    return replace(found, state=State.UNKNOWN if unknown else State.STALE)
+
+
+def _follows_inputs(freshness: Freshness) -> bool:
+    """Whether the state depends on that of the materialized views that the view reads."""
+    return freshness.of_rows in (State.FRESH, State.STALE)

@@ -38,6 +38,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version
 from airflow_mv.file_statistics import FileStatistics
+from airflow_mv.refresh_state import summary_fields
 from tests.duck import DuckStager, scratch_catalog
 from tests.rest.strict import given_properties
 
@@ -74,8 +75,8 @@ class State:
 
 
 def informed(options: RefreshOptions | None = None) -> RefreshOptions:
-    """Options of a refresh that knows the statistics of data files, as users start it."""
-    return replace(options or RefreshOptions(), statistics=FileStatistics)
+    """The options with what is added to a refresh that users start."""
+    return replace(options or RefreshOptions(), statistics=FileStatistics, summary=summary_fields)
 
 
 @dataclass

@@ -15,10 +15,10 @@ from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.interval_parts import tables_read
-from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.core.spec.table import TableMetadata, ancestors
 from airflow_mv.core.sql.query import texts_of
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, NewerFormatError
+from airflow_mv.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.status import timestamp
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
-from airflow_mv.status import Chains, timestamp
+from airflow_mv.status import Chains, timestamp, with_inputs
 
 if TYPE_CHECKING:
     import duckdb
@@ -304,7 +304,7 @@ def _of_history(catalog: MaterializedViewCatalog, observation: Observation, want
         nested_views=observation.nested_views,
         observed=tables,
     )
-    return replace(found, state=freshness.with_inputs(observation.freshness.inputs).state)
+    return replace(found, state=with_inputs(freshness, observation.freshness.inputs).state)
 
 
 def _recorded(

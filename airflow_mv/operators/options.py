@@ -82,7 +82,6 @@ class RefreshArguments:
         """
         from airflow_mv.core.refresh import RefreshOptions
         from airflow_mv.core.spec.choices import FallbackPolicy
-        from airflow_mv.file_statistics import FileStatistics
 
         found = self._scope_of(context, log)
         return RefreshOptions(
@@ -90,7 +89,6 @@ class RefreshArguments:
             full=truth(self.full, field="full") or found.full,
             interval=found.interval,
             bound=self._bound(),
-            statistics=FileStatistics,
             on_fallback=word_of(self.on_fallback, get_args(FallbackPolicy), field="on_fallback"),
             max_full_bytes=count(self.max_full_bytes, field="max_full_bytes", unit="bytes"),
             checks=() if self.checks in NONE else read_checks(self.checks, source="checks"),

@@ -119,6 +119,7 @@ class PlanRefreshOperator(CheckedOperator, RetriedOperator, SkipMixin):
         Raises:
             NotFoundError: The view or a base table does not exist.
         """
+        from airflow_mv.actions import informed
         from airflow_mv.core.refresh.run import planned
         from airflow_mv.status import stale_inputs
 
@@ -128,7 +129,7 @@ class PlanRefreshOperator(CheckedOperator, RetriedOperator, SkipMixin):
             show_link(context, view)
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
-            plan = planned(catalog, view, options, pins=pins, stale_inputs=stale_inputs)
+            plan = planned(catalog, view, informed(options), pins=pins, stale_inputs=stale_inputs)
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.catalog.files import StoredFile
     from airflow_mv.core.script import Script
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Sc
         return
     view = catalog.identify(script.view)
     name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__script_{script.refresh_id[:8]}")
-    with catalog.tables.temporary(name, view) as location, _answered_in(catalog, script, location) as answered:
+    with _temporary_table(catalog, name, view) as location, _answered_in(catalog, script, location) as answered:
         yield replace(answered, stored=name.sql())
 
 
@@ -144,3 +147,36 @@ def _put(catalog: MaterializedViewCatalog, there: list[StoredFile], stem: str, s
     location = f"{stem}-{uuid.uuid4().hex[:8]}{suffix}"
     catalog.files.write(location, data)
     return location
+
+
+@contextmanager
+def _temporary_table(catalog: MaterializedViewCatalog, name: Identifier, owner: Identifier) -> Iterator[str]:
+    """Create an empty table in a folder that the catalog chooses, yield the folder, and drop the table at the end.
+
+    A process that is killed in between leaves the table.
+
+    Args:
+        owner: The view for which it is created.
+
+    Raises:
+        AlreadyExistsError: The name is taken.
+        CatalogUnavailableError: The catalog did not respond.
+    """
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import BooleanType, NestedField
+
+    from airflow_mv.core.catalog.answers import answered
+    from airflow_mv.core.catalog.tables import taken
+    from airflow_mv.core.spec.materialized_view import STORAGE_OF_PROPERTY
+
+    schema = Schema(NestedField(1, "nothing", BooleanType()))
+    properties = {STORAGE_OF_PROPERTY: owner.within_catalog}
+    with taken(f"a table or view {name} exists already"), answered(catalog.name, f"creating table {name}"):
+        table = catalog.iceberg.create_table((*name.namespace, name.name), schema, properties=properties)
+    try:
+        yield table.location()
+    finally:
+        try:
+            catalog.tables.drop(name, uuid=str(table.metadata.table_uuid), owner=owner)
+        except MaterializedViewError as error:
+            log.warning("Could not drop the unused empty table %s: %s", name, error)

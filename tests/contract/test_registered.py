@@ -27,7 +27,6 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.properties import REFRESH_STATE_PROPERTY
 from airflow_mv.core.spec.reasons import Code, Mode
-from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -47,6 +46,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import expire
 from airflow_mv.extras.read import read_rows, readable
+from airflow_mv.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.status import status
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders, rewritten

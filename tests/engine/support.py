@@ -34,6 +34,7 @@ from airflow_mv.extras.read import readable
 from airflow_mv.extras.spark.session import open_session, session_stager, settings_of
 from airflow_mv.extras.spark.settings import ICEBERG_VERSION, POSTGRESQL
 from airflow_mv.file_statistics import FileStatistics
+from airflow_mv.refresh_state import summary_fields
 from airflow_mv.status import ViewStatus, status
 from tests.core.job.changing import QUICK
 from tests.duck import duck
@@ -170,7 +171,7 @@ class Lake:
         **options: Any,
     ) -> RefreshResult:
         """Refresh views; return the last one's result."""
-        wanted = RefreshOptions(**{"statistics": FileStatistics, **options})
+        wanted = RefreshOptions(**{"statistics": FileStatistics, "summary": summary_fields, **options})
         views = [self(name) for name in names]
         return refresh_views(
             self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan, pins=pins

@@ -27,9 +27,9 @@ from airflow_mv.core.spec.materialized_view import (
     STORAGE_TABLE_UUID_PROPERTY,
     staging_branch,
 )
-from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, StaleViewError
 from airflow_mv.extras.read import readable
+from airflow_mv.refresh_state import REFRESH_STATE_KEY
 from airflow_mv.status import status
 from tests.branches import create_branch
 from tests.cli.support import call

@@ -14,17 +14,16 @@ A new layout is added here and in :mod:`airflow_mv.core.publish.layouts`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 from pyiceberg.table import Table
 
-from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import beside_first, check_own_file, check_places, lies_in, metadata_folders
-from airflow_mv.core.catalog.tables import WRITABLE_FORMAT, require_own
+from airflow_mv.core.catalog.tables import WRITABLE_FORMAT, StorageTables, require_own
 from airflow_mv.core.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote
 from airflow_mv.core.spec.materialized_view import (
@@ -54,32 +53,6 @@ from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, Invali
 
 #: A layout's name.
 Layout = str
-
-
-class OpensTables(Protocol):
-    """The methods of a catalog's tables that open a storage table."""
-
-    def open_file(self, location: str) -> Table:
-        """Return the table of a metadata file."""
-
-    def open(self, name: Identifier) -> Table:
-        """Return a table of the catalog."""
-
-
-class DropsTables(Protocol):
-    """The method of a catalog's tables that drops one."""
-
-    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
-        """Drop a table if it has this uuid and belongs to this view; whether it existed."""
-
-
-class ReadsTables(Protocol):
-    """How a catalog reads a table's metadata."""
-
-    files: MetadataFiles
-
-    def load_table(self, name: Identifier, *, what: str) -> tuple[str, TableMetadata]:
-        """Return a table's metadata file and its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +161,6 @@ class LoadedStorage(ABC):
         """Return the folders outside of the view's folder that may have the storage table, if a server chose them."""
         return ()
 
-    @classmethod
-    @abstractmethod
-    def may_be_published(cls, *, named: bool, committed: Callable[[], bool]) -> bool:
-        """Whether a metadata file of a view's storage table may be, or have been, published.
-
-        Args:
-            named: Whether one of the view's metadata files names it.
-            committed: Whether a commit to a table of the catalog may have written it.
-        """
-
     @property
     @abstractmethod
     def base(self) -> str:
@@ -304,7 +267,7 @@ class LoadedStorage(ABC):
             return False
         return chosen is not None and chosen == sort_order_of(self.table)
 
-    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
+    def remove(self, tables: StorageTables, owner: Identifier) -> bool:
         """Remove the table from the catalog, if it is the owner's. Its files stay.
 
         Args:
@@ -320,7 +283,7 @@ class LoadedStorage(ABC):
         base, beside = view.metadata.location, self.table.location
         return (base,) if lies_in(beside, (base,)) else (base, beside)
 
-    def open(self, tables: OpensTables) -> Table:
+    def open(self, tables: StorageTables) -> Table:
         """Return the table for pyiceberg to read."""
         return tables.open_file(self.location) if self.name is None else tables.open(self.name)
 
@@ -364,11 +327,6 @@ class PointedStorage(LoadedStorage):
     def template_name(cls, view: Identifier, token: str) -> Identifier | None:  # noqa: ARG003
         """Return none: the storage table itself is made."""
         return None
-
-    @classmethod
-    def may_be_published(cls, *, named: bool, committed: Callable[[], bool]) -> bool:  # noqa: ARG003
-        """Whether the view names it."""
-        return named
 
     @property
     def base(self) -> str:
@@ -443,11 +401,6 @@ class RegisteredStorage(LoadedStorage):
     def beside(cls, view: LoadedView, location: str) -> tuple[str, ...]:
         """Return the folder that a REST server chose for the table."""
         return beside_first(view.materialized.storage_table_location, location)
-
-    @classmethod
-    def may_be_published(cls, *, named: bool, committed: Callable[[], bool]) -> bool:  # noqa: ARG003
-        """Whether it was committed."""
-        return committed()
 
     @property
     def base(self) -> str:
@@ -559,21 +512,6 @@ def snapshots_of(storage: LoadedStorage, records: Iterable[RefreshRecord]) -> di
     if storage.record is not None and storage.record.refresh_id in found:
         found[storage.record.refresh_id] = storage.rows_snapshot
     return found
-
-
-def created_storage(
-    layout: type[LoadedStorage], catalog: ReadsTables, name: Identifier | None, location: str, *, what: str
-) -> LoadedStorage:
-    """Load a template or storage table that was just created, and that no view names yet.
-
-    Args:
-        layout: The layout of the view that it is created for.
-        name: Its name in the catalog, if it has one.
-        location: Its metadata file; only needed if it has no name.
-    """
-    if name is None:
-        return layout(location, catalog.files.read_table(location, what=f"{what} file"), None)
-    return layout(*catalog.load_table(name, what=what), None, name)
 
 
 def restored(storage: LoadedStorage, view: LoadedView) -> LoadedStorage:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlparse
 
 import pyiceberg
@@ -276,32 +277,22 @@ def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadat
     catalog._write_metadata = write_metadata  # type: ignore[method-assign]
 
 
-class ColumnStatistics(Protocol):
-    """The statistics of a data file that a test reads, by field id."""
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """The statistics of a data file that a test reads, by field id. A missing one is unknown.
 
-    @property
-    def record_count(self) -> int:
-        """Its number of rows; negative: unknown."""
+    Args:
+        record_count: Its number of rows; negative: unknown.
+        value_counts: The number of values, NULLs included.
+        lower_bounds: In the format's binary form, as the upper ones.
+    """
 
-    @property
-    def value_counts(self) -> dict[int, int]:
-        """The number of values, NULLs included."""
-
-    @property
-    def null_value_counts(self) -> dict[int, int]:
-        """The number of NULLs."""
-
-    @property
-    def nan_value_counts(self) -> dict[int, int]:
-        """The number of NaNs."""
-
-    @property
-    def lower_bounds(self) -> dict[int, bytes]:
-        """Lower bounds, in the format's binary form."""
-
-    @property
-    def upper_bounds(self) -> dict[int, bytes]:
-        """Upper bounds, in the format's binary form."""
+    record_count: int
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
 
 
 def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[ColumnStatistics], bool]:

@@ -30,7 +30,6 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
-from pyiceberg.schema import Schema
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.refs import SnapshotRefType
@@ -56,7 +55,6 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import ManageSnapshots
-from pyiceberg.types import BooleanType, NestedField
 
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.core.catalog.files import METADATA_SUFFIXES, MetadataFiles, first_folder, flush, static_table
@@ -340,31 +338,6 @@ class StorageTables:
             return CreateTableTransaction(
                 StagedTable((*name.namespace, name.name), metadata, f"{new.location}/metadata", io, self._catalog)
             )
-
-    @contextmanager
-    def temporary(self, name: Identifier, owner: Identifier) -> Iterator[str]:
-        """Create an empty table in a folder that the catalog chooses, yield the folder, and drop the table at the end.
-
-        A process that is killed in between leaves the table.
-
-        Args:
-            owner: The view for which it is created.
-
-        Raises:
-            AlreadyExistsError: The name is taken.
-            CatalogUnavailableError: The catalog did not respond.
-        """
-        schema = Schema(NestedField(1, "nothing", BooleanType()))
-        properties = {STORAGE_OF_PROPERTY: owner.within_catalog}
-        with taken(f"a table or view {name} exists already"), answered(self._catalog.name, f"creating table {name}"):
-            table = self._catalog.create_table((*name.namespace, name.name), schema, properties=properties)
-        try:
-            yield table.location()
-        finally:
-            try:
-                self.drop(name, uuid=str(table.metadata.table_uuid), owner=owner)
-            except MaterializedViewError as error:
-                log.warning("Could not drop the unused empty table %s: %s", name, error)
 
     def send(self, name: Identifier, creation: CreateTableTransaction) -> None:
         """Send the commit that creates a table.

@@ -19,7 +19,6 @@ from airflow_mv.core.catalog import (
     storage_place,
     stored_layout,
 )
-from airflow_mv.core.catalog.layouts import created_storage
 from airflow_mv.core.catalog.locations import check_confined, join
 from airflow_mv.core.define.definition import (
     Definition,
@@ -31,6 +30,7 @@ from airflow_mv.core.define.definition import (
 from airflow_mv.core.publish.new_storage import (
     CreateStorage,
     NewStorage,
+    created_storage,
     discard_unneeded,
     discarded_on_failure,
     drop_storage,

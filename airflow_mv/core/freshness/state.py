@@ -295,25 +295,6 @@ class Freshness:
     """The materialized views that it reads and that are not fresh, the nearest first. A refresh of the view alone does
     not change them, so its decision is made without them."""
 
-    @property
-    def follows_inputs(self) -> bool:
-        """Whether the state depends on that of the materialized views that the view reads."""
-        return self.of_rows in (State.FRESH, State.STALE)
-
-    def with_inputs(self, inputs: Sequence[StaleInput]) -> Freshness:
-        """Return the verdict for a view that reads materialized views that are not fresh."""
-        if not inputs or not self.follows_inputs:
-            return self
-        unknown = any(item.state == State.UNKNOWN for item in inputs)
-        kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
-        reasons = (*kept, *(item.reason for item in inputs[:_MAX_REASONS]))
-        if len(inputs) > _MAX_REASONS:
-            reasons += (Reason(Code.INPUT_STALE, f"{len(inputs) - _MAX_REASONS} more input views are not fresh"),)
-        found = replace(self, reasons=reasons, inputs=tuple(inputs))
-        if self.rows is not None:
-            return replace(found, rows=State.STALE)
-        return replace(found, state=State.UNKNOWN if unknown else State.STALE)
-
     def with_drift(self, drift: tuple[Reason, ...]) -> Freshness:
         """Return the verdict with changed columns of base tables; see :mod:`airflow_mv.core.freshness.observe`."""
         if not drift or self.state not in (State.FRESH, State.STALE):

@@ -14,8 +14,7 @@ from airflow_mv.core.ivm import ir, regeneration
 from airflow_mv.core.ivm.append import appended
 from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced
 from airflow_mv.core.ivm.merge import merged, merged_rows
-from airflow_mv.core.ivm.monotone import Monotone
-from airflow_mv.core.ivm.pushdown import conditions, filters, origins, pruned, within
+from airflow_mv.core.ivm.pushdown import conditions, filters, pruned, within
 from airflow_mv.core.ivm.regeneration import read
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.ivm.replace_keys import replaced
@@ -42,7 +41,7 @@ class IncrementalQuery:
     #: The query in normal form.
     tree: ir.Tree
     _output: tuple[tuple[str, str], ...]
-    _relations: tuple[BaseRelation, ...]
+    relations: tuple[BaseRelation, ...]
 
     @classmethod
     def analyse(
@@ -76,7 +75,7 @@ class IncrementalQuery:
                 joined_columns=resolver.joined_columns(tree),
                 tree=tree,
                 _output=tuple(output),
-                _relations=tuple(relations),
+                relations=tuple(relations),
             )
 
         return _unless_refused(build)
@@ -85,7 +84,7 @@ class IncrementalQuery:
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
         """The comparisons that relevant rows of each base table satisfy; see :func:`pushdown.filters`."""
         found = filters(self.tree)
-        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+        return {relation.identifier: found.get(relation.name, []) for relation in self.relations}
 
     def filters_within(
         self, column: str, start: str, end: str, kind: str
@@ -93,19 +92,13 @@ class IncrementalQuery:
         """Return :attr:`filters` of the query for the rows of an interval; see :func:`pushdown.within`."""
         position = next(index for index, (name, _) in enumerate(self._output) if name == column)
         found = filters(within(self.tree, position, start, end, kind))
-        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
-
-    def origins(self, column: str) -> Sequence[tuple[Identifier, Monotone]] | None:
-        """Return where a column's values come from; see :func:`pushdown.origins`."""
-        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
-        found, tables = origins(self.tree, position), {item.name: item.identifier for item in self._relations}
-        return None if found is None else [(tables[name], value) for name, value in found]
+        return {relation.identifier: found.get(relation.name, []) for relation in self.relations}
 
     @property
     def conditions(self) -> Mapping[Identifier, str]:
         """The conditions that relevant rows of some base tables satisfy, as SQL; see :func:`pushdown.conditions`."""
         found = conditions(self.tree)
-        return {item.identifier: found[item.name] for item in self._relations if item.name in found}
+        return {item.identifier: found[item.name] for item in self.relations if item.name in found}
 
     @property
     def is_grouped(self) -> bool:
@@ -130,7 +123,7 @@ class IncrementalQuery:
             consolidated: Whether a row of a change table may stand for several copies (``__w`` > 1).
         """
         return _unless_refused(
-            lambda: appended(self.tree, self._relations, consolidated=consolidated, broadcast=broadcast)
+            lambda: appended(self.tree, self.relations, consolidated=consolidated, broadcast=broadcast)
         )
 
     def merge(
@@ -144,7 +137,7 @@ class IncrementalQuery:
         """
         known = without_nulls or {}
         relations = [
-            replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self._relations
+            replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self.relations
         ]
         return _unless_refused(lambda: merged(self.tree, self._output, relations, broadcast=broadcast))
 

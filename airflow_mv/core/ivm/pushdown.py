@@ -248,7 +248,7 @@ def _restricted(tree: ir.Tree, position: int, given: Sequence[exp.Expr]) -> ir.T
         left, right = (_restricted(side, position, given) for side in (tree.left, tree.right))
         return replace(tree, left=left, right=right)
     value = tree.outputs[position].value
-    column = _only_column(value)
+    column = only_column(value)
     relation = next((item for item in tree.relations if column is not None and item.alias == column.table), None)
     if column is None or relation is None or not _may_go_below(tree, value):
         return tree
@@ -276,7 +276,7 @@ def _replaced(node: exp.Expr, value: exp.Expr) -> exp.Expr | None:
     return value.copy() if isinstance(node, exp.Column) else None
 
 
-def _only_column(value: exp.Expr) -> exp.Column | None:
+def only_column(value: exp.Expr) -> exp.Column | None:
     """Return the column of an expression with one column."""
     columns = list(value.find_all(exp.Column))
     return columns[0] if len(columns) == 1 else None
@@ -292,35 +292,6 @@ def _may_go_below(block: ir.Block, value: exp.Expr) -> bool:
         return False
     keys = block.grouping.keys
     return ir.substitute(value, lambda node: ir.one() if node in keys else None).find(exp.Column) is None
-
-
-def origins(tree: ir.Tree, position: int) -> list[tuple[str, Monotone]] | None:
-    """Return the base tables that a column's values come from, with the monotone function of a column of each.
-
-    Returns:
-        ``None`` if this is not known.
-    """
-    return _origins(tree, position, _named("value"))
-
-
-def _origins(tree: ir.Tree, position: int, given: exp.Expr) -> list[tuple[str, Monotone]] | None:
-    if isinstance(tree, ir.Compound):
-        sides = (tree.left, tree.right) if tree.operator == "UNION" else (tree.left,)
-        found = [_origins(side, position, given) for side in sides]
-        return None if None in found else [item for side in found for item in side or ()]
-    value = ir.substitute(given, lambda node: _replaced(node, tree.outputs[position].value))
-    column = _only_column(value)
-    relation = next((item for item in tree.relations if column is not None and item.alias == column.table), None)
-    if column is None or relation is None or ir.marks(value, tree):
-        return None
-    source = relation.source
-    if isinstance(source, ir.Block | ir.Compound):
-        return _origins(source, ir.names(source).index(column.name), value)
-    if not isinstance(source, ir.Base):
-        return None
-    types = dict(zip(source.columns, source.types, strict=True))
-    found_here = monotone(value, lambda item: types.get(item.name))
-    return None if found_here is None else [(source.name, found_here)]
 
 
 def pruned(tree: ir.Tree) -> ir.Tree:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.layouts import created_storage
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import NewTable
 from airflow_mv.core.publish.layouts import layout_of_view
@@ -306,3 +305,18 @@ def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
 def drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
     """Remove a view's storage table from the catalog. Return what could not be removed, and why."""
     return layout_of_view(view).drop_storage(catalog, view, force=force)
+
+
+def created_storage(
+    layout: type[LoadedStorage], catalog: MaterializedViewCatalog, name: Identifier | None, location: str, *, what: str
+) -> LoadedStorage:
+    """Load a template or storage table that was just created, and that no view names yet.
+
+    Args:
+        layout: The layout of the view that it is created for.
+        name: Its name in the catalog, if it has one.
+        location: Its metadata file; only needed if it has no name.
+    """
+    if name is None:
+        return layout(location, catalog.files.read_table(location, what=f"{what} file"), None)
+    return layout(*catalog.load_table(name, what=what), None, name)

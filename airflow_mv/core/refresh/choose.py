@@ -45,12 +45,10 @@ from airflow_mv.core.spec.properties import (
     UP_TO_PROPERTY,
     Policy,
     on_schema_change,
-    refresh_state_of,
     sort_order,
     storage_properties,
 )
 from airflow_mv.core.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason, fallback
-from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY, refresh_state, written
 from airflow_mv.core.spec.table import is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.spec.units import human
@@ -584,30 +582,8 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         properties=storage_properties(properties, view=name),
         order=sort_order(properties, columns.names, view=name),
         # Only engines that load the table by name read it.
-        summary=_refresh_state(inputs) if storage.pointers else {},
+        summary=inputs.options.summary(inputs) if storage.pointers else {},
         outcome_location=outcome_location,
         work=work,
     )
     return script if target.registers else replace(script, stored=target.table)
-
-
-def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
-    """Return the summary fields that the draft specification defines for a storage table's snapshot."""
-    observation = inputs.observation
-    loaded, record = observation.view, observation.record
-    tables = tuple(table.record() for table in observation.tables)
-    if observation.interval is not None:
-        # The draft knows refreshes of whole views only. For its readers the last one of these is the newest.
-        if record is None or record.only_intervals:
-            return {}
-        tables = record.base_tables
-    if refresh_state_of(loaded.metadata.properties, view=str(loaded.identifier)) is None:
-        return {}
-    state = refresh_state(
-        version_id=loaded.metadata.current_version_id,
-        started_ms=inputs.started_ms,
-        tables=tables,
-        nested_views=observation.nested_views,
-        catalog=loaded.identifier.catalog,
-    )
-    return {REFRESH_STATE_KEY: written(state)}

@@ -73,6 +73,8 @@ class RefreshOptions:
             :class:`airflow_mv.extras.catch_up.CatchUp`.
         statistics: Gives the statistics of base tables' files; see :class:`airflow_mv.file_statistics.FileStatistics`.
             By default none are known.
+        summary: Gives more fields for the summary of the new snapshot, such as
+            :func:`airflow_mv.refresh_state.summary_fields`. Only engines that load the table by name read them.
         checks: Checks of the new rows before they are published, in addition to the view's own checks.
     """
 
@@ -83,6 +85,7 @@ class RefreshOptions:
     interval: Span | None = None
     checks: tuple[Check, ...] = ()
     bound: Bound | None = None
+    summary: Callable[[RefreshInputs], Mapping[str, str]] = lambda _: {}
     statistics: Callable[[MaterializedViewCatalog], Statistics] = lambda _: Statistics()
 
 

@@ -360,17 +360,6 @@ class StorageState(StoredModel):
         }
         return cls.read(document, source=PROPERTY)
 
-    def including(self, record: RefreshRecord) -> StorageState:
-        """Return the state with one more refresh in the history; that one is not current.
-
-        Args:
-            record: It must not be recorded.
-        """
-        document = self.document()
-        records = [*document["refreshes"], record.document()]
-        document["refreshes"] = sorted(records, key=lambda item: int(item.get("refreshed-at-ms") or 0))
-        return type(self).read(document, source=PROPERTY)
-
 
 def historic(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record without its base tables' metadata locations, which are only read from the newest record."""

@@ -31,6 +31,7 @@ from airflow_mv.core.spec.interval_parts import IntervalPart
 from airflow_mv.core.sql.interval_columns import interval_column, resolve, unit_of
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.extras.fleet.origins import origins
 from airflow_mv.extras.fleet.ranges import AddedFiles, added_files, ranges_of
 from airflow_mv.extras.fleet.summaries import column_of
 from airflow_mv.status import Chains
@@ -300,12 +301,12 @@ def _present(inputs: RefreshInputs, catalog: MaterializedViewCatalog, column: st
         unit: The length of an interval.
     """
     query = analysed(inputs)
-    origins = None if query is None else query.origins(column)
-    if query is None or origins is None:
+    found_in = None if query is None else origins(query, column)
+    if query is None or found_in is None:
         return None
     found: list[datetime] = []
     try:
-        for table, value in origins:
+        for table, value in found_in:
             ranges = _ranges(inputs, catalog, table, value.column.name, query.filters.get(table, ()))
             if ranges is None:
                 return None

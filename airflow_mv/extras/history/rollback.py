@@ -20,6 +20,7 @@ from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.materialized_view import (
     KEPT_ROLLBACKS,
     PROPERTY,
+    RefreshRecord,
     StorageState,
     is_complete,
     refresh_tag,
@@ -176,7 +177,7 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
             f"view {view.identifier}: refresh {refresh_id} covers one interval, and the base snapshots of the other "
             "rows are recorded for the last two refreshes only; with --time-travel they are kept"
         )
-    return state if record in state.refreshes else state.including(record), snapshot_id
+    return state if record in state.refreshes else _including(state, record), snapshot_id
 
 
 # -------------------------------------------------------- Make an earlier version of a view's definition current again
@@ -309,4 +310,16 @@ def rolled_back(state: StorageState, refresh_id: str, rollback_id: str, now_ms: 
         "rollback-id": rollback_id,
         "rollbacks": [*before.get("rollbacks", []), rollback][-KEPT_ROLLBACKS:],
     }
+    return StorageState.read(document, source=PROPERTY)
+
+
+def _including(state: StorageState, record: RefreshRecord) -> StorageState:
+    """Return a state with one more refresh in the history; that one is not current.
+
+    Args:
+        record: It must not be recorded.
+    """
+    document = state.document()
+    records = [*document["refreshes"], record.document()]
+    document["refreshes"] = sorted(records, key=lambda item: int(item.get("refreshed-at-ms") or 0))
     return StorageState.read(document, source=PROPERTY)

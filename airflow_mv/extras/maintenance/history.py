@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredFile
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
@@ -225,10 +225,9 @@ class History:
         evidence = Evidence(self._catalog, self._view.identifier, None)
 
         def may_be_published(key: str) -> bool:
-            file = self._files[key].location
-            return stored_layout(self._view).may_be_published(
-                named=key in named, committed=lambda: evidence.table_file(file, self._view).committed
-            )
+            if not storage.pointers:  # only the view names the table's files
+                return key in named
+            return evidence.table_file(self._files[key].location, self._view).committed
 
         logs = {
             key: [exact(entry.metadata_file) for entry in found.metadata_log]

@@ -20,11 +20,11 @@ from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY, BaseTable
-from airflow_mv.core.spec.refresh_state import REFRESH_STATE_KEY
 from airflow_mv.errors import BaseTableNotFoundError, InvalidMetadataError, InvalidQueryError, PinError
 from airflow_mv.extras.pending.changes import PendingCriteria, pending_changes
 from airflow_mv.extras.pins import pin_base_tables, restore
 from airflow_mv.lineage.facts import gather
+from airflow_mv.refresh_state import REFRESH_STATE_KEY
 from airflow_mv.status import status
 from tests.branches import create_branch
 from tests.builders import FIRST, ORDERS, Lake, lake, orders

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from airflow_mv.core.refresh.inputs import RefreshInputs
 from airflow_mv.core.spec.identifiers import Identifier, Selector
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, SELECTS_FROM, BaseTable, NestedViewVersion, NonEmpty
+from airflow_mv.core.spec.properties import refresh_state_of
 from airflow_mv.core.spec.stored import Int, Long, StoredModel, decode_text
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 
@@ -121,3 +123,25 @@ def _named(text: str, catalog: str) -> dict[str, Any]:
         raise InvalidMetadataError(f"{REFRESH_STATE_KEY}: {error}") from None
     other = {"catalog": name.catalog} if name.catalog != catalog else {}
     return {"name": name.name, "namespace": list(name.namespace), **other}
+
+
+def summary_fields(inputs: RefreshInputs) -> dict[str, str]:
+    """Return the summary fields that the draft specification defines for a storage table's snapshot."""
+    observation = inputs.observation
+    loaded, record = observation.view, observation.record
+    tables = tuple(table.record() for table in observation.tables)
+    if observation.interval is not None:
+        # The draft knows refreshes of whole views only. For its readers the last one of these is the newest.
+        if record is None or record.only_intervals:
+            return {}
+        tables = record.base_tables
+    if refresh_state_of(loaded.metadata.properties, view=str(loaded.identifier)) is None:
+        return {}
+    state = refresh_state(
+        version_id=loaded.metadata.current_version_id,
+        started_ms=inputs.started_ms,
+        tables=tables,
+        nested_views=observation.nested_views,
+        catalog=loaded.identifier.catalog,
+    )
+    return {REFRESH_STATE_KEY: written(state)}
