@@ -156,11 +156,11 @@ def adopt_table(
     return adopt(catalog, view, definition, stager=stager, without_spark=make_without_spark)
 
 
-def diagnose(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
-    """Raise if a job failed because of damaged files, see :func:`airflow_mv.damage.require_whole_files`."""
-    from airflow_mv.damage import require_whole_files
+def diagnose(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> None:
+    """Raise the error of a failed job if its cause is found, see :func:`airflow_mv.diagnosis.diagnose`."""
+    from airflow_mv import diagnosis
 
-    require_whole_files(catalog, plan, reason)
+    diagnosis.diagnose(catalog, plan, outcome)
 
 
 def define_view(

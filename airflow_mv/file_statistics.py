@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -49,7 +50,7 @@ from pyiceberg.types import (
 from airflow_mv.core.catalog import manifest_changes
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.files import MetadataFiles, read_by_pyiceberg
+from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
 from airflow_mv.core.catalog.pyiceberg_compat import ColumnStatistics, may_match
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.core.refresh.candidates import Statistics
@@ -315,3 +316,16 @@ def _time(comparison: Comparison, kind: IcebergType) -> Any:
         moment = parse_timestamp(comparison.value)
         return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
     return None
+
+
+@contextmanager
+def read_by_pyiceberg(files: MetadataFiles, location: str) -> Iterator[StaticTable]:
+    """Yield the table of a metadata file, for pyiceberg to read its manifests in the block.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them does not exist.
+    """
+    what = "table metadata file"
+    with parsed(location, what):
+        yield static_table(files, location, what=what)

@@ -610,19 +610,6 @@ def _size(file: InputFile, location: str) -> int:
         raise FileNotFoundError(f"{location} is not a file") from None
 
 
-@contextmanager
-def read_by_pyiceberg(files: MetadataFiles, location: str) -> Iterator[StaticTable]:
-    """Yield the table of a metadata file, for pyiceberg to read its manifests in the block.
-
-    Raises:
-        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
-        MetadataFileNotFoundError: One of them does not exist.
-    """
-    what = "table metadata file"
-    with parsed(location, what):
-        yield static_table(files, location, what=what)
-
-
 def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTable:
     """Return the table of a metadata file, for pyiceberg to read.
 

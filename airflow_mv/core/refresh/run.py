@@ -7,12 +7,11 @@ The data passed between the steps can be stored as JSON, so a task may stop betw
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_table
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics, Requester
@@ -25,19 +24,15 @@ from airflow_mv.core.refresh.choose import StaleInputs
 from airflow_mv.core.refresh.inputs import renamed_by_now
 from airflow_mv.core.refresh.intervals import EarlierRound
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script, Stager
+from airflow_mv.core.script import Delta, Outcome, Script, Stager
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, parts_in, parts_of
-from airflow_mv.core.spec.materialized_view import is_false, latest_ms
 from airflow_mv.core.spec.properties import on_schema_change
 from airflow_mv.core.spec.reasons import FOUND_BY_JOB, Code, Mode, Reason
-from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.sql.order import in_order
 from airflow_mv.errors import (
-    ClockError,
     CommitConflictError,
-    FutureTimeError,
     InvalidQueryError,
     JobError,
     MaterializedViewError,
@@ -47,14 +42,10 @@ from airflow_mv.errors import (
 
 log = logging.getLogger(__name__)
 
-#: Error messages of Java Iceberg for times that go back by more than a minute.
-_ABOUT_CLOCKS = re.compile(
-    r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
-)
 #: Analyses the query of a view again, whose base columns have changed, and returns the view.
 Redefine = Callable[[LoadedView], LoadedView]
-#: Called with the reason for which a plan's job failed; raises if it finds a cause that no retry removes.
-Diagnose = Callable[[MaterializedViewCatalog, RefreshPlan, str], None]
+#: Called with the outcome of a plan's job that failed; raises if it finds a cause that the job's error does not name.
+Diagnose = Callable[[MaterializedViewCatalog, RefreshPlan, Outcome], None]
 #: The class of SQLSTATEs of data errors, such as a division by zero, an invalid cast or an overflow.
 _OF_VALUES = "22"
 #: The most plans of one refresh, of a view that keeps changing.
@@ -101,7 +92,6 @@ def stage(
         InvalidQueryError: The view's SQL is the cause.
         RefreshRefusedError: The job cannot continue incrementally, and may not recompute.
         CheckFailedError: The staged rows have not passed the checks.
-        ClockError, FutureTimeError: The clock of Spark's driver is wrong, or the view holds times of a wrong clock.
         QueryValueError: A value of the base tables makes the query fail.
         JobError: Spark failed; a retry may succeed.
     """
@@ -143,10 +133,8 @@ def _failure(
 ) -> MaterializedViewError:
     """Return the error of a job that has staged nothing."""
     reason = outcome.error or "the job ended without a staged table"
-    if outcome.error_class == CLOCK or _ABOUT_CLOCKS.search(reason):
-        return _clock_error(catalog, plan.view, reason)
     if diagnose is not None:
-        diagnose(catalog, plan, reason)
+        diagnose(catalog, plan, outcome)
     text = f"view {plan.view}: the Spark job failed, nothing was published: {reason}"
     if outcome.query_error:
         return InvalidQueryError(text)
@@ -156,28 +144,6 @@ def _failure(
             "`try_cast` and the like return NULL instead"
         )
     return JobError(text)
-
-
-def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str) -> MaterializedViewError:
-    """Return the error for a job that failed because of a clock: the view's stored times, or the driver's clock."""
-    if not _ABOUT_CLOCKS.search(reason):
-        return ClockError(reason if str(view) in reason else f"view {view}: {reason}")
-    loaded = catalog.load(view)
-    storage = catalog.load_storage(loaded)
-    document = stored_table(catalog, loaded, storage)
-    store_ms, latest = catalog.files.now_ms(storage.table.location), latest_ms(document)
-    if is_false(document, store_ms + MAX_AHEAD_MS):
-        when = from_ms(latest).isoformat(timespec="seconds")
-        return FutureTimeError(
-            f"view {view}: its storage table has times up to {max(0, latest - store_ms) / 1000:.0f} s ahead of the "
-            f"store's clock (the latest is {when}): a host with a wrong clock has changed it. Nothing was published. "
-            f"Correct them with `airflow-mv repair {view}`"
-        )
-    return ClockError(
-        f"view {view}: Spark found timestamps that go backwards ({reason}): the driver's clock is behind that of the "
-        "last writer of the storage table or of a base table. Nothing was published. Synchronize the clocks, then run "
-        "the refresh again"
-    )
 
 
 def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:

@@ -23,12 +23,13 @@ from pyiceberg.types import (
 
 from airflow_mv.core.catalog import manifest_changes
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
-from airflow_mv.core.catalog.files import MetadataFiles, read_by_pyiceberg
+from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.file_statistics import (
     added_data_files,
     file_tests,
     may_pass,
+    read_by_pyiceberg,
     sound_statistics,
 )
 

@@ -19,6 +19,7 @@ from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.refresh.run import stage as run_stage
 from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome
 from airflow_mv.core.spec.materialized_view import goes_back, is_ahead, latest_ms
+from airflow_mv.diagnosis import diagnose
 from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.clock import repair_clock
@@ -141,7 +142,7 @@ def test_i15_an_error_of_a_view_with_future_times_names_the_command_that_repairs
     plan = plan_refresh(every_home.catalog, VIEW)
     failed = Outcome(plan.refresh_id, None, error=JAVA)
     with pytest.raises(FutureTimeError, match=r"airflow-mv repair .*sales.daily") as caught:
-        run_stage(every_home.catalog, plan, lambda _: failed)
+        run_stage(every_home.catalog, plan, lambda _: failed, diagnose)
     assert not caught.value.retryable
 
     found = repair_clock(every_home.catalog, VIEW, dry_run=True)
@@ -166,5 +167,5 @@ def test_a_wrong_clock_on_another_host_is_reported_and_retryable(every_home: Lak
     reported = replace(failed, error="the clock of Spark's driver is 7200 s ahead", error_class=CLOCK)
     for outcome in (failed, reported):
         with pytest.raises(ClockError, match="clock") as caught:
-            run_stage(every_home.catalog, plan, lambda _, outcome=outcome: outcome)
+            run_stage(every_home.catalog, plan, lambda _, outcome=outcome: outcome, diagnose)
         assert caught.value.retryable
