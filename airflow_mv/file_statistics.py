@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -50,13 +49,14 @@ from pyiceberg.types import (
 from airflow_mv.core.catalog import manifest_changes
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
+from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.pyiceberg_compat import ColumnStatistics, may_match
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.core.refresh.candidates import Statistics
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import parse_date, parse_timestamp
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
+from airflow_mv.manifests import read_by_pyiceberg
 
 log = logging.getLogger(__name__)
 
@@ -316,16 +316,3 @@ def _time(comparison: Comparison, kind: IcebergType) -> Any:
         moment = parse_timestamp(comparison.value)
         return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
     return None
-
-
-@contextmanager
-def read_by_pyiceberg(files: MetadataFiles, location: str) -> Iterator[StaticTable]:
-    """Yield the table of a metadata file, for pyiceberg to read its manifests in the block.
-
-    Raises:
-        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
-        MetadataFileNotFoundError: One of them does not exist.
-    """
-    what = "table metadata file"
-    with parsed(location, what):
-        yield static_table(files, location, what=what)

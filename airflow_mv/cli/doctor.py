@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -247,7 +248,7 @@ def _catalog(catalog: MaterializedViewCatalog) -> Inspection:
         return Inspection(
             f"catalog {name}", ok=False, found=f"{views}. {found}", fix="make the store reachable from here"
         )
-    return Inspection(f"catalog {name}", ok=True, found=f"{views}, {catalog.folders.probed()}")
+    return Inspection(f"catalog {name}", ok=True, found=f"{views}, {_probed(catalog)}")
 
 
 def _jars(catalog: MaterializedViewCatalog) -> Inspection:
@@ -316,3 +317,15 @@ def _given(conn_id: str | None) -> dict[str, str]:
         from airflow_mv.hooks.iceberg import layers_of
 
         return layers_of(conn_id)
+
+
+def _probed(catalog: MaterializedViewCatalog) -> str:
+    """Write a file to the warehouse and delete it again; return what that shows."""
+    warehouse = catalog.properties.get("warehouse")
+    probe = catalog.folders.below(warehouse or "", f".airflow-mv-doctor-{uuid.uuid4().hex}")
+    if probe is None:
+        return "its server chooses the locations"
+    if warehouse:
+        catalog.files.write(probe, b"")
+        catalog.files.delete(probe)
+    return f"warehouse {warehouse or 'not set'} can be written"

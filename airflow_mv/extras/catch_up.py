@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
 
-from airflow_mv.core.freshness.changes import bytes_changed, ends_of_commits
+from airflow_mv.core.freshness.changes import between, ends_of_commits
 from airflow_mv.core.freshness.observe import Observation, freshness_of
 from airflow_mv.core.freshness.state import BaseTableChange, ObservedTable, State
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, snapshots_between
+from airflow_mv.core.spec.table import Snapshot, TableMetadata, known_sum, snapshots_between
 from airflow_mv.core.spec.units import human
 from airflow_mv.errors import ConfigurationError
 
@@ -120,7 +120,8 @@ def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapsho
     moment, size = 0, 0.0
     for snapshot in line:
         moment = max(moment, snapshot.timestamp_ms)
-        changed = bytes_changed(table, snapshot, observed.same_rows)
+        commit = between(table, snapshot.parent_snapshot_id, snapshot.snapshot_id, same_rows=observed.same_rows).size
+        changed = known_sum([commit.bytes_added, commit.bytes_removed])
         size += math.inf if changed is None else changed
         if snapshot.snapshot_id in ends:
             yield moment, observed.identifier, snapshot, size

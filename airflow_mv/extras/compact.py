@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.avro import data_files_of, manifests_at
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.layouts import layout_of_view
@@ -35,6 +34,7 @@ from airflow_mv.core.spec.properties import sort_order_of
 from airflow_mv.core.spec.stored import decode, whole_number
 from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, snapshots_between
 from airflow_mv.errors import ClockError, InvalidMetadataError, JobError, MaterializedViewError
+from airflow_mv.manifests import data_files_of, manifests_at
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

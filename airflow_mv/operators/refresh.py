@@ -327,10 +327,16 @@ class _EarlierTry:
             self._store.set(self._key, plan.refresh_id)
 
     def settle(self, catalog: MaterializedViewCatalog, result: RefreshResult) -> RefreshResult:
-        from airflow_mv.core.refresh.run import was_published
-
         if result.outcome != "fresh" or not isinstance(self._earlier, str):
             return result
         # Other refreshes, such as those of a backfill's other days, may have been published since.
-        was_ours = was_published(catalog, result.view, self._earlier)
+        was_ours = _was_published(catalog, result.view, self._earlier)
         return replace(result, outcome="already-committed") if was_ours else result
+
+
+def _was_published(catalog: MaterializedViewCatalog, view: Identifier, refresh_id: str) -> bool:
+    """Whether a refresh is in the history of a view. Another one may have been published since."""
+    from airflow_mv.core.catalog.layouts import readable_refreshes
+
+    loaded = catalog.load(view)
+    return any(record.refresh_id == refresh_id for record in readable_refreshes(loaded, catalog.load_storage(loaded)))

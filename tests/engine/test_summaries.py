@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.core.catalog import avro, statistics
+from airflow_mv.core.catalog import avro, manifest_changes
 from airflow_mv.core.freshness.changes import Kind
 from tests.builders import rewritten
 from tests.engine.support import Lake, multiset, recomputed
@@ -177,7 +177,7 @@ def test_a_deleted_row_does_not_stay_behind_a_summary_of_an_append(lake: Lake) -
 def test_summaries_that_agree_with_themselves_open_no_manifest(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's, in each write mode and format version, a compaction included."""
     opened: list[str] = []
-    monkeypatch.setattr(statistics, "read_manifests", lambda file: opened.append(file.location) or original(file))
+    monkeypatch.setattr(manifest_changes, "read_manifests", lambda file: opened.append(file.location) or original(file))
     original = avro.read_manifests
     for version, mode in ((2, "copy-on-write"), (2, "merge-on-read"), (3, "merge-on-read")):
         modes = ", ".join(f"'write.{what}.mode' = '{mode}'" for what in ("delete", "update", "merge"))

@@ -30,10 +30,9 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.typedef import StructProtocol
 
-from airflow_mv.core.catalog.files import MetadataFiles, _above, _fsync, local_path, parsed
+from airflow_mv.core.catalog.files import _above, _fsync, local_path, parsed
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.pyiceberg_compat import WholeAvroFile, inherit_from_manifest
-from airflow_mv.errors import InvalidMetadataError
 
 log = logging.getLogger(__name__)
 
@@ -122,30 +121,6 @@ def read_entries(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
     ):
         live = (entry for entry in reader if entry.status != ManifestEntryStatus.DELETED)
         return [inherit_from_manifest(entry, manifest) for entry in live]
-
-
-def manifests_at(files: MetadataFiles, location: str) -> list[ManifestFile]:
-    """Read the manifests that a manifest list names. Errors as of :func:`read_manifests`."""
-    return read_manifests(files.io(location, what="manifest list").new_input(location))[1]
-
-
-def data_files_of(files: MetadataFiles, manifest: ManifestFile) -> list[DataFile]:
-    """Read the data and delete files of a manifest. Errors as of :func:`read_entries`, and if one is not listed."""
-    location = manifest.manifest_path
-    entries = read_entries(manifest, files.io(location, what="manifest"))
-    added, existing = manifest.added_files_count, manifest.existing_files_count
-    if added is not None and existing is not None and added + existing != len(entries):
-        # A file that was truncated between two blocks reads like a complete one.
-        wanted = added + existing
-        raise InvalidMetadataError(
-            f"manifest: {location} has {len(entries)} entries, but its manifest list counts {wanted}"
-        )
-    return [entry.data_file for entry in entries]
-
-
-def files_of(files: MetadataFiles, manifest: ManifestFile) -> list[str]:
-    """Return the locations of :func:`data_files_of` a manifest."""
-    return [file.file_path for file in data_files_of(files, manifest)]
 
 
 def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tuple[str, ...]) -> None:

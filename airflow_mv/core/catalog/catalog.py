@@ -174,7 +174,7 @@ class CatalogFolders:
         return folders
 
     def below(self, location: str, name: str) -> str | None:
-        """Return a folder in a view's folder for its storage table; ``None`` where a server chooses it."""
+        """Return a place in a folder, such as a storage table's; ``None`` where a server chooses places."""
         return None if self._by_server else join(location, name)
 
     def allowed(self, metadata_location: str, location: str) -> tuple[str, ...]:
@@ -202,17 +202,6 @@ class CatalogFolders:
         """Delete a table's metadata file that was not published. A server deletes the files that it has written."""
         if not self._by_server:
             discard(self._files, location)
-
-    def probed(self) -> str:
-        """Write a file to the warehouse and delete it again; return what that shows, for people."""
-        if self._by_server:
-            return "its server chooses the locations"
-        warehouse = self._properties.get("warehouse")
-        if warehouse:
-            probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
-            self._files.write(probe, b"")
-            self._files.delete(probe)
-        return f"warehouse {warehouse or 'not set'} can be written"
 
     def flush_new(self, location: str) -> None:
         """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
@@ -539,7 +528,8 @@ class MaterializedViewCatalog:
             if isinstance(place, Identifier):
                 # One metadata file has the definition and the rows: both are of the same state.
                 held = view.holder
-                location, table = (view.metadata_location, held.table) if held else self._named_table(place)
+                found = None if held else self.locate([place]).get(place)
+                location, table = (view.metadata_location, held.table) if held else self._opened_table(place, found)
                 folders += layout.beside(view, location) if self.is_rest else ()
                 what = f"view {view.identifier}, storage table {place}"
             else:
@@ -548,9 +538,6 @@ class MaterializedViewCatalog:
                 what = f"view {view.identifier}, storage table file {place}"
                 location, table = place, self._table_in(view, place, folders)
             return layout.opened(view, location, table, folders, what=what)
-
-    def _named_table(self, name: Identifier) -> tuple[str, TableMetadata | None]:
-        return self._opened_table(name, self.locate([name]).get(name))
 
     def _opened_table(self, name: Identifier, located: Located | None) -> tuple[str, TableMetadata | None]:
         """Return a table's metadata file and its content; an empty text and ``None`` if there is no such table."""
@@ -752,15 +739,12 @@ class MaterializedViewCatalog:
             return {item: Located("table", row.location) for item, row in rows.items() if row}
         if self._pointers is None:
             with ThreadPoolExecutor(CONCURRENT) as readers:
-                each = readers.map(self._load_named, identifiers)
+                each = readers.map(lambda item: self._load_table(item) or self._load_view(item), identifiers)
                 return {item: located for item, located in zip(identifiers, each, strict=True) if located}
         return {
             item: Located("view" if kind == VIEW else "table", location)
             for item, (location, kind) in self._pointers.locate(identifiers).items()
         }
-
-    def _load_named(self, identifier: Identifier) -> Located | None:
-        return self._load_table(identifier) or self._load_view(identifier)
 
     def _load_table(self, identifier: Identifier) -> Located | None:
         try:

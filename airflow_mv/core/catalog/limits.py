@@ -76,15 +76,7 @@ def opening() -> Iterator[None]:
         _opening.reset(token)
 
 
-def _bounded_sql(name: str, properties: Any) -> Catalog:
-    return BoundedSqlCatalog(name, **properties)
-
-
-def _bounded_rest(name: str, properties: Any) -> Catalog:
-    return BoundedRestCatalog(name, **properties)
-
-
-def _bounded_glue(name: str, properties: Any) -> Catalog:
+def _bounded_glue(name: str, **properties: Any) -> Catalog:
     """Return a Glue catalog. Its client may not be installed."""
     try:
         module = metastore_module("glue")
@@ -96,11 +88,15 @@ def _bounded_glue(name: str, properties: Any) -> Catalog:
     return catalog
 
 
-def _where_opened(make: Any, bounded: Callable[[str, Any], Catalog], name: str, properties: Any) -> Catalog:
-    return (bounded if _opening.get() else make)(name, properties)
+def _where_opened(make: Any, bounded: Callable[..., Catalog], name: str, properties: Any) -> Catalog:
+    return bounded(name, **properties) if _opening.get() else make(name, properties)
 
 
-_BOUNDED_KINDS = {CatalogType.SQL: _bounded_sql, CatalogType.REST: _bounded_rest, CatalogType.GLUE: _bounded_glue}
+_BOUNDED_KINDS = {
+    CatalogType.SQL: BoundedSqlCatalog,
+    CatalogType.REST: BoundedRestCatalog,
+    CatalogType.GLUE: _bounded_glue,
+}
 for _kind, _bounded in _BOUNDED_KINDS.items():
     # Other code in this process that opens catalogs gets pyiceberg's own classes.
     AVAILABLE_CATALOGS[_kind] = partial(_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)

@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pyiceberg.io import InputFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
@@ -52,7 +51,7 @@ def changed_files(files: MetadataFiles, one: Snapshot | None, other: Snapshot) -
     if key in _changes:
         return _changes[key]
     try:
-        lists = [read_manifests(_input(files, place, "manifest list"))[1] if place else [] for place in key]
+        lists = [_manifests(files, place) if place else [] for place in key]
         found = _difference(files, *lists)
     except MaterializedViewError as error:
         log.warning(
@@ -109,5 +108,5 @@ def _numbers(files: Counter[_FileKey]) -> dict[str, int]:
     return dict(found)
 
 
-def _input(files: MetadataFiles, location: str, what: str) -> InputFile:
-    return files.io(location, what=what).new_input(location)
+def _manifests(files: MetadataFiles, location: str) -> list[ManifestFile]:
+    return read_manifests(files.io(location, what="manifest list").new_input(location))[1]

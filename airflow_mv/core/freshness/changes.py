@@ -298,17 +298,6 @@ def ends_of_commits(line: Sequence[Snapshot | None]) -> frozenset[int]:
     return frozenset(found)
 
 
-def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collection[int] = ()) -> int | None:
-    """Return the bytes of data and delete files that a commit added and removed; ``None`` if unknown.
-
-    Args:
-        same_rows: See :func:`between`.
-    """
-    if snapshot.snapshot_id in same_rows:
-        return 0
-    return known_sum(_Commit(snapshot, _parent(table, snapshot)).moved("files-size"))
-
-
 def copying(table: TableMetadata, old: int | None, new: int | None) -> frozenset[int]:
     """Return the commits that may have copied rows into new files, and whose summaries do not say how many.
 

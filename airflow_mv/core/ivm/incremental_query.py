@@ -40,7 +40,8 @@ class IncrementalQuery:
     joined_columns: Mapping[Identifier, tuple[str, ...]]
     #: The query in normal form.
     tree: ir.Tree
-    _output: tuple[tuple[str, str], ...]
+    #: Name and Spark type of each column of the view.
+    output: tuple[tuple[str, str], ...]
     relations: tuple[BaseRelation, ...]
 
     @classmethod
@@ -61,9 +62,7 @@ class IncrementalQuery:
             views: The nested plain views, as :func:`airflow_mv.core.sql.query.base_tables` finds them.
         """
 
-        def build() -> IncrementalQuery:
-            resolver = Resolver(relations, views)
-            tree, written = _resolved(resolver, query)
+        def analysed(resolver: Resolver, tree: ir.Tree, written: Sequence[str | None]) -> IncrementalQuery:
             if len(written) != len(output):
                 message = f"the query has {len(written)} columns, the view {len(output)}"
                 raise RefusedError(Code.UNREADABLE, message)
@@ -74,11 +73,11 @@ class IncrementalQuery:
                 used_columns=resolver.used_columns(tree),
                 joined_columns=resolver.joined_columns(tree),
                 tree=tree,
-                _output=tuple(output),
+                output=tuple(output),
                 relations=tuple(relations),
             )
 
-        return _unless_refused(build)
+        return use_of(query, relations, views, analysed)
 
     @property
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
@@ -90,7 +89,7 @@ class IncrementalQuery:
         self, column: str, start: str, end: str, kind: str
     ) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
         """Return :attr:`filters` of the query for the rows of an interval; see :func:`pushdown.within`."""
-        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
+        position = next(index for index, (name, _) in enumerate(self.output) if name == column)
         found = filters(within(self.tree, position, start, end, kind))
         return {relation.identifier: found.get(relation.name, []) for relation in self.relations}
 
@@ -109,11 +108,6 @@ class IncrementalQuery:
     def is_one_row(self) -> bool:
         """Whether it aggregates all rows to one."""
         return isinstance(self.tree, ir.Block) and aggregated(self.tree) and self.tree.grouping is None
-
-    @property
-    def output(self) -> tuple[tuple[str, str], ...]:
-        """Name and Spark type of each column of the view."""
-        return self._output
 
     def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Reason:
         """Strategy A (append): rows were only added, and all operators are linear.
@@ -139,7 +133,7 @@ class IncrementalQuery:
         relations = [
             replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self.relations
         ]
-        return _unless_refused(lambda: merged(self.tree, self._output, relations, broadcast=broadcast))
+        return _unless_refused(lambda: merged(self.tree, self.output, relations, broadcast=broadcast))
 
     def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B for rows: combine the stored copies of each changed row value with the change.
@@ -149,7 +143,7 @@ class IncrementalQuery:
         Args:
             broadcast: Whether to hint to Spark that the change is small.
         """
-        return _unless_refused(lambda: merged_rows(self.tree, self._output, broadcast=broadcast))
+        return _unless_refused(lambda: merged_rows(self.tree, self.output, broadcast=broadcast))
 
     def replace_keys(self, *, broadcast: bool = False) -> Replaced | Reason:
         """Strategy C: the keys of all rows that may have changed.
@@ -157,7 +151,7 @@ class IncrementalQuery:
         Args:
             broadcast: Whether to hint to Spark that the change is small.
         """
-        return _unless_refused(lambda: replaced(self.tree, self._output, broadcast=broadcast))
+        return _unless_refused(lambda: replaced(self.tree, self.output, broadcast=broadcast))
 
 
 def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:

@@ -99,7 +99,8 @@ def _select(block: ir.Block) -> exp.Select:
     def expand(expression: exp.Expr) -> exp.Expr:
         return expression.transform(lambda node: _unmarked(node, nested))
 
-    select = exp.Select(expressions=_outputs(block, expand))
+    outputs = [exp.alias_(expand(item.value), item.name, quoted=True) for item in block.outputs]
+    select = exp.Select(expressions=outputs)
     if small := [item.alias for item in block.relations if item.small]:
         select.set("hint", _hint(small))
     if block.distinct:
@@ -115,10 +116,6 @@ def _select(block: ir.Block) -> exp.Select:
         if condition is not None:
             select.set(name, clause(this=expand(condition)))
     return select
-
-
-def _outputs(block: ir.Block, expand: Callable[[exp.Expr], exp.Expr]) -> list[exp.Expr]:
-    return [exp.alias_(expand(item.value), item.name, quoted=True) for item in block.outputs]
 
 
 def _unmarked(node: exp.Expr, nested: dict[str, ir.Nested]) -> exp.Expr:

@@ -75,7 +75,7 @@ def affected(
     inner = nested.tree
     if not isinstance(inner, ir.Block):
         raise RefusedError(Code.UNSUPPORTED_OPERATOR, "a set operator in a correlated subquery is not supported")
-    if _changes_above(inner):
+    if (aggregated(inner) or has_windows(inner)) and above(inner):
         return exp.true(), []
     keeps_value = nested.kind == "IN" and not aggregated(inner) and not has_windows(inner)
     outputs = inner.outputs if keeps_value else (ir.Output("one", ir.one()),)
@@ -183,7 +183,3 @@ def above(block: ir.Block) -> list[ir.Nested]:
     places = [block.having, *(output.value for output in block.outputs)]
     found = [item for place in places for item in ir.marks(place, block) if ir.touched(item.tree)]
     return list({item.mark: item for item in found}.values())
-
-
-def _changes_above(inner: ir.Block) -> bool:
-    return (aggregated(inner) or has_windows(inner)) and bool(above(inner))

@@ -273,10 +273,6 @@ def _take_idle(spark: SparkSession, access: Mapping[str, str]) -> str | None:
     return None
 
 
-def _give_back(spark: SparkSession, access: Mapping[str, str], name: str) -> None:
-    _idle.setdefault(_users(spark, access), []).append(name)
-
-
 def _users(spark: SparkSession, access: Mapping[str, str]) -> tuple[str, frozenset[tuple[str, str]]]:
     """Return what the users of a staging catalog have in common."""
     session = "" if getattr(spark, "_jvm", None) is not None else spark.session_id  # type: ignore[attr-defined]
@@ -300,7 +296,7 @@ def _tables(context: JobContext, staged: Sequence[str], access: Mapping[str, str
                 _remove(context, table)
             clean = True
         if clean and staged and access is not None:
-            _give_back(context.spark, access, context.staging)
+            _idle.setdefault(_users(context.spark, access), []).append(context.staging)
 
 
 def _remove(context: JobContext, table: str) -> None:

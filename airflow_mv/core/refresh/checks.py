@@ -358,22 +358,14 @@ class _Compiler:
         if not any(is_aggregate(node) for node in tree.walk()):
             return self._no_row(f"{_brief(text)}, of each row", f"(\n{text}\n) IS NOT TRUE")
         verdict = f"(\n{text}\n)" if not self._check.where else self._subquery(f"(\n{text}\n)")
-        return self._staged(
-            f"{_brief(text)}, of all rows",
-            observed=verdict,
-            passes=f"{verdict} IS TRUE",
-        )
+        return self._is_true(f"{_brief(text)}, of all rows", verdict)
 
     def _sql(self) -> StagedCheck:
         text = self._check.text
         if "{rows}" not in text:
             raise InvalidQueryError(f"{self._label}: its query must read the staged rows as {{rows}}: {_brief(text)}")
         verdict = f"(\n{self._subject.pinned(text.replace('{rows}', ROWS), self._label)}\n)"
-        return self._staged(
-            f"a true value from {_brief(text)}",
-            observed=verdict,
-            passes=f"{verdict} IS TRUE",
-        )
+        return self._is_true(f"a true value from {_brief(text)}", verdict)
 
     def _column_check(self) -> StagedCheck:
         what, column, limits = self._check.text, self._columns[0], dict(self._check.limits)
@@ -408,6 +400,9 @@ class _Compiler:
 
     def _staged(self, expected: str, **fields: str) -> StagedCheck:
         return StagedCheck(self._check.name, self._check.severity, expected, **fields)
+
+    def _is_true(self, expected: str, verdict: str) -> StagedCheck:
+        return self._staged(expected, observed=verdict, passes=f"{verdict} IS TRUE")
 
     @property
     def _names(self) -> str:

@@ -410,12 +410,6 @@ def _with_present_columns(
     return redefine(loaded)
 
 
-def was_published(catalog: MaterializedViewCatalog, view: Identifier, refresh_id: str) -> bool:
-    """Whether a refresh is in the history of a view. Another one may have been published since."""
-    loaded = catalog.load(view)
-    return any(record.refresh_id == refresh_id for record in readable_refreshes(loaded, catalog.load_storage(loaded)))
-
-
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:
     skipped = any(reason.code == Code.SKIPPED for reason in plan.reasons)
     view = catalog.load(plan.view)

@@ -303,7 +303,8 @@ def _with_version(
         **definition,
     }
     # Sorted by id, because other writers list them in another order.
-    kept = sorted((item.version_id for item in view.versions), reverse=True)[: _history_size(view) - 1]
+    size = max(whole_number(view.properties.get(_HISTORY_SIZE, ""), 10), 1)
+    kept = sorted((item.version_id for item in view.versions), reverse=True)[: size - 1]
     document["versions"] = [item for item in document["versions"] if item["version-id"] in kept] + [version]
     # Schemas of dropped versions go too, or the file grows with every replace (apache/iceberg#18155).
     used = {item["schema-id"] for item in document["versions"]}
@@ -389,10 +390,6 @@ def _made_current(
 def _not_before(view: ViewMetadata, now_ms: int) -> int:
     last = max((entry.timestamp_ms for entry in view.version_log), default=0)
     return max(now_ms, last)
-
-
-def _history_size(view: ViewMetadata) -> int:
-    return max(whole_number(view.properties.get(_HISTORY_SIZE, ""), 10), 1)
 
 
 def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any, Any]]:

@@ -29,9 +29,9 @@ from airflow_mv.file_statistics import (
     added_data_files,
     file_tests,
     may_pass,
-    read_by_pyiceberg,
     sound_statistics,
 )
+from airflow_mv.manifests import read_by_pyiceberg
 
 _COUNTED = (DateType, TimestampType, TimestamptzType, IntegerType, LongType)
 _DAY_US = 86_400_000_000

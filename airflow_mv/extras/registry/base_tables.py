@@ -24,12 +24,13 @@ from pyiceberg.types import PrimitiveType
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
-from airflow_mv.core.catalog.files import parsed, read_by_pyiceberg
+from airflow_mv.core.catalog.files import parsed
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import MaterializedViewError, NotFoundError, UnsupportedError
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import TableRow
 from airflow_mv.extras.registry.registry import Registry
+from airflow_mv.manifests import read_by_pyiceberg
 from airflow_mv.redaction import shortened
 
 Detail = Literal["segments", "files", "row-groups"]
