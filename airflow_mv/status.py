@@ -12,17 +12,19 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import pointers_of
 from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
-from airflow_mv.core.freshness.observe import Observation, ReadCache, located_together, observe, observe_tables
+from airflow_mv.core.freshness.observe import Observation, located_together, observe, observe_tables
 from airflow_mv.core.freshness.state import (
+    Answer,
     BaseTableChange,
     Freshness,
     Lag,
     ObservedTable,
+    Reads,
     SnapshotSet,
     StaleInput,
     State,
@@ -40,7 +42,7 @@ from airflow_mv.core.spec.stored import shown
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.documents import short_id
 from airflow_mv.each import ItemResult, for_each
-from airflow_mv.errors import MaterializedViewError, NotFoundError, NotMaterializedError
+from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError, NotFoundError, NotMaterializedError
 from airflow_mv.expiry import expires_ms
 from airflow_mv.redaction import shortened
 
@@ -48,6 +50,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K")
+
+#: If a catalog fails so often in a row, it does not respond: the next requests would also fail.
+MAX_UNANSWERED = 3
 
 #: Of a stale view, so many reasons of at most so many characters are repeated at the views that read it.
 _MAX_REASONS = 2
@@ -60,6 +65,38 @@ _MAX_INPUT_REASONS = 3
 _MAX_FOLLOWED = 32
 _CYCLE = "views that read each other are never all fresh"
 _NORMAL = frozenset({Code.FRESH, Code.ONLY_REPLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCache(Reads):
+    """Reads that are shared by observations of several views. Nothing is computed from them.
+
+    Another catalog that has failed several times in a row is not asked again: each view that reads its tables would
+    wait for it.
+
+    Args:
+        errors: The errors in a row, by catalog.
+    """
+
+    rereads: ClassVar[bool] = True
+    errors: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
+
+    def asked(self, catalog: str, ask: Callable[[], Answer]) -> Answer:
+        """Return what another catalog answers.
+
+        Raises:
+            CatalogUnavailableError: It has failed :data:`MAX_UNANSWERED` times in a row: its last error.
+        """
+        errors = self.errors.get(catalog, [])
+        if len(errors) >= MAX_UNANSWERED:
+            raise errors[-1].with_traceback(None)
+        try:
+            answer = ask()
+        except CatalogUnavailableError as error:
+            self.errors.setdefault(catalog, []).append(error)
+            raise
+        self.errors.pop(catalog, None)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)

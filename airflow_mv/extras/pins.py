@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 
 from airflow_mv.core.catalog import Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import view_with_storage_at
-from airflow_mv.core.freshness.observe import ReadCache, load_dependencies, observe, observe_tables, query_of
+from airflow_mv.core.freshness.observe import load_dependencies, observe, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
@@ -34,6 +34,7 @@ from airflow_mv.errors import (
     PinError,
     StoreUnavailableError,
 )
+from airflow_mv.status import ReadCache
 
 log = logging.getLogger(__name__)
 

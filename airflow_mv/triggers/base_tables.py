@@ -92,10 +92,11 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         views: Their names.
         wanted: Which pending changes count.
     """
-    from airflow_mv.core.freshness.observe import ReadCache, observe
+    from airflow_mv.core.freshness.observe import observe
     from airflow_mv.core.freshness.state import State
     from airflow_mv.each import for_each
     from airflow_mv.extras.pending.changes import pending_changes
+    from airflow_mv.status import ReadCache
 
     found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -49,7 +49,6 @@ from airflow_mv.core.sql.types import Accesses, is_same_for, rebound_columns, sp
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
-    CatalogUnavailableError,
     InvalidIdentifierError,
     MetadataFileNotFoundError,
     SnapshotNotFoundError,
@@ -66,9 +65,6 @@ _METADATA_TABLES = frozenset(
     }
     | {"snapshots", "history", "partitions", "refs", "metadata_log_entries", "position_deletes"}
 )
-
-#: If a catalog fails so often in a row, it does not respond: the next requests would also fail.
-MAX_UNANSWERED = 3
 
 
 class _NotSelectedError(Exception):
@@ -110,48 +106,6 @@ class Observation:
     def queries(self) -> tuple[ParsedQuery, ...]:
         """The view's query and those of the nested views."""
         return (self.query, *(view.query for view in self.dependencies.views))
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogHealth:
-    """Which catalogs of base tables respond. One that has failed several times in a row is not asked again.
-
-    Args:
-        errors: The errors in a row, by catalog.
-    """
-
-    errors: dict[str, list[CatalogUnavailableError]] = field(default_factory=dict)
-
-    def require(self, catalog: str) -> None:
-        """Check that a catalog may be asked.
-
-        Raises:
-            CatalogUnavailableError: It has failed :data:`MAX_UNANSWERED` times in a row: its last error.
-        """
-        errors = self.errors.get(catalog, [])
-        if len(errors) >= MAX_UNANSWERED:
-            raise errors[-1].with_traceback(None)
-
-    def failed(self, catalog: str, error: CatalogUnavailableError) -> None:
-        """Note that a catalog did not respond."""
-        self.errors.setdefault(catalog, []).append(error)
-
-    def answered(self, catalog: str) -> None:
-        """Note that a catalog responded."""
-        self.errors.pop(catalog, None)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCache(Reads):
-    """Reads that are shared by observations of several views. Nothing is computed from them.
-
-    A table is read again where a view was refreshed from a later state: that view would seem to have lost its snapshot.
-
-    Args:
-        health: Which other catalogs respond.
-    """
-
-    health: CatalogHealth = field(default_factory=CatalogHealth)
 
 
 def observe(
@@ -424,24 +378,13 @@ def _load_plain_view(
 def _located(
     catalog: MaterializedViewCatalog, identifier: Identifier, reads: Reads | None
 ) -> tuple[MaterializedViewCatalog, Located | None]:
-    """Return the catalog and the location of a name.
+    """Return the catalog and the location of a name."""
 
-    While many views are read, another catalog that has failed several times in a row is not asked again: each view that
-    reads its tables would wait for it.
-    """
-    health = reads.health if isinstance(reads, ReadCache) and identifier.catalog != catalog.name else None
-    if health is not None:
-        health.require(identifier.catalog)
-    try:
+    def ask() -> tuple[MaterializedViewCatalog, Located | None]:
         home = catalog.other(identifier.catalog)
-        place = home.locate([identifier]).get(identifier)
-    except CatalogUnavailableError as error:
-        if health is not None:
-            health.failed(identifier.catalog, error)
-        raise
-    if health is not None:
-        health.answered(identifier.catalog)
-    return home, place
+        return home, home.locate([identifier]).get(identifier)
+
+    return ask() if reads is None or identifier.catalog == catalog.name else reads.asked(identifier.catalog, ask)
 
 
 def observe_tables(
@@ -479,7 +422,7 @@ def observe_tables(
                 pinned[identifier] = table
         elif _lacks_history(table, known.get(str(identifier))):
             table = pinned[identifier] = _with_history(catalog, identifier, table)
-        if isinstance(reads, ReadCache) and _is_outdated(table, record):
+        if reads is not None and reads.rereads and _is_outdated(table, record):
             place = _places(catalog, [identifier], {})[identifier]
             if isinstance(place, str) or place.metadata_location != table.metadata_location:
                 table = _observed(catalog, identifier, place, known.get(str(identifier)), storages, as_of)

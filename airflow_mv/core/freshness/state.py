@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from airflow_mv.core.freshness.changes import (
     UNCHANGED,
@@ -59,6 +59,9 @@ class State(StrEnum):
     DEFINITION_CHANGED = "definition-changed"
     INVALID = "invalid"
     UNKNOWN = "unknown"
+
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,19 @@ class Reads:
         queries: Queries that were parsed, by the name of their view.
     """
 
+    #: Whether a table is read again where a view was refreshed from a later state, which would seem to be lost.
+    rereads: ClassVar[bool] = False
     tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
     queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
+
+    def asked(self, catalog: str, ask: Callable[[], Answer]) -> Answer:  # noqa: ARG002
+        """Return what another catalog answers.
+
+        Args:
+            catalog: Its name.
+            ask: Asks it.
+        """
+        return ask()
 
 
 @dataclass(frozen=True, slots=True)

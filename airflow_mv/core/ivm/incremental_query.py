@@ -62,7 +62,9 @@ class IncrementalQuery:
             views: The nested plain views, as :func:`airflow_mv.core.sql.query.base_tables` finds them.
         """
 
-        def analysed(resolver: Resolver, tree: ir.Tree, written: Sequence[str | None]) -> IncrementalQuery:
+        def build() -> IncrementalQuery:
+            resolver = Resolver(relations, views)
+            tree, written = _resolved(resolver, query)
             if len(written) != len(output):
                 message = f"the query has {len(written)} columns, the view {len(output)}"
                 raise RefusedError(Code.UNREADABLE, message)
@@ -77,7 +79,7 @@ class IncrementalQuery:
                 relations=tuple(relations),
             )
 
-        return use_of(query, relations, views, analysed)
+        return _unless_refused(build)
 
     @property
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:

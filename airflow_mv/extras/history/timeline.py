@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.avro import read_manifests
-from airflow_mv.core.catalog.files import read_by_pyiceberg
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import NotFoundError, ViewNotFoundError
+from airflow_mv.manifests import read_by_pyiceberg
 from airflow_mv.status import observe_each
 
 if TYPE_CHECKING:
