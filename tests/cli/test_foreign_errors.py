@@ -114,7 +114,8 @@ def test_a_missing_client_names_the_extra_that_installs_it(
     configured: Configure, monkeypatch: pytest.MonkeyPatch, kind: str, module: str
 ) -> None:
     configured(TYPE=kind, URI="thrift://127.0.0.1:1", **KEYS)
-    monkeypatch.delitem(sys.modules, f"pyiceberg.catalog.{kind}", raising=False)
+    for catalogs in ("pyiceberg.catalog", "airflow_mv.extras.metastores"):
+        monkeypatch.delitem(sys.modules, f"{catalogs}.{kind}", raising=False)
     for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
