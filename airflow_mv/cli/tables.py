@@ -40,6 +40,7 @@ def tables(*, names: tuple[str, ...], files: bool, as_json: bool, conn_id: str |
 
 
 def _document(catalog: MaterializedViewCatalog, name: Identifier, *, files: bool) -> dict[str, Any]:
+    from airflow_mv.core.spec.identifiers import id_text
     from airflow_mv.extras.registry.advice import filtering_columns, findings
     from airflow_mv.extras.registry.base_tables import read_base_table
 
@@ -48,19 +49,22 @@ def _document(catalog: MaterializedViewCatalog, name: Identifier, *, files: bool
     columns = filtering_columns([query for found in queries.values() for query in found], name)
     document = {
         **table.general.model_dump(mode="json", include=_SHOWN),
+        "snapshot_id": id_text(table.snapshot_id),
         "partitions": len(table.segments),
         "manifests": table.manifests,
         "findings": [found.to_dict() for found in findings(table, columns)],
         "views": [{"view": view, "seconds_of_30_days": _seconds(catalog, view)} for view in sorted(queries)],
     }
     if files:
-        document["units"] = [row.model_dump(mode="json") for row in table.rows("files")]
+        document["units"] = [
+            {**row.model_dump(mode="json"), "snapshot_id": id_text(row.snapshot_id)} for row in table.rows("files")
+        ]
     return document
 
 
 #: The days whose refreshes are added up.
 _DAYS = 30
-_SHOWN = {"table_name", "snapshot_id", "location", "format", "data_files", "delete_files", "rows", "deletes", "bytes"}
+_SHOWN = {"table_name", "location", "format", "data_files", "delete_files", "rows", "deletes", "bytes"}
 
 
 def _queries(catalog: MaterializedViewCatalog, name: Identifier) -> dict[str, tuple[ParsedQuery, ...]]:

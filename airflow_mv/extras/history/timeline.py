@@ -11,7 +11,7 @@ from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.avro import read_manifests
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import Observation
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import NotFoundError, ViewNotFoundError
@@ -100,8 +100,8 @@ def _document(table: StaticTable, snapshot: Snapshot, refreshes: Mapping[int, li
     current = table.current_snapshot()
     manifests = read_manifests(table.io.new_input(snapshot.manifest_list))[1] if snapshot.manifest_list else []
     return {
-        "snapshot_id": snapshot.snapshot_id,
-        "parent_snapshot_id": snapshot.parent_snapshot_id,
+        "snapshot_id": id_text(snapshot.snapshot_id),
+        "parent_snapshot_id": id_text(snapshot.parent_snapshot_id),
         "sequence_number": snapshot.sequence_number,
         "committed_at": from_ms(snapshot.timestamp_ms).isoformat(),
         "operation": snapshot.summary.operation.value if snapshot.summary else None,
@@ -122,7 +122,7 @@ def _manifest(manifest: ManifestFile) -> dict[str, Any]:
     return {
         "location": manifest.manifest_path,
         "content": manifest.content.name.lower(),
-        "added_snapshot_id": manifest.added_snapshot_id,
+        "added_snapshot_id": id_text(manifest.added_snapshot_id),
         "added_files": manifest.added_files_count,
         "existing_files": manifest.existing_files_count,
         "deleted_files": manifest.deleted_files_count,
