@@ -43,7 +43,7 @@ class SimulatedCatalog(MaterializedViewCatalog):
         self._others = {"lake": self}
         self._opening = threading.RLock()
         self.folders = SimulatedFolders(
-            cast("Any", SimpleNamespace(name="lake")), self.properties, self.files, by_server=False, service=None
+            cast("Any", SimpleNamespace(name="lake")), self.properties, self.files, by_server=False, metastore=None
         )
 
 
