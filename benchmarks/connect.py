@@ -20,9 +20,10 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.extras.spark.session import InProcessStager, settings_of
 from airflow_mv.extras.spark.submit import collector, jar_confs, write_properties
@@ -110,7 +111,7 @@ def make(folder: Path, rows: str) -> dict[str, Any]:
         sql = f"SELECT region, sum(amount) AS amount, count(*) AS n FROM {table} GROUP BY region"
         view = f"lake.bench.{case}_by_region"
         create(catalog, view, Definition(sql, refresh_strategy="incremental"), stager=stager)
-        plan = plan_refresh(catalog, view)
+        plan = plan_view(catalog, view)
         publish(catalog, plan, stage(catalog, plan, stager))
         spark.sql(change.format(t=table, some=int(rows) // 1000))
     stager.close()
@@ -122,7 +123,7 @@ def staged(folder: Path, repeat: str, remote: str | None = None) -> dict[str, An
     catalog = _catalog(folder)
     stager, found = InProcessStager(catalog, remote=remote, report=lambda _: None), {}
     for case in CASES:
-        plan = plan_refresh(catalog, f"lake.bench.{case}_by_region", RefreshOptions(on_fallback="fail"))
+        plan = plan_view(catalog, f"lake.bench.{case}_by_region", RefreshOptions(on_fallback="fail"))
         if plan.script is None:
             raise SystemExit(f"{plan.view} is fresh")
         outcomes = [stager(plan.script) for _ in range(int(repeat) + 1)]

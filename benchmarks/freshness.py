@@ -24,10 +24,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
@@ -154,7 +154,7 @@ class Lake:
             names[0] = f"v{number - 1}" if number % depth else names[0]
             sql = " UNION ALL ".join(f"SELECT id, name FROM lake.{_NAMESPACE}.{name}" for name in names)
             create(catalog, view, Definition(sql), stager=empty_storage(catalog))
-            plan = plan_refresh(catalog, view)
+            plan = plan_view(catalog, view)
             publish(catalog, plan, _staged(catalog, plan))
         return lake
 

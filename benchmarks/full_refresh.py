@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.extras.spark.session import InProcessStager
@@ -115,7 +116,7 @@ def _refresh(catalog: TimedCatalog, view: str, stager: Callable[[Script], Outcom
     """Refresh as :func:`airflow_mv.core.refresh.run.refresh` does; return seconds and rows written."""
     started = time.perf_counter()
     with catalog.steps.phase("plan"):
-        plan = plan_refresh(catalog, view, _FULL)
+        plan = plan_view(catalog, view, _FULL)
     with catalog.steps.phase("stage"):
         outcome = stage(catalog, plan, stager)
     with catalog.steps.phase("publish"):

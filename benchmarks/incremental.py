@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.catalog import LoadedStorage
 from airflow_mv.core.catalog.layouts import PointedStorage
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.plan import RefreshResult
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.script import Outcome, Script
@@ -287,7 +288,7 @@ class Bench:
     # ------------------------------------------------------------------------------------ one view
 
     def _run(self, name: str, full: Way | None) -> Run:
-        plan = plan_refresh(self.catalog, name)
+        plan = plan_view(self.catalog, name)
         bare = {item.mode == "full": item.seconds / item.factor for item in plan.estimates}
         started = time.perf_counter()
         incremental, gave_up, mode = None, None, "full"
@@ -339,7 +340,7 @@ class Bench:
         """Refresh as :func:`airflow_mv.core.refresh.run.refresh` does, by the steps."""
         steps = self.catalog.steps
         with steps.phase("plan"):
-            plan = plan_refresh(self.catalog, name, options)
+            plan = plan_view(self.catalog, name, options)
         with steps.phase("stage"), inside(steps):
             outcome = stage(self.catalog, plan, self._timed)
         with steps.phase("publish"):

@@ -22,10 +22,10 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.layout import read_outcome
-from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.script import Outcome, Script, script_beside, submitted_script
 from airflow_mv.extras.spark.session import InProcessStager, settings_of
@@ -185,7 +185,7 @@ def _submitting(lake: _Lake, master: str, options: argparse.Namespace, peak: Pea
 def _refresh(lake: _Lake, name: str, master: str, options: argparse.Namespace) -> tuple[str, ...]:
     """Refresh a view in the cluster; return the row of the table."""
     started, peak = time.perf_counter(), Peak()
-    plan = plan_refresh(lake.catalog, f"lake.bench.{name}")
+    plan = plan_view(lake.catalog, f"lake.bench.{name}")
     stager = _submitting(lake, master, options, peak)
     result = publish(lake.catalog, plan, stage(lake.catalog, plan, stager))
     if result is None or result.outcome != "refreshed":

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.publish.layout import read_outcome
-from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.script import Outcome, Script, script_beside, submitted_script
 from airflow_mv.extras.shared_application.folder import ApplicationFolder, new_key, request_of
@@ -58,7 +58,7 @@ class _Lake:
                 f"SELECT region, sum(amount + {number}) AS amount, count(*) AS n FROM lake.bench.orders GROUP BY region"
             )
             create(self.catalog, view, Definition(sql, refresh_strategy="incremental"), stager=stager)
-            plan = plan_refresh(self.catalog, view)
+            plan = plan_view(self.catalog, view)
             publish(self.catalog, plan, stage(self.catalog, plan, stager))
         stager.close()
 
@@ -160,7 +160,7 @@ def _shared(lake: _Lake, application: _Application, view: str) -> float:
 
 def _seconds(lake: _Lake, view: str, stager: Any) -> float:
     started = time.perf_counter()
-    plan = plan_refresh(lake.catalog, view)
+    plan = plan_view(lake.catalog, view)
     result = publish(lake.catalog, plan, stage(lake.catalog, plan, stager))
     if result is None or result.outcome != "refreshed":
         raise SystemExit(f"{view}: {result and result.outcome}, a refresh was expected")

@@ -33,9 +33,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import plan_view
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome
@@ -134,7 +134,7 @@ class Hourly:
         self._commit_to_base(number)
         self.began.append(time.time())
         started = time.perf_counter()
-        plan = plan_refresh(self.catalog, _VIEW)
+        plan = plan_view(self.catalog, _VIEW)
         planned = time.perf_counter()
         outcome = self._staged(plan)
         staged = time.perf_counter()
