@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.actions import refresh_views
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.extras.spark.session import InProcessStager
@@ -130,13 +130,13 @@ def play(
     for number in numbers:
         definition = Definition(QUERIES[number], refresh_strategy="incremental", properties=ALWAYS)
         create(catalog, f"{namespace}.q{number}", definition, stager=stager)
-        refresh(catalog, [f"{namespace}.q{number}"], stager=stager)
+        refresh_views(catalog, [f"{namespace}.q{number}"], stager=stager)
     found = []
     for change in changes:
         for statement in CHANGES[change]:
             execute(statement)
         for number in numbers:
-            (result,) = refresh(catalog, [f"{namespace}.q{number}"], stager=stager)
+            (result,) = refresh_views(catalog, [f"{namespace}.q{number}"], stager=stager)
             check(number)
             found.append(Refreshed(number, change, str(result.mode), reasons_text(result.reasons)))
     return found
