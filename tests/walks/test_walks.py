@@ -212,7 +212,7 @@ def test_an_analyst_opens_the_page(walk: Walk, step: Say, page: Page) -> None:
 
     step("the list names each view, says how old it is, and gives the reason of its state")
     expect(line.locator(".pill").first).to_have_text("stale")
-    expect(line.locator(".why")).to_contain_text("lake.sales.orders moved")
+    expect(line.locator(".why")).to_contain_text("lake.sales.orders advanced")
     expect(page.locator(".told")).to_contain_text("as of")
 
     step("a refresh that fails is marked in the list, with its error, and its row in the history shows it")
