@@ -74,7 +74,7 @@ def test_i27_rows_that_failed_a_check_are_published_by_no_other_way(
     sales.view(sql=QUERY)
     history = Ways(sales)
     monkeypatch.setattr("airflow_mv.operators.spark.TaskStager.__call__", lambda _, script: history.run(script))
-    monkeypatch.setattr(sys.modules["airflow_mv.cli.main"], "stager_for", lambda *_: history.run)
+    monkeypatch.setattr(sys.modules["airflow_mv.cli.main"], "stager_for", lambda *_, **__: history.run)
     choice = random.Random(seed)
     others = [action for action in ACTIONS if action[0] != "die"]
     for action in [("refresh", "fails"), *(choice.choice(others) for _ in range(14))]:

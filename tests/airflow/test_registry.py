@@ -23,7 +23,7 @@ def test_a_row_names_the_task_that_asked_for_the_refresh(airflow: Airflow, tmp_p
         """)
         rows = Registry(home.catalog, registry_settings({PLACE: "airflow_mv"})).refreshes.rows()
     assert run.state == "success"
-    wanted = {"registry": "lake.airflow_mv", "refreshes": 2, "views": 2, "removed_views": 0, "faults": {}}
+    wanted = {"registry": "lake.airflow_mv", "refreshes": 2, "views": 2, "removed_views": 0, "tables": 0, "faults": {}}
     assert run.values["sync"] == wanted
     assert {(row.view, row.task_id, row.mode) for row in rows} == {
         (VIEW, "refresh", "fast-forward"),
