@@ -240,6 +240,7 @@ def test_an_analyst_opens_the_page(walk: Walk, step: Say, page: Page) -> None:
     expect(page.get_by_role("dialog", name="Details")).to_contain_text("max staleness of 1 s")
 
     step("running is a state in the list, in the view and in the graph")
+    page.goto(f"{home}?view={VIEW}")
     walk.deployment.start("analyst_waits", "first")
     expect(page.locator(".title .at-work")).to_be_visible()
     page.goto(f"{home}?state=running")
