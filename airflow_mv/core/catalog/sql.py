@@ -222,7 +222,20 @@ class SqlPointers:
         Raises:
             CommitStateUnknownError: The database gave no answer. The swap may be applied, even later.
         """
-        return self._changed([RowSwap(view, (kind, base), (kind, new))])
+        statement = (
+            update(_ROWS)
+            .where(self._is(view), _is_of(kind), _ROWS.c.metadata_location == base)
+            .values(metadata_location=_checked(new), previous_metadata_location=base)
+        )
+        try:
+            with Session(self.engine) as session:
+                # Committed whatever the count is: a driver may not know it, and then the catalog shows what happened.
+                matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
+                session.commit()
+        except SQLAlchemyError as error:
+            text = f"view {view}: no response to the swap {base} -> {new}: {brief(error)}"
+            raise CommitStateUnknownError(text, self._forbidden(f"the change of {view}", error)) from None
+        return matched == 1
 
     def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
         """Change several rows in one transaction, and return whether all of them were as required.
@@ -233,9 +246,6 @@ class SqlPointers:
             AlreadyExistsError: The name of a new row is taken.
             CommitStateUnknownError: No answer. The swap may be applied, even later.
         """
-        return self._changed(swaps)
-
-    def _changed(self, swaps: Sequence[RowSwap]) -> bool:
         names = ", ".join(str(item.name) for item in swaps)
         try:
             with Session(self.engine) as session:
@@ -246,7 +256,7 @@ class SqlPointers:
                 f"one of the names {names} is taken; nothing was changed. Rename or drop what has it"
             ) from None
         except SQLAlchemyError as error:
-            text = f"{names}: no response to the swap: {brief(error)}"
+            text = f"no response to the swap of {names}: {brief(error)}"
             raise CommitStateUnknownError(text, self._forbidden(f"the change of {names}", error)) from None
         return matched
 
