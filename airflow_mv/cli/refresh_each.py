@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow_mv.extras.spark.session import InProcessStager
 
 _WHOLE = "only intervals of it were ever computed; a refresh of the namespace computes all its rows"
-_INSTEAD = "`airflow-mv refresh {} --interval START END` computes one interval"
 
 
 def refresh_each(
@@ -96,8 +95,12 @@ def _not_confirmed(
     if not partial or as_json or not may_ask():
         return partial
     for view in partial:
-        progress(f"view {view}: {_WHOLE}. {_INSTEAD.format(view)}")
+        progress(f"view {view}: {_WHOLE}. {_instead(view)}")
     return () if click.confirm("Compute all rows of these views?", err=True) else partial
+
+
+def _instead(view: Identifier) -> str:
+    return f"`airflow-mv refresh {view} --interval START END` computes one interval"
 
 
 def may_ask() -> bool:
@@ -107,4 +110,4 @@ def may_ask() -> bool:
 
 def _require_confirmed(view: Identifier, refused: Sequence[Identifier]) -> None:
     if view in refused:
-        raise RefreshRefusedError(f"view {view}: {_WHOLE}, which needs --yes. {_INSTEAD.format(view)}")
+        raise RefreshRefusedError(f"view {view}: {_WHOLE}, which needs --yes. {_instead(view)}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
@@ -570,7 +571,7 @@ class MaterializedViewCatalog:
             found += self.table_views.names(wanted)
         if wanted is not None and not found:
             self.folders.namespace(wanted)
-        return sorted(found)
+        return sorted(found, key=attrgetter("parts"))
 
     def exists(self, view: str | Identifier) -> bool:
         """Whether the catalog holds a view of this name, or one that cannot be read."""

@@ -50,7 +50,7 @@ def merged(
         raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that it removed is not stored, and may pass it later")
     if tree.grouping is not None and tree.grouping.sets is not None:
         raise RefusedError(Code.NOT_ADDITIVE, "grouping sets: a stored NULL may be a key or mark a subtotal")
-    appended_only = all(relation.appended_only for relation in relations if relation.changed)
+    appended_only = _only_appended(relations)
     not_null = {relation.name: relation.not_null for relation in relations}
     columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
     signed = statement(_signed(tree, columns), broadcast=broadcast)
@@ -69,6 +69,10 @@ def merged(
         reads=signed.reads,
         near=signed.near,
     )
+
+
+def _only_appended(relations: Sequence[BaseRelation]) -> bool:
+    return all(relation.appended_only for relation in relations if relation.changed)
 
 
 @dataclass(frozen=True, slots=True)
