@@ -20,7 +20,7 @@ from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.run import maintain_after_refresh
 from airflow_mv.status import status
-from tests.builders import Lake
+from tests.builders import Lake, informed
 from tests.contract.support import VIEW
 
 DAY_MS = 86_400_000
@@ -50,7 +50,7 @@ def expire_all(home: Lake) -> None:
 
 def planned(home: Lake) -> tuple[str, RefreshPlan]:
     (change,) = status(home.catalog, VIEW).to_dict()["base_tables"]
-    return change["change"], plan_refresh(home.catalog, VIEW)
+    return change["change"], plan_refresh(home.catalog, VIEW, informed())
 
 
 @pytest.fixture
