@@ -84,7 +84,7 @@ def test_a_signal_during_a_refresh_or_a_verification_leaves_a_session_that_works
     lake.run("CREATE TABLE {ns}.big USING iceberg AS SELECT id % 3 AS k FROM range(200000)")
     slow = "SELECT k, sum(e) AS n FROM {ns}.big LATERAL VIEW explode(sequence(1, %d)) x AS e GROUP BY k"
     lake.create("slower", slow % 2000)
-    lake.create("slow", slow % 60)
+    lake.create("slow", slow % 200)
     lake.create("quick", SQL)
     lake.refresh("slow")
     with ended_by_a_signal() as signalled:
