@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import on_schema_change
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.sql.types import spark_type, uses_in
-from airflow_mv.errors import ConfigurationError, MaterializedViewError, NotFoundError, UnsupportedError
+from airflow_mv.errors import MaterializedViewError, NotFoundError, UnsupportedError
 from airflow_mv.status import observe_each
 from airflow_mv.words import did_you_mean
 
@@ -65,11 +65,12 @@ class Impact:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """A view with what it reads, and how a change of the table concerns it."""
+    """A view with what it reads, and what the change does to it by itself; ``None`` if it does not read the table."""
 
     view: Identifier
     reads: frozenset[Identifier]
     impact: Impact | None
+    owner: str | None
 
 
 def impact(catalog: MaterializedViewCatalog, table: str | Identifier, change: ColumnChange) -> list[Impact]:
@@ -92,8 +93,7 @@ def impact(catalog: MaterializedViewCatalog, table: str | Identifier, change: Co
             impacts.append(Impact(result.item, "unknown", str(result.error)))
         elif result.value is not None:
             found.append(result.value)
-    impacts += [item.impact for item in found if item.impact is not None]
-    return sorted([*impacts, *_through(found)], key=lambda item: str(item.view))
+    return sorted([*impacts, *_with_readers(found)], key=lambda item: item.view)
 
 
 def _field(catalog: MaterializedViewCatalog, table: Identifier, column: str) -> Mapping[str, Any]:
@@ -116,18 +116,20 @@ def _changed(table: Identifier, field: Mapping[str, Any], change: ColumnChange) 
     if change.kind == "rename":
         text = f"{table}: the column {name} was renamed to {change.to}"
         return ChangedColumn(field, None, Reason(Code.COLUMN_RENAMED, text))
-    before, after = (
-        spark_type(field["type"]),
-        " ".join(change.to.casefold().split()).replace(",", ", ").replace(",  ", ", "),
-    )
-    after = {"long": "bigint", "integer": "int"}.get(after, after)
+    before, after = spark_type(field["type"]), _type_text(change.to)
     if not _is_promotion(before, after):
         raise UnsupportedError(
             f"{table}: Iceberg does not change the type of {name} from {before} to {after} in place. It changes int to "
             "bigint, float to double, and a decimal to one of more digits and the same scale"
         )
     text = f"{table}: the type of the column {name} changed from {before} to {after}"
-    return ChangedColumn(field, {**field, "type": change.to}, Reason(Code.COLUMN_RETYPED, text))
+    return ChangedColumn(field, {**field, "type": after}, Reason(Code.COLUMN_RETYPED, text))
+
+
+def _type_text(written: str) -> str:
+    """Return the name of a type as :func:`spark_type` writes it."""
+    text = re.sub(r"\s*([(),])\s*", r"\1", written.strip().casefold()).replace(",", ", ")
+    return {"long": "bigint", "integer": "int"}.get(text, text)
 
 
 def _is_promotion(before: str, after: str) -> bool:
@@ -138,42 +140,41 @@ def _is_promotion(before: str, after: str) -> bool:
 
 
 def _reader(seen: Observation, table: Identifier, changed: ChangedColumn) -> _Reader:
-    view, properties = seen.view.identifier, seen.view.metadata.properties
     reads = frozenset(item.name for item in seen.tables)
-    if table not in reads:
-        return _Reader(view, reads, None)
-    owner = properties.get("owner")
+    owner = seen.view.metadata.properties.get("owner")
+    own = _own_impact(seen, table, changed, owner) if table in reads else None
+    return _Reader(seen.view.identifier, reads, own, owner)
+
+
+def _own_impact(seen: Observation, table: Identifier, changed: ChangedColumn, owner: str | None) -> Impact:
+    """Return what the change does to a view that reads the table."""
+    view, properties = seen.view.identifier, seen.view.metadata.properties
     queries = (
         (seen.query, seen.view.metadata.schema_.names),
         *((nested.query, nested.columns) for nested in seen.dependencies.views),
     )
     try:
         policy = on_schema_change(properties, view=str(view))
-    except (ConfigurationError, MaterializedViewError) as error:
-        return _Reader(view, reads, Impact(view, "unknown", str(error), owner))
+    except MaterializedViewError as error:
+        return Impact(view, "unknown", str(error), owner)
     uses = uses_in(queries, table, changed.column)
     if policy != "fail" and not changed.matters(uses):
-        return _Reader(view, reads, Impact(view, "unaffected", f"it does not read {changed.column}", owner))
+        return Impact(view, "unaffected", f"it does not read {changed.column}", owner)
     if policy == "rebuild":
         why = "on-schema-change is rebuild: the next refresh analyses its query again"
-        return _Reader(view, reads, Impact(view, "rebuilt", why, owner))
+        return Impact(view, "rebuilt", why, owner)
     why = f"it reads {changed.column}" if uses else "on-schema-change is fail: every change of a column counts"
-    return _Reader(view, reads, Impact(view, "invalid", why, owner))
+    return Impact(view, "invalid", why, owner)
 
 
-def _through(readers: list[_Reader]) -> Iterator[Impact]:
-    """Yield the views that read, also through others, a view that becomes invalid or is rebuilt."""
-    concerned = {
-        item.view for item in readers if item.impact is not None and item.impact.effect in ("invalid", "rebuilt")
-    }
-    reached = dict.fromkeys(concerned)
-    own = {item.view for item in readers if item.impact is not None}
-    more = True
-    while more:
-        more = False
-        for item in readers:
-            through = sorted(item.reads & reached.keys(), key=str)
-            if through and item.view not in reached:
-                reached[item.view], more = None, True
-                if item.view not in own:
-                    yield Impact(item.view, "reads-invalid", f"it reads {', '.join(map(str, through))}")
+def _with_readers(views: Sequence[_Reader]) -> Iterator[Impact]:
+    """Yield what the change does to each view by itself, or through the views that it reads."""
+    found = {item.view: item.impact for item in views if item.impact is not None}
+    concerned = {view for view, own in found.items() if own.effect in ("invalid", "rebuilt")}
+    # In each round the views that read those of the round before; a chain has an end.
+    while more := [item for item in views if item.view not in concerned and item.reads & concerned]:
+        for item in more:
+            through = ", ".join(sorted(item.reads & concerned))
+            found[item.view] = Impact(item.view, "reads-invalid", f"it reads {through}", item.owner)
+        concerned |= {item.view for item in more}
+    yield from found.values()

@@ -94,9 +94,12 @@ def test_a_wider_type_concerns_the_views_that_read_the_column(home: Lake) -> Non
 def test_a_view_that_reads_one_of_them_is_named_and_a_rebuild_is_none(home: Lake) -> None:
     home.view("top", "SELECT region FROM lake.sales.daily", properties={"owner": "sales"})
     home.view("tip", "SELECT region FROM lake.sales.top")
+    home.view("both", "SELECT t.region, o.id FROM lake.sales.top t JOIN lake.sales.orders o ON t.region = o.region")
     home.view("free", VIEWS["daily"], properties={"airflow-mv.on-schema-change": "rebuild", "owner": "ann"})
     found = {item.view.name: item for item in impact(home.catalog, ORDERS, CHANGES[0])}
     assert (found["top"].effect, found["top"].why) == ("reads-invalid", "it reads lake.sales.daily")
+    assert (found["both"].effect, found["both"].why) == ("reads-invalid", "it reads lake.sales.top")
+    assert found["top"].owner == "sales"
     assert (found["tip"].effect, found["tip"].why) == ("reads-invalid", "it reads lake.sales.top")
     assert (found["free"].effect, found["free"].owner) == ("rebuilt", "ann")
 
