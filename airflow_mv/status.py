@@ -9,7 +9,7 @@ fresh goes through here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
@@ -365,6 +365,30 @@ def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: Snap
         for item in stale:
             found.setdefault(item.view, item)
     return tuple(item.reason for item in found.values())
+
+
+def readers_of(
+    catalog: MaterializedViewCatalog, tables: Collection[Identifier], compute: Callable[[Observation], T]
+) -> dict[Identifier, T]:
+    """Return a value for each materialized view of a catalog that reads one of some tables.
+
+    A view that cannot be read is left out, with a warning.
+
+    Args:
+        compute: Takes the observation of a view.
+    """
+    wanted = set(tables)
+
+    def of_reader(seen: Observation) -> tuple[T] | None:
+        return None if wanted.isdisjoint(table.name for table in seen.tables) else (compute(seen),)
+
+    found: dict[Identifier, T] = {}
+    for result in observe_each(catalog, catalog.list(), of_reader, plain=lambda _: None):
+        if result.error is not None:
+            log.warning("Could not read %s, so what it reads is unknown: %s", result.item, result.error)
+        elif result.value is not None:
+            (found[result.item],) = result.value
+    return found
 
 
 def observe_each(

@@ -13,6 +13,7 @@ from airflow_mv.cli import show as render
 from airflow_mv.cli.context import chosen_views, common, err, out, print_json, progress
 
 if TYPE_CHECKING:
+    from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.core.spec.identifiers import Identifier
 
 
@@ -30,19 +31,12 @@ def costs(
     A view records its last 50 refreshes, with time travel the last hundred. With a registry all refreshes count.
     """
     from airflow_mv.each import for_each, left_out
-    from airflow_mv.extras.costs import costs as costs_of
-    from airflow_mv.extras.describe import history
-    from airflow_mv.extras.registry.history import with_registry
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
     catalog, chosen = chosen_views(views, namespace, conn_id, whole=whole)
     since = datetime.now(UTC) - timedelta(days=days)
-
-    def of_view(view: Identifier) -> dict[str, Any]:
-        return costs_of(str(view), with_registry(catalog, view, history(catalog, view)), since)
-
-    results = list(for_each(chosen, of_view))
+    results = list(for_each(chosen, lambda view: costs_of(catalog, view, since)))
     found = sorted(
         (item.get() for item in results if item.error is None), key=lambda item: -(item["cost_seconds"] or 0.0)
     )
@@ -55,6 +49,15 @@ def costs(
         progress(str(error))
     if errors:
         raise errors[0]
+
+
+def costs_of(catalog: MaterializedViewCatalog, view: Identifier, since: datetime) -> dict[str, Any]:
+    """Return the costs of a view's refreshes from a time on, see :func:`airflow_mv.extras.costs.costs`."""
+    from airflow_mv.extras.costs import costs
+    from airflow_mv.extras.describe import history
+    from airflow_mv.extras.registry.history import with_registry
+
+    return costs(str(view), with_registry(catalog, view, history(catalog, view)), since)
 
 
 def _show(found: list[dict[str, Any]]) -> None:

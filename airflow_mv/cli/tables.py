@@ -15,8 +15,9 @@ from airflow_mv.core.spec.units import counted, human
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.freshness.observe import Observation
     from airflow_mv.core.spec.identifiers import Identifier
-    from airflow_mv.core.sql.query import ParsedQuery
+    from airflow_mv.extras.registry.base_tables import BaseTable
 
 
 @click.command()
@@ -30,8 +31,13 @@ def tables(*, names: tuple[str, ...], files: bool, as_json: bool, conn_id: str |
     clustered by the columns of joins and filters: each with the views that read
     the table, and the maintenance that helps. No data file is read.
     """
+    from airflow_mv.extras.registry.base_tables import read_base_table
+    from airflow_mv.status import readers_of
+
     catalog, identifiers = open_catalog(list(names), conn_id)
-    documents = [_document(catalog, name, files=files) for name in identifiers]
+    found = [read_base_table(catalog, name) for name in identifiers]
+    readers = readers_of(catalog, identifiers, lambda seen: seen)
+    documents = [_document(catalog, table, readers, files=files) for table in found]
     if as_json:
         print_json(documents)
         return
@@ -39,21 +45,23 @@ def tables(*, names: tuple[str, ...], files: bool, as_json: bool, conn_id: str |
         _show(document)
 
 
-def _document(catalog: MaterializedViewCatalog, name: Identifier, *, files: bool) -> dict[str, Any]:
+def _document(
+    catalog: MaterializedViewCatalog, table: BaseTable, readers: Mapping[Identifier, Observation], *, files: bool
+) -> dict[str, Any]:
+    from airflow_mv.cli.costs import costs_of
     from airflow_mv.core.spec.identifiers import id_text
     from airflow_mv.extras.registry.advice import filtering_columns, findings
-    from airflow_mv.extras.registry.base_tables import read_base_table
 
-    table = read_base_table(catalog, name)
-    queries = _queries(catalog, name)
-    columns = filtering_columns([query for found in queries.values() for query in found], name)
+    own = {view: seen for view, seen in sorted(readers.items()) if table.name in {item.name for item in seen.tables}}
+    columns = filtering_columns([query for seen in own.values() for query in seen.queries], table.name)
+    since = datetime.now(UTC) - timedelta(days=_DAYS)
     document = {
         **table.general.model_dump(mode="json", include=_SHOWN),
         "snapshot_id": id_text(table.snapshot_id),
         "partitions": len(table.segments),
         "manifests": table.manifests,
         "findings": [found.to_dict() for found in findings(table, columns)],
-        "views": [{"view": view, "seconds_of_30_days": _seconds(catalog, view)} for view in sorted(queries)],
+        "views": [{"view": str(view), "seconds_of_30_days": costs_of(catalog, view, since)["seconds"]} for view in own],
     }
     if files:
         document["units"] = [
@@ -65,31 +73,6 @@ def _document(catalog: MaterializedViewCatalog, name: Identifier, *, files: bool
 #: The days whose refreshes are added up.
 _DAYS = 30
 _SHOWN = {"table_name", "location", "format", "data_files", "delete_files", "rows", "deletes", "bytes"}
-
-
-def _queries(catalog: MaterializedViewCatalog, name: Identifier) -> dict[str, tuple[ParsedQuery, ...]]:
-    """Return the queries of each view of the catalog that reads a table, those of its nested views included."""
-    from airflow_mv.status import observe_each
-
-    found = observe_each(
-        catalog,
-        catalog.list(),
-        lambda seen: seen.queries if name in {table.name for table in seen.tables} else (),
-        plain=lambda _: (),
-    )
-    return {str(result.item): result.value for result in found if result.value}
-
-
-def _seconds(catalog: MaterializedViewCatalog, view: str) -> float | None:
-    """Return what the recorded refreshes of a view took in 30 days; ``None`` if no duration is recorded."""
-    from airflow_mv.extras.costs import costs
-    from airflow_mv.extras.describe import history
-    from airflow_mv.extras.registry.history import with_registry
-
-    name = catalog.identify(view)
-    since = datetime.now(UTC) - timedelta(days=_DAYS)
-    seconds: float | None = costs(view, with_registry(catalog, name, history(catalog, name)), since)["seconds"]
-    return seconds
 
 
 def _show(document: Mapping[str, Any]) -> None:

@@ -46,8 +46,8 @@ def parse_time(value: object, zone: tzinfo = UTC) -> datetime:
     Raises:
         ValueError: It is not a point in time.
     """
-    if _MILLISECONDS.fullmatch(str(value)):
-        return from_ms(int(str(value)))
+    if not isinstance(value, datetime) and _MILLISECONDS.fullmatch(text := str(value)):
+        return from_ms(int(text))
     read = value if isinstance(value, datetime) else parse_timestamp(str(value))
     return read if read.tzinfo else read.replace(tzinfo=zone)
 

@@ -16,7 +16,7 @@ from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import NotFoundError, ViewNotFoundError
 from airflow_mv.manifests import read_by_pyiceberg
-from airflow_mv.status import observe_each
+from airflow_mv.status import readers_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -89,8 +89,8 @@ def _readers(catalog: MaterializedViewCatalog, name: Identifier) -> Mapping[int,
         ]
 
     found: defaultdict[int, list[_Refresh]] = defaultdict(list)
-    for result in observe_each(catalog, catalog.list(), of, plain=lambda _: []):
-        for snapshot_id, refresh in result.value or ():
+    for refreshes in readers_of(catalog, [name], of).values():
+        for snapshot_id, refresh in refreshes:
             found[snapshot_id].append(refresh)
     return found
 

@@ -87,13 +87,7 @@ def sync(catalog: MaterializedViewCatalog) -> SyncResult:
     written, faults = commit_staged(registry)
     compact_finished_months(registry, datetime.now(UTC))
     looked = _look(catalog)
-    removed = _register(registry, looked)
-    registry.views.compact()
-    registry.views.expire_if_due()
-    tables = register_tables(registry, looked.tables, looked.faults)
-    return SyncResult(
-        registry.place, written, len(looked.views), removed, tables, {**faults, **looked.faults}, tuple(looked.away)
-    )
+    return _registered(registry, looked, written, faults)
 
 
 def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> SyncResult:
@@ -117,6 +111,16 @@ def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> SyncRes
     looked = _look(catalog)
     rows = _completed(registry, looked.refreshes)
     written = registry.refreshes.upsert(rows)
+    return _registered(registry, looked, written, faults)
+
+
+def _registered(registry: Registry, looked: _CatalogRows, written: int, faults: dict[str, str]) -> SyncResult:
+    """Write the rows of views and base tables; return the result.
+
+    Args:
+        written: How many refreshes were written.
+        faults: The staged files that could not be read.
+    """
     removed = _register(registry, looked)
     registry.views.compact()
     registry.views.expire_if_due()
