@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read JSON documents into frozen dataclasses with strict types. Standard library only, because the driver uses it."""
+"""Read texts, and JSON documents as frozen dataclasses of strict types. Standard library only: the driver uses it."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -12,7 +13,7 @@ from functools import cache
 from types import MappingProxyType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
 
 _Document = TypeVar("_Document")
 #: Largest text of a script, an outcome or a record of a view, in bytes.
@@ -29,6 +30,28 @@ _LEXEME_OF_BYTES = re.compile(_SPELLING.encode("ascii"), re.DOTALL)
 def short_id(text: str | None) -> str:
     """Return the beginning of an id of a refresh, for people; ``none`` without one."""
     return "none" if text is None else text[:8]
+
+
+def utf8_text(content: bytes, *, source: str) -> str:
+    """Read the text of a file with SQL. A byte order mark is accepted.
+
+    Args:
+        source: The file, for messages.
+
+    Raises:
+        InvalidQueryError: It is not text in UTF-8.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        is_utf_16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        found = "this is UTF-16" if is_utf_16 else f"byte {error.start + 1} is not"
+        raise InvalidQueryError(f"{source}: UTF-8 is expected, and {found}: save the file as UTF-8") from None
+    if "\0" in text:
+        raise InvalidQueryError(
+            f"{source}: UTF-8 is expected, and this has zero bytes, as UTF-16 has: save it as UTF-8"
+        )
+    return text
 
 
 def check_marks(text: str | bytes | bytearray, limit: int = MAX_MARKS) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
 import getpass
@@ -33,12 +32,12 @@ from rich.console import Console
 
 from airflow_mv.checks import read_checks
 from airflow_mv.core.spec.identifiers import Identifier, split
+from airflow_mv.documents import utf8_text
 from airflow_mv.errors import (
     CheckFailedError,
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
-    InvalidQueryError,
     MaterializedViewError,
     StoppedError,
 )
@@ -633,22 +632,13 @@ def query_text(sql: str | None, file: Path | None) -> str | None:
     """Return the query of ``--sql`` or ``--sql-file``.
 
     Raises:
-        InvalidQueryError: The file is not text in UTF-8. A byte order mark is accepted.
+        InvalidQueryError: The file is not text in UTF-8.
     """
     if sql and file:
         raise click.UsageError("--sql and --sql-file exclude each other")
     if file is None:
         return sql
-    content = file.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        is_utf_16 = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        found = "this is UTF-16" if is_utf_16 else f"byte {error.start + 1} is not"
-        raise InvalidQueryError(f"{file}: UTF-8 is expected, and {found}: save the file as UTF-8") from None
-    if "\0" in text:
-        raise InvalidQueryError(f"{file}: UTF-8 is expected, and this has zero bytes, as UTF-16 has: save it as UTF-8")
-    return text
+    return utf8_text(file.read_bytes(), source=str(file))
 
 
 def with_pins(command: Command) -> Command:

@@ -13,6 +13,7 @@ from airflow_mv.cli.context import common, named_views, open_named, out, print_j
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.core.spec.identifiers import Identifier
     from airflow_mv.extras.folder.files import ViewFile
     from airflow_mv.extras.folder.plan import Applied, FolderPlan
 
@@ -104,21 +105,21 @@ def apply_folder(
 
 
 def _planned(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, prune: bool) -> FolderPlan:
-    from airflow_mv.each import materialized_views
     from airflow_mv.extras.define import differences
     from airflow_mv.extras.folder.plan import plan_folder
 
     namespaces = sorted({file.view.namespace for file in files})
-    existing = [view for name in namespaces for view in _existing(catalog, name, materialized_views)]
+    existing = [view for name in namespaces for view in _existing(catalog, name)]
     return plan_folder(catalog, files, compare=differences, materialized=existing, prune=prune)
 
 
-def _existing(catalog: MaterializedViewCatalog, namespace: tuple[str, ...], listed: Any) -> list[Any]:
+def _existing(catalog: MaterializedViewCatalog, namespace: tuple[str, ...]) -> list[Identifier]:
     """Return the materialized views of a namespace, which need not exist yet."""
+    from airflow_mv.each import materialized_views
     from airflow_mv.errors import NotFoundError
 
     try:
-        return list(listed(catalog, namespace))
+        return list(materialized_views(catalog, namespace))
     except NotFoundError:
         return []
 

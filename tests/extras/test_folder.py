@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -16,27 +15,21 @@ import pytest
 
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.folder.files import KEYS, queries, read_folder
-from tests.builders import LAYOUTS, QUERY, Lake, lake
+from tests.builders import LAYOUTS, QUERY, Lake
 from tests.cli.support import Ended, call
 from tests.core.ivm.tpch import QUERIES
 from tests.engine.incremental.test_column_types import TPCH
-from tests.engine.support import as_arrow, configure, reload_configuration
+from tests.engine.support import as_arrow
 
 DAILY = f"---\ndescription: orders by region\n---\n{QUERY}\n"
 TOP = "SELECT region FROM lake.sales.daily WHERE orders > 1\n"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+def home(configured: Lake) -> Lake:
     """The only configured catalog, with a base table."""
-    for name, value in configure(tmp_path, "lake").items():
-        monkeypatch.setenv(name, value)
-    reload_configuration()
-    with lake(f"sqlite:///{tmp_path}/lake.db", tmp_path / "lake") as found:
-        found.table()
-        yield found
-    monkeypatch.undo()
-    reload_configuration()
+    configured.table()
+    return configured
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from pyiceberg.types import LongType
 
@@ -13,9 +10,9 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import NotFoundError, UnsupportedError
 from airflow_mv.extras.impact import ColumnChange, impact
 from airflow_mv.status import status
-from tests.builders import QUERY, Lake, lake
+from tests.builders import QUERY, Lake
 from tests.cli.support import call
-from tests.engine.support import as_arrow, configure, reload_configuration
+from tests.engine.support import as_arrow
 
 ORDERS = "lake.sales.orders"
 VIEWS = {
@@ -35,18 +32,12 @@ CHANGES = (
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    for name, value in configure(tmp_path, "lake").items():
-        monkeypatch.setenv(name, value)
-    reload_configuration()
-    with lake(f"sqlite:///{tmp_path}/lake.db", tmp_path / "lake") as found:
-        found.table()
-        for name, query in VIEWS.items():
-            found.view(name, query)
-            found.refresh(f"lake.sales.{name}")
-        yield found
-    monkeypatch.undo()
-    reload_configuration()
+def home(configured: Lake) -> Lake:
+    configured.table()
+    for name, query in VIEWS.items():
+        configured.view(name, query)
+        configured.refresh(f"lake.sales.{name}")
+    return configured
 
 
 def make(home: Lake, change: ColumnChange) -> None:

@@ -32,6 +32,7 @@ from airflow_mv.core.spec.properties import (
 )
 from airflow_mv.core.spec.view import COMMENT_PROPERTY
 from airflow_mv.core.sql.query import parse_query, spark_sql
+from airflow_mv.documents import utf8_text
 from airflow_mv.errors import ConfigurationError, InvalidQueryError, MaterializedViewError
 from airflow_mv.words import did_you_mean
 
@@ -110,11 +111,7 @@ def read_file(path: Path, folder: Path, *, namespace: str | None = None) -> View
     content = path.read_bytes()
     if len(content) > MAX_BYTES:
         raise ConfigurationError(f"{path} has {len(content):,} bytes; at most {MAX_BYTES:,} are read")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidQueryError(f"{path}: UTF-8 is expected, and byte {error.start + 1} is not") from None
-    head, sql = _split(text.replace("\r\n", "\n"), path)
+    head, sql = _split(utf8_text(content, source=str(path)).replace("\r\n", "\n"), path)
     given = _mapping(head, path)
     for key, (line, value) in given.items():
         if key not in KEYS:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from airflow_mv.core.define.definition import Definition, check_properties
 from airflow_mv.core.refresh.checks import require_fitting
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.sql.query import parse_query
-from airflow_mv.errors import MaterializedViewError
+from airflow_mv.errors import MaterializedViewError, ViewNotFoundError
 from airflow_mv.extras.folder.files import ViewFile, in_order
 
 
@@ -85,9 +85,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """What has to be done so that a catalog is what a folder says, in the order in which it is done."""
+    """What has to be done so that a catalog is what a folder says, in the order in which it is done.
+
+    Args:
+        reads: The tables and views that the query of each file names.
+    """
 
     changes: tuple[Change, ...]
+    reads: Mapping[Identifier, tuple[Identifier, ...]]
 
     @property
     def to_do(self) -> list[Change]:
@@ -148,7 +153,7 @@ def plan_folder(
             changes.append(Change(view, Action.REFUSED, reason=reason, readers=readers))
         else:
             changes.append(Change(view, Action.DROP if prune else Action.UNMANAGED, readers=readers))
-    return FolderPlan(tuple(changes))
+    return FolderPlan(tuple(changes), references)
 
 
 def _references(
@@ -177,7 +182,7 @@ def _change(
     definition, view = file.definition, file.view
     try:
         check_properties(definition.properties, view=str(view))
-        existing = catalog.load(view) if catalog.exists(view) else None
+        existing = _existing(catalog, view)
         if existing is not None and existing.settings is None:
             reason = "a plain view has this name: drop it, or give the file another name"
             return Change(view, Action.REFUSED, file, reason=reason)
@@ -193,6 +198,13 @@ def _change(
     effects = {item.effect for item in found}
     action = next((item for item in (Action.REBUILD, Action.METADATA) if item.value in effects), Action.UNCHANGED)
     return Change(view, action, file, found)
+
+
+def _existing(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView | None:
+    try:
+        return catalog.load(view)
+    except ViewNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +243,8 @@ def apply_plan(
         drop: Drops a view.
     """
     failed: set[Identifier] = {change.view for change in plan.refused}
-    references, _ = _references([change.file for change in plan.changes if change.file])
     for change in plan.to_do:
-        blocked = sorted(set(references.get(change.view, ())) & failed, key=str)
+        blocked = sorted(set(plan.reads.get(change.view, ())) & failed, key=str)
         if blocked:
             failed.add(change.view)
             yield Applied(change, "skipped", [f"skipped, because {blocked[0]} was not changed"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from pyiceberg.typedef import Record
 
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.extras.registry.advice import findings
-from airflow_mv.extras.registry.base_tables import BaseTable, read_base_table
+from airflow_mv.extras.registry.base_tables import BaseTable, TableFile, _counts, read_base_table
 from airflow_mv.extras.registry.filters import equal
 from airflow_mv.extras.registry.model import TableRow
 from airflow_mv.extras.registry.registry import Registry, require_registry
@@ -132,10 +133,6 @@ def file_of(number: int, **fields: Any) -> DataFile:
 
 def with_files(table: BaseTable, files: list[DataFile], segments: int = 1) -> BaseTable:
     """The same table with other files."""
-    from dataclasses import replace
-
-    from airflow_mv.extras.registry.base_tables import TableFile, _counts
-
     found = tuple(TableFile(f"region={number % segments}", 1, file) for number, file in enumerate(files))
     data, deletes = ([item.file for item in found if item.is_data is wanted] for wanted in (True, False))
     return replace(table, files=found, general=table.general.model_copy(update=_counts(data, deletes)))
