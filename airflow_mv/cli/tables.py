@@ -52,8 +52,9 @@ def _document(
     from airflow_mv.core.spec.identifiers import id_text
     from airflow_mv.extras.registry.advice import filtering_columns, findings
 
-    own = {view: seen for view, seen in sorted(readers.items()) if table.name in {item.name for item in seen.tables}}
-    columns = filtering_columns([query for seen in own.values() for query in seen.queries], table.name)
+    name = table.name
+    own = {view: seen for view, seen in sorted(readers.items()) if name in {item.name for item in seen.tables}}
+    columns = filtering_columns([query for seen in own.values() for query in seen.queries], name)
     since = datetime.now(UTC) - timedelta(days=_DAYS)
     document = {
         **table.general.model_dump(mode="json", include=_SHOWN),
