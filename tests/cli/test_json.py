@@ -64,7 +64,8 @@ def test_no_command_writes_a_number_that_other_programs_change(variables: dict[s
         assert {name for name, *_ in calls} == set(main.commands) - _NOT_CALLED
         documents = {}
         refused = call("drop", VIEW, "--json", stdin="n\n")
-        assert (refused.code, refused.stdout) == (1, "")
+        # The runner of older Clicks echoes the answer, and asks for it with a space.
+        assert (refused.code, refused.stdout) in ((1, ""), (1, " n\n"))
         assert "Remove the view from the catalog? [y/N]" in refused.stderr
         for given in calls:
             ended = call(*given, "--json")
