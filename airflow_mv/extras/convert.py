@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move a view to another layout. Rows, refresh records, settings, history and uuid stay."""
+"""Move a view to another layout, or to another name. Rows, refresh records, settings, history and uuid stay."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ from airflow_mv.errors import (
     CommitStateUnknownError,
     InvalidMetadataError,
     UnsupportedError,
+    ViewNotFoundError,
 )
 from airflow_mv.words import one_of
 
@@ -110,19 +111,26 @@ Entries = dict[Identifier, Entry]
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A view that gets another layout.
+    """A view that gets another layout or name.
 
     Args:
-        view: The view in its present layout.
-        storage: Its storage table, which has rows.
+        view: The view in its present layout, with the name that it gets.
+        storage: Its storage table.
         document: The storage table's metadata without what belongs to the present layout.
         now_ms: The current time.
+        storage_name: The name that its storage table keeps; ``None``: the one that the layout gives it.
     """
 
     view: LoadedView
     storage: LoadedStorage
     document: dict[str, Any]
     now_ms: int
+    storage_name: Identifier | None = None
+
+    @property
+    def tags(self) -> list[str]:
+        """The tag of the current refresh, if there is one."""
+        return [self.storage.state.tag] if self.storage.state is not None else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +171,11 @@ def _to_pointed(catalog: MaterializedViewCatalog, source: _Source) -> _Converted
 def _to_registered(catalog: MaterializedViewCatalog, source: _Source) -> _Converted:
     """Write both metadata files. The table gets the name of a new storage table."""
     view, storage = source.view, source.storage
-    name = STORED_LAYOUTS["registered"].storage_name(view.identifier, None)
-    if name is None or storage.state is None:
-        raise InvalidMetadataError(
-            f"view {view.identifier}: its storage table has no rows, or the layout has no name for it"
-        )
+    name = source.storage_name or STORED_LAYOUTS["registered"].storage_name(view.identifier, None)
+    if name is None:
+        raise InvalidMetadataError(f"view {view.identifier}: the layout has no name for its storage table")
     updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
-    table = _write_table(catalog, source, updates=updates, tags=[storage.state.tag])
+    table = _write_table(catalog, source, updates=updates, tags=source.tags)
     properties = {
         PROPERTY: property_text(view.materialized.repointed(table)),
         STORAGE_TABLE_PROPERTY: name.within_catalog,
@@ -181,14 +187,12 @@ def _to_registered(catalog: MaterializedViewCatalog, source: _Source) -> _Conver
 def _to_table(catalog: MaterializedViewCatalog, source: _Source) -> _Converted:
     """Write the table's metadata file, with the definition. The table gets the view's name."""
     view, storage = source.view, source.storage
-    if storage.state is None:
-        raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows")
     own = uuid.uuid4().hex
     updates = {
         STORAGE_OF_PROPERTY: view.identifier.within_catalog,
         **definition_properties(view.identifier, storage.table, stored_elsewhere(view.metadata, None), own),
     }
-    table = _write_table(catalog, source, updates=updates, tags=[storage.state.tag, definition_tag(own)])
+    table = _write_table(catalog, source, updates=updates, tags=[*source.tags, definition_tag(own)])
     return _Converted({view.identifier: (TABLE, table)}, (table,))
 
 
@@ -326,9 +330,11 @@ class _ConvertView(Change[Current]):
             return False
 
     def _written(self, state: Current) -> _Converted:
+        return WRITERS[self._layout](self._catalog, self._source(state))
+
+    def _source(self, state: Current) -> _Source:
         document = _released(stored_table(self._catalog, state.view, state.storage))
-        source = _Source(state.view, state.storage, document, self.effects.now_ms())
-        return WRITERS[self._layout](self._catalog, source)
+        return _Source(state.view, state.storage, document, self.effects.now_ms())
 
     def may_land(self, state: Current) -> bool:
         """Whether the catalog's rows are as they were when the conversion was sent."""
@@ -349,10 +355,91 @@ class _ConvertView(Change[Current]):
         if commit(self).verdict == Verdict.SUPERSEDED and self._taken is not None:
             if self.unknown:
                 raise CommitStateUnknownError(
-                    f"{self._taken}. Before that the catalog did not respond to the conversion ({self.unknown[-1]}), "
-                    f"so {self._view} may still be converted; nothing was deleted, run it again to settle it"
+                    f"{self._taken}. Before that the catalog did not respond to {self.name} ({self.unknown[-1]}), "
+                    f"so {self._view} may still be changed; nothing was deleted, run it again to settle it"
                 )
             raise self._taken
+
+
+def rename(
+    catalog: MaterializedViewCatalog, view: str | Identifier, name: str | Identifier, *, effects: Effects | None = None
+) -> LoadedView:
+    """Give a view another name, in one transaction of the catalog's database. No row is computed or copied.
+
+    Its uuid, rows, history, settings and folder stay. A storage table with the name that its layout gives it is renamed
+    too. Views that read the view by its earlier name are not changed. A refresh that was planned before is planned
+    again. If the view has the name already, nothing is changed; so a rename can be repeated if its outcome is unknown.
+
+    Args:
+        name: The view's new name, in the same catalog.
+
+    Raises:
+        UnsupportedError: The catalog cannot do it, or the table of the view was adopted.
+        AlreadyExistsError: The name, or that of the storage table, is taken.
+        NotFoundError: The namespace does not exist.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
+    """
+    before, after = catalog.identify(view), catalog.identify(name)
+    loaded = catalog.load(before)
+    loaded.materialized  # noqa: B018 (a plain view is refused)
+    require_renamable(catalog, loaded, after)
+    catalog.folders.new(after)  # the namespace exists
+    if before != after:
+        _RenameView(catalog, loaded, after, effects).publish()
+        log.info("Renamed %s to %s", before, after)
+    return catalog.load(after)
+
+
+def require_renamable(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier) -> None:
+    """Refuse a rename that is not possible.
+
+    Raises:
+        UnsupportedError: With the reason.
+    """
+    who = f"view {view.identifier} cannot be renamed to {name}"
+    if not catalog.is_sql:
+        raise UnsupportedError(
+            f"{who}: the server of catalog {catalog.name!r} cannot rename a view and its storage table in one step. "
+            "Create it under the new name, and drop this one"
+        )
+    if view.identifier.catalog != name.catalog:
+        raise UnsupportedError(f"{who}: that is another catalog")
+    if view.adopted_at is not None:
+        raise UnsupportedError(f"{who}: its table was adopted, and other programs use it by this name")
+
+
+class _RenameView(_ConvertView):
+    """A view gets another name: it is written in its layout again. It has landed if the view has the name.
+
+    Args:
+        name: The name that it gets.
+    """
+
+    def __init__(
+        self, catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier, effects: Effects | None
+    ) -> None:
+        super().__init__(catalog, view, stored_layout(view).layout, effects)
+        self.name, self._name = f"its rename to {name}", name
+
+    def load(self) -> Current:
+        """Load the view by its new name, or by its earlier one."""
+        try:
+            return load_current(self._catalog, self._name, self._uuid)
+        except ViewNotFoundError:
+            return load_current(self._catalog, self._view, self._uuid)
+
+    def judge(self, state: Current) -> Verdict:
+        """``SUPERSEDED`` if a name is taken."""
+        if state.view.identifier == self._name:
+            return Verdict.LANDED
+        self._layout = stored_layout(state.view).layout
+        return Verdict.READY if self._taken is None else Verdict.SUPERSEDED
+
+    def _source(self, state: Current) -> _Source:
+        source, layout = super()._source(state), STORED_LAYOUTS[self._layout]
+        chosen = state.storage.name != layout.storage_name(self._view, None)
+        kept = state.storage.name if chosen and self._layout == "registered" else None
+        return replace(source, view=replace(state.view, identifier=self._name), storage_name=kept)
 
 
 def stored_elsewhere(view: ViewMetadata, storage_table: Mapping[str, Any] | None) -> ViewMetadata:

@@ -242,7 +242,7 @@ def test_a_late_copy_of_a_conversion_finds_its_files_although_the_name_was_taken
         home.table("daily__storage")
         raise CommitStateUnknownError("no answer in time (injected fault)")
 
-    with pytest.raises(CommitStateUnknownError, match=r"is taken.* may still be converted; nothing was deleted"):
+    with pytest.raises(CommitStateUnknownError, match=r"is taken.* may still be changed; nothing was deleted"):
         convert(FaultyCatalog(home.iceberg, delayed), VIEW, "registered", effects=clock.effects)
     home.iceberg.drop_table("sales.daily__storage")
     assert late.pop()()
