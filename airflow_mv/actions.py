@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
+from airflow_mv.core.spec.table import known_sum
+from airflow_mv.each import materialized_views
+from airflow_mv.errors import MaterializedViewError, NotFoundError
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import ReadResult, log_what_is_read, read_rows, readable
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from airflow_mv.core.define.definition import Definition
     from airflow_mv.core.spec.choices import OnChange
     from airflow_mv.extras.define import DefinitionResult
+    from airflow_mv.extras.folder.files import ViewFile
+    from airflow_mv.extras.folder.plan import Applied, FolderPlan
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +190,79 @@ def define_view(
     done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting, create=create_view)
     is_new = done.action in ("created", "adopted", "replaced")
     return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
+
+
+def plan_views(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, prune: bool = False) -> FolderPlan:
+    """Compare files with a catalog, see :func:`airflow_mv.extras.folder.plan.plan_folder`.
+
+    Args:
+        files: The definitions.
+        prune: Whether views that no file defines are dropped.
+    """
+    from airflow_mv.extras.convert import require_renamable
+    from airflow_mv.extras.define import differences
+    from airflow_mv.extras.folder.plan import Callbacks as PlanCallbacks
+    from airflow_mv.extras.folder.plan import plan_folder
+
+    namespaces = sorted({file.view.namespace for file in files})
+    existing = [view for name in namespaces for view in _existing_views(catalog, name)]
+    callbacks = PlanCallbacks(differences, cost_of_rebuild, require_renamable)
+    return plan_folder(catalog, files, callbacks=callbacks, materialized=existing, prune=prune)
+
+
+def _existing_views(catalog: MaterializedViewCatalog, namespace: tuple[str, ...]) -> list[Identifier]:
+    """Return the materialized views of a namespace, which need not exist yet."""
+    try:
+        return list(materialized_views(catalog, namespace))
+    except NotFoundError:
+        return []
+
+
+def cost_of_rebuild(
+    catalog: MaterializedViewCatalog, view: LoadedView, definition: Definition
+) -> Mapping[str, Any] | None:
+    """Return what a recompute of all rows by another definition is expected to cost; ``None``: not known.
+
+    Args:
+        view: The view as it is. The durations of its refreshes correct the estimate.
+    """
+    from airflow_mv.core.refresh.inputs import resolve_query
+    from airflow_mv.core.refresh.plan import full_cost
+    from airflow_mv.core.sql.query import spark_sql
+    from airflow_mv.extras.costs import with_expected
+    from airflow_mv.extras.describe import durations
+
+    name = view.identifier
+    try:
+        sql = definition.sql or spark_sql(view.metadata, view=str(name))
+        context = view.context if definition.sql is None else name
+        resolved = resolve_query(catalog, sql, None, context, view=str(name))
+        total = known_sum([resolved.metadata[table.name].bytes_at(table.head) for table in resolved.tables])
+        record = catalog.load_storage(view).record
+        estimate = full_cost(total).corrected(record.factors if record else {})
+        return with_expected([asdict(estimate)], durations(catalog, name))[0]
+    except MaterializedViewError as error:
+        log.info("%s: the cost of a rebuild is not known: %s", name, error)
+        return None
+
+
+def apply_views(catalog: MaterializedViewCatalog, plan: FolderPlan, *, stager: Stager) -> Iterator[Applied]:
+    """Do what a plan of a folder says, see :func:`airflow_mv.extras.folder.plan.apply_plan`.
+
+    Args:
+        plan: From :func:`plan_views`.
+        stager: Runs the scripts that find the columns of queries.
+    """
+    from airflow_mv.extras.convert import rename
+    from airflow_mv.extras.folder.plan import apply_plan
+    from airflow_mv.extras.maintenance.drop import drop
+
+    return apply_plan(
+        plan,
+        define=lambda view, wanted: define_view(catalog, view, wanted, stager=stager, on_change="rebuild").lines,
+        drop=lambda view: drop(catalog, view),
+        rename=lambda view, name: rename(catalog, view, name),
+    )
 
 
 def refresh_with_inputs(

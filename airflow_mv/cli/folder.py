@@ -3,31 +3,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from airflow_mv.cli.context import common, named_views, open_named, out, print_json, sparked, stager_for, visible
+from airflow_mv.core.spec.units import human
 
 if TYPE_CHECKING:
-    from airflow_mv.core.catalog import MaterializedViewCatalog
-    from airflow_mv.core.spec.identifiers import Identifier
-    from airflow_mv.extras.folder.files import ViewFile
     from airflow_mv.extras.folder.plan import Applied, FolderPlan
 
 #: The exit codes of ``--check``: there is something to do, and a file is refused.
 _CHANGES, _REFUSED = 3, 4
-_SIGNS = {"create": "+", "metadata": "~", "rebuild": "!", "drop": "-", "refused": "x", "unmanaged": "?"}
+_SIGNS = {
+    "create": "+",
+    "rename": ">",
+    "metadata": "~",
+    "in-place": "~",
+    "rebuild": "!",
+    "drop": "-",
+    "refused": "x",
+    "unmanaged": "?",
+}
 
 
 @click.command()
 @click.argument("namespace")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--overwrite", is_flag=True, help="Replace files that have another content.")
+@click.option(
+    "--uuid", is_flag=True, help="Write the uuid of each view, by which `apply` finds a file that was renamed."
+)
 @common
-def export(*, namespace: str, folder: Path, overwrite: bool, as_json: bool, conn_id: str | None) -> None:
+def export(*, namespace: str, folder: Path, overwrite: bool, uuid: bool, as_json: bool, conn_id: str | None) -> None:
     """Write views into a folder of SQL files.
 
     All materialized views of NAMESPACE, which is catalog.namespace: one file
@@ -40,7 +50,7 @@ def export(*, namespace: str, folder: Path, overwrite: bool, as_json: bool, conn
     name, inner = split_namespace(namespace)
     catalog = open_named(name, conn_id)
     written = [
-        write_file(folder, catalog, catalog.load(view), overwrite=overwrite)
+        write_file(folder, catalog, catalog.load(view), overwrite=overwrite, uuid=uuid)
         for view in materialized_views(catalog, inner)
     ]
     if as_json:
@@ -82,12 +92,13 @@ def apply_folder(
     Shows the plan, asks, and changes the views in the order in which they read
     each other. A view changes as a whole or not at all. It refreshes nothing.
     """
+    from airflow_mv.actions import apply_views, plan_views
     from airflow_mv.extras.folder.files import read_folder
 
     files = read_folder(folder, namespace=namespace)
     named_views([str(file.view) for file in files])  # of one catalog
     catalog = open_named(files[0].view.catalog, conn_id)
-    plan = _planned(catalog, files, prune=prune)
+    plan = plan_views(catalog, files, prune=prune)
     if check or only_plan:
         _print_plan(plan, as_json=as_json, markdown=markdown)
         if check and (plan.refused or plan.to_do):
@@ -97,50 +108,17 @@ def apply_folder(
         _print_plan(plan, as_json=False, markdown=markdown)
     if plan.to_do and not yes:
         click.confirm(f"Change {len(plan.to_do)} views?", abort=True, err=True)
-    done = list(_applied(catalog, plan, quiet=as_json, **spark))
+    done = [_shown(item, quiet=as_json) for item in apply_views(catalog, plan, stager=stager_for(catalog, **spark))]
     if as_json:
         print_json({**plan.to_dict(), "applied": [item.to_dict() for item in done]})
     if plan.refused or any(item.outcome != "done" for item in done):
         raise SystemExit(1)
 
 
-def _planned(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, prune: bool) -> FolderPlan:
-    from airflow_mv.extras.define import differences
-    from airflow_mv.extras.folder.plan import plan_folder
-
-    namespaces = sorted({file.view.namespace for file in files})
-    existing = [view for name in namespaces for view in _existing(catalog, name)]
-    return plan_folder(catalog, files, compare=differences, materialized=existing, prune=prune)
-
-
-def _existing(catalog: MaterializedViewCatalog, namespace: tuple[str, ...]) -> list[Identifier]:
-    """Return the materialized views of a namespace, which need not exist yet."""
-    from airflow_mv.each import materialized_views
-    from airflow_mv.errors import NotFoundError
-
-    try:
-        return list(materialized_views(catalog, namespace))
-    except NotFoundError:
-        return []
-
-
-def _applied(
-    catalog: MaterializedViewCatalog, plan: FolderPlan, *, quiet: bool, master: str | None, remote: str | None
-) -> Iterator[Applied]:
-    from airflow_mv.actions import define_view
-    from airflow_mv.extras.folder.plan import apply_plan
-    from airflow_mv.extras.maintenance.drop import drop
-
-    stager = stager_for(catalog, master, remote)
-    for item in apply_plan(
-        plan,
-        define=lambda view, wanted: define_view(catalog, view, wanted, stager=stager, on_change="rebuild").lines,
-        drop=lambda view: drop(catalog, view),
-    ):
-        if not quiet:
-            for line in item.lines:
-                out.print(visible(line if item.outcome == "done" else f"{item.outcome}: {line}"), markup=False)
-        yield item
+def _shown(item: Applied, *, quiet: bool) -> Applied:
+    for line in item.lines if not quiet else ():
+        out.print(visible(line if item.outcome == "done" else f"{item.outcome}: {line}"), markup=False)
+    return item
 
 
 def _print_plan(plan: FolderPlan, *, as_json: bool, markdown: bool) -> None:
@@ -163,14 +141,41 @@ def _text(document: Mapping[str, Any]) -> Iterator[str]:
             continue
         sign = _SIGNS.get(change["action"], "=")
         file = f"  ({change['file']})" if change["file"] else ""
+        file = f" from {change['renamed_from']}{file}" if change["renamed_from"] else file
         yield f"{sign} {change['action']:<9} {change['view']}{file}"
         if change["reason"]:
             yield f"    {change['reason']}"
         for item in change["differences"]:
             yield f"    {_difference(item)}"
-        if change["readers"]:
-            yield f"    read by {', '.join(change['readers'])}"
+        for line in _consequences(change):
+            yield f"    {line}"
     yield _summary(document)
+
+
+def _consequences(change: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a change costs, and whom it concerns."""
+    if change["rebuilds"]:
+        cost = change["cost"] or {}
+        known = [f"reads {human(cost['bytes_read'])}"] if cost.get("bytes_read") is not None else []
+        seconds = cost.get("expected_seconds") or cost.get("seconds")
+        known += [f"takes about {seconds:,.0f} s"] if seconds is not None else []
+        yield f"the next refresh recomputes all rows{': it ' + ', '.join(known) if known else ''}"
+    if change["loses"]:
+        yield f"readers lose {', '.join(change['loses'])}"
+    about = {item["view"]: item for item in change["touched"]}
+    if own := _whose(about.get(change["view"])):
+        yield own
+    for reader in change["readers"]:
+        whose = _whose(about.get(reader))
+        yield f"read by {reader}{f' ({whose})' if whose else ''}"
+
+
+def _whose(touched: Mapping[str, Any] | None) -> str:
+    """Return the owner and the DAGs of a view."""
+    parts = [f"owner {touched['owner']}"] if touched and touched["owner"] else []
+    dags = touched["dags"] if touched else []
+    parts += [f"refreshed by the DAG{'s' if len(dags) > 1 else ''} {', '.join(dags)}"] if dags else []
+    return ", ".join(parts)
 
 
 def _difference(item: Mapping[str, Any]) -> str:
@@ -187,9 +192,9 @@ def _markdown(document: Mapping[str, Any]) -> Iterator[str]:
     for change in document["changes"]:
         if change["action"] == "unchanged" and not change["differences"]:
             continue
-        parts = [change["reason"], *(_difference(item) for item in change["differences"])]
-        if change["readers"]:
-            parts.append(f"read by {', '.join(change['readers'])}")
+        renamed = f"from {change['renamed_from']}" if change["renamed_from"] else None
+        parts = [change["reason"], renamed, *(_difference(item) for item in change["differences"])]
+        parts += _consequences(change)
         cell = "<br>".join(_escaped(part) for part in parts if part)
         yield f"| {change['action']} | {_escaped(change['view'])} | {cell} |"
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.actions import refresh_views
+from airflow_mv.core.publish import Requester
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.folder.files import KEYS, queries, read_folder
 from tests.builders import LAYOUTS, QUERY, Lake
@@ -96,6 +98,77 @@ def test_what_no_file_says_is_kept_or_dropped_only_on_request(home: Lake, views:
     put(views, "lake/sales/other.sql", QUERY)
     assert apply(views, "--prune").code == 0
     assert [view.name for view in home.catalog.list()] == ["other"]
+
+
+def test_a_view_that_is_renamed_keeps_its_uuid_and_its_rows(home: Lake, views: Path) -> None:
+    """By `renamed_from`, or by the uuid that `export --uuid` writes. What still reads the old name is refused."""
+    apply(views)
+    home.refresh()
+    before = home.catalog.load("sales.daily").metadata.view_uuid
+    (views / "lake/sales/daily.sql").unlink()
+    put(views, "lake/sales/by_region.sql", DAILY.replace("---\n", "---\nrenamed_from: daily\n", 1))
+    assert plan(views) == {"by_region": "rename", "a_top": "refused"}
+    shown = call("apply", str(views), "--check")
+    assert shown.code == 4
+    assert "> rename    lake.sales.by_region from lake.sales.daily  (" in shown.stdout
+    assert "it reads lake.sales.daily, which is renamed to lake.sales.by_region" in shown.stdout
+    put(views, "lake/sales/a_top.sql", TOP.replace("daily", "by_region"))
+    assert plan(views) == {"by_region": "rename", "a_top": "rebuild"}
+    assert "renamed lake.sales.daily to lake.sales.by_region\n" in apply(views).stdout
+    assert home.catalog.load("sales.by_region").metadata.view_uuid == before
+    assert len(home.read("sales.by_region")) == 2
+    assert plan(views) == {"by_region": "unchanged", "a_top": "unchanged"}  # the line may stay
+
+    folder = views.parent / "out"
+    call("export", "lake.sales", str(folder), "--uuid")
+    (folder / "lake/sales/by_region.sql").rename(folder / "lake/sales/third.sql")
+    (folder / "lake/sales/a_top.sql").unlink()
+    edited = folder / "lake/sales/third.sql"
+    edited.write_text(edited.read_text().replace("by region", "by its region").replace("count(*)", "count(id)"))
+    change = call("apply", str(folder), "--plan", "--json").json["changes"][0]
+    assert (change["action"], change["renamed_from"], change["rebuilds"]) == ("rename", "lake.sales.by_region", True)
+    assert change["readers"] == ["lake.sales.a_top"]  # no file defines it, and it still reads the old name
+    assert apply(folder).code == 0
+    third = home.catalog.load("sales.third").metadata
+    assert (third.view_uuid, third.properties["comment"]) == (before, "orders by its region")
+
+
+def test_a_rename_is_never_guessed(home: Lake, views: Path) -> None:
+    apply(views)
+    put(views, "lake/sales/copy.sql", DAILY.replace("---\n", "---\nrenamed_from: daily\n", 1))
+    assert plan(views) == {"daily": "unchanged", "copy": "refused", "a_top": "unchanged"}  # a file defines it
+    (views / "lake/sales/daily.sql").rename(views / "lake/sales/other.sql")
+    (views / "lake/sales/copy.sql").unlink()
+    assert plan(views)["other"] == "create"
+    for name in ("other", "another"):
+        put(views, f"lake/sales/{name}.sql", DAILY.replace("---\n", "---\nrenamed_from: daily\n", 1))
+    assert plan(views) == {"other": "refused", "another": "refused", "a_top": "refused"}
+    (views / "lake/sales/another.sql").unlink()
+    put(views, "lake/sales/other.sql", DAILY.replace("---\n", "---\nrenamed_from: gone\n", 1))
+    assert plan(views)["other"] == "create"
+    assert [view.name for view in home.catalog.list()] == ["a_top", "daily"]
+
+
+def test_a_plan_says_what_a_rebuild_costs_and_whom_it_concerns(home: Lake, views: Path) -> None:
+    put(views, "lake/sales/daily.sql", DAILY.replace("---\n", "---\nowner: sales\n", 1))
+    apply(views)
+    refresh_views(home.catalog, ["sales.daily"], stager=home.stager, requester=Requester(dag_id="nightly"))
+    put(views, "lake/sales/daily.sql", "SELECT region, sum(amount) AS amount FROM lake.sales.orders GROUP BY region")
+    shown = call("apply", str(views), "--check")
+    assert shown.code == 4
+    size = home.load().current_snapshot().summary["total-files-size"]
+    change = next(item for item in call("apply", str(views), "--plan", "--json").json["changes"] if item["rebuilds"])
+    assert (change["loses"], change["cost"]["bytes_read"]) == (["orders"], int(size))
+    assert change["touched"][0] == {"view": "lake.sales.daily", "owner": "sales", "dags": ["nightly"]}
+    for line in (
+        "    the next refresh recomputes all rows: it reads ",
+        "    readers lose orders\n",
+        "    owner sales, refreshed by the DAG nightly\n    read by lake.sales.a_top\n",
+        "it reads the column orders of lake.sales.daily, which no longer has it",
+    ):
+        assert line in shown.stdout
+    put(views, "lake/sales/a_top.sql", "SELECT region FROM lake.sales.daily WHERE amount > 1\n")
+    assert plan(views) == {"daily": "rebuild", "a_top": "rebuild"}
 
 
 def test_of_a_broken_file_nothing_is_changed_and_the_others_are(home: Lake, views: Path) -> None:

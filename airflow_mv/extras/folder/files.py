@@ -23,7 +23,7 @@ from airflow_mv.core.spec.choices import (
     TIME_TRAVEL_PROPERTY,
     TRANSPILE_PROPERTY,
 )
-from airflow_mv.core.spec.identifiers import Identifier, split
+from airflow_mv.core.spec.identifiers import Identifier, quote, split
 from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY
 from airflow_mv.core.spec.properties import (
     MAX_STALENESS_PROPERTY,
@@ -69,11 +69,15 @@ class ViewFile:
         path: The file, for messages.
         view: The view's full name.
         definition: What the view should be.
+        renamed_from: The name that the view has had before, if the file says it.
+        uuid: The view's uuid, if the file says it: a view with this uuid and another name is renamed.
     """
 
     path: Path
     view: Identifier
     definition: Definition
+    renamed_from: Identifier | None = None
+    uuid: str | None = None
 
     @property
     def sql(self) -> str:
@@ -123,7 +127,9 @@ def read_file(path: Path, folder: Path, *, namespace: str | None = None) -> View
     values = {key: value for key, (_, value) in given.items()}
     try:
         view = _name(values.pop("name", None), path, folder, namespace)
-        return ViewFile(path, view, _definition(sql, values))
+        before = values.pop("renamed_from", None)
+        renamed_from = None if before is None else _name(before, path, folder, ".".join(_space(view)))
+        return ViewFile(path, view, _definition(sql, values), renamed_from, values.get("uuid"))
     except MaterializedViewError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -203,7 +209,7 @@ _MAP = _Key("a mapping of texts; quote numbers and true", _is_map)
 _FLAG = _Key("true or false", lambda value: isinstance(value, bool))
 #: The keys above a query.
 KEYS: Mapping[str, _Key] = {
-    **dict.fromkeys(("name", "layout", "strategy", "description", "storage_name"), _TEXT),
+    **dict.fromkeys(("name", "layout", "strategy", "description", "storage_name", "renamed_from", "uuid"), _TEXT),
     **dict.fromkeys(("sort_by", "interval_column", "max_staleness", "readers", "owner"), _TEXT),
     **dict.fromkeys(("partition_by", "columns", "dialects", "tags"), _LIST),
     **dict.fromkeys(("properties", "column_comments"), _MAP),
@@ -217,6 +223,11 @@ def _name(name: str | None, path: Path, folder: Path, namespace: str | None) -> 
     if len(parts) < _PARTS and namespace is None:
         raise ConfigurationError(f"its view is {'.'.join(parts)}, without a catalog or a namespace: give --namespace")
     return Identifier.of((*(split(namespace or "") if len(parts) < _PARTS else ()), *parts))
+
+
+def _space(view: Identifier) -> tuple[str, ...]:
+    """Return the parts of the view's name before the last one, quoted where they must be."""
+    return tuple(quote(part) for part in (view.catalog, *view.namespace))
 
 
 def _definition(sql: str, values: dict[str, Any]) -> Definition:
@@ -249,12 +260,13 @@ def _definition(sql: str, values: dict[str, Any]) -> Definition:
 
 
 def write_file(
-    folder: Path, catalog: MaterializedViewCatalog, view: LoadedView, *, overwrite: bool = False
+    folder: Path, catalog: MaterializedViewCatalog, view: LoadedView, *, overwrite: bool = False, uuid: bool = False
 ) -> tuple[Path, bool]:
     """Write the definition of a materialized view into a file of its name.
 
     Args:
         overwrite: Whether a file with another content is replaced.
+        uuid: Whether the file names the view's uuid, by which a file with another name is a rename.
 
     Returns:
         The file, and whether it was written.
@@ -262,7 +274,7 @@ def write_file(
     Raises:
         ConfigurationError: The file exists with another content.
     """
-    path, text = folder / _path_of(view.identifier), text_of(catalog, view)
+    path, text = folder / _path_of(view.identifier), text_of(catalog, view, uuid=uuid)
     if path.exists():
         if path.read_text(encoding="utf-8") == text:
             return path, False
@@ -280,8 +292,12 @@ def _path_of(view: Identifier) -> Path:
     return Path(*safe[:-1], f"{safe[-1]}.sql")
 
 
-def text_of(catalog: MaterializedViewCatalog, view: LoadedView) -> str:
-    """Return the text of the file that defines a materialized view as it is."""
+def text_of(catalog: MaterializedViewCatalog, view: LoadedView, *, uuid: bool = False) -> str:
+    """Return the text of the file that defines a materialized view as it is.
+
+    Args:
+        uuid: See :func:`write_file`.
+    """
     metadata, settings = view.metadata, view.materialized
     properties = metadata.properties
     storage = catalog.load_storage(view)
@@ -292,6 +308,7 @@ def text_of(catalog: MaterializedViewCatalog, view: LoadedView) -> str:
     listed = {key: text for key, text in properties.items() if key not in _NOT_LISTED}
     head: dict[str, Any] = {
         "name": None if plain else str(name),
+        "uuid": metadata.view_uuid if uuid else None,
         "description": properties.get(COMMENT_PROPERTY),
         **{key: properties.get(property_) for key, property_ in _PROPERTIES.items() if key != "tags"},
         "tags": [tag.strip() for tag in properties["tags"].split(",")] if "tags" in properties else None,
