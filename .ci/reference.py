@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"
 _PART = re.compile(r"(<!-- reference: (\S+)((?: \S+)*) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|exc|data):`~?([^`]+)`")
-_KEYWORDS = "airflow_mv.keywords"
+_KEYWORDS = "airflow_mv.tasks.keywords"
 _OF_AIRFLOW = ("TaskKeywords", "SensorKeywords", "DagKeywords", "GroupKeywords")
 
 
@@ -120,7 +120,7 @@ def _passed_on(package: Any, call: Any) -> Iterator[str]:
 
 
 def _keys(package: Any, *names: str) -> set[str]:
-    """Return the arguments of classes of :mod:`airflow_mv.keywords`."""
+    """Return the arguments of classes of :mod:`airflow_mv.tasks.keywords`."""
     found: set[str] = set()
     for name in names:
         kind = _target(package, f"{_KEYWORDS}.{name}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_mv.lazy import on_first_use
+from airflow_mv.foundation.lazy import on_first_use
 from airflow_mv.version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.common.each import materialized_views
+from airflow_mv.common.status import stale_inputs
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects, Requester
@@ -26,15 +28,13 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
-from airflow_mv.core.spec.table import known_sum
-from airflow_mv.each import materialized_views
+from airflow_mv.core.spec.table_metadata import known_sum
 from airflow_mv.errors import MaterializedViewError, NotFoundError
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import ReadResult, log_what_is_read, read_rows, readable
 from airflow_mv.extras.registry.model import RefreshRow
 from airflow_mv.extras.registry.settings import PLACE
-from airflow_mv.status import stale_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,8 +107,8 @@ def informed(options: RefreshOptions | None) -> RefreshOptions:
     Args:
         options: How to refresh.
     """
-    from airflow_mv.file_statistics import FileStatistics
-    from airflow_mv.refresh_state import summary_fields
+    from airflow_mv.common.file_statistics import FileStatistics
+    from airflow_mv.common.refresh_state import summary_fields
 
     return replace(options or RefreshOptions(), statistics=FileStatistics, summary=summary_fields)
 
@@ -162,8 +162,8 @@ def adopt_table(
 
 
 def diagnose(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> None:
-    """Raise the error of a failed job if its cause is found, see :func:`airflow_mv.diagnosis.diagnose`."""
-    from airflow_mv import diagnosis
+    """Raise the error of a failed job if its cause is found, see :func:`airflow_mv.extras.diagnosis.diagnose`."""
+    from airflow_mv.extras import diagnosis
 
     diagnosis.diagnose(catalog, plan, outcome)
 
@@ -476,8 +476,8 @@ def read(
         JobError: The refresh failed.
         RefreshNotFoundError: The history holds no such refresh.
     """
+    from airflow_mv.common.stored_rows import stored_rows
     from airflow_mv.extras.spark.session import session_stager
-    from airflow_mv.rows import stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given

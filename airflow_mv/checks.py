@@ -25,7 +25,7 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 #: View property: the checks of every refresh of the view, as JSON.
 CHECKS_PROPERTY = "airflow-mv.checks"

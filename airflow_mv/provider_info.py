@@ -85,7 +85,7 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": "airflow_mv.assets.openlineage_dataset",
             }
         ],
-        "extra-links": ["airflow_mv.links.MaterializedViewLink", "airflow_mv.links.SparkApplicationLink"],
+        "extra-links": ["airflow_mv.tasks.links.MaterializedViewLink", "airflow_mv.tasks.links.SparkApplicationLink"],
     }
 
 

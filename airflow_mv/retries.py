@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseOperator
 
 from airflow_mv.errors import CommitError, MaterializedViewError
-from airflow_mv.older_airflow import (
+from airflow_mv.tasks.older_airflow import (
     BEFORE_3_3,
     AirflowFailException,
     RetryAction,

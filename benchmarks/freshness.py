@@ -25,6 +25,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_mv.actions import create_view as create
 from airflow_mv.actions import plan_view
+from airflow_mv.common.status import status, statuses
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -33,8 +34,7 @@ from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.stored import decode, encode
-from airflow_mv.core.spec.table import with_properties
-from airflow_mv.status import status, statuses
+from airflow_mv.core.spec.table_metadata import with_properties
 from benchmarks import report
 
 _NAMESPACE = "bench"
@@ -49,8 +49,8 @@ import json, sys, time
 started = time.perf_counter()
 from pyiceberg.catalog import load_catalog
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.status import status
-from airflow_mv.status import statuses
+from airflow_mv.common.status import status
+from airflow_mv.common.status import statuses
 imported = time.perf_counter()
 catalog = MaterializedViewCatalog(load_catalog("lake", **json.loads(sys.argv[1])))
 views = catalog.list()
@@ -71,7 +71,7 @@ import pyiceberg.io.pyarrow
 from pyiceberg.catalog import load_catalog
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.table import snapshots_between
+from airflow_mv.core.spec.table_metadata import snapshots_between
 def peak():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 catalog = load_catalog("lake", **json.loads(sys.argv[1]))

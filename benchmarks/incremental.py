@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.actions import create_view as create
 from airflow_mv.actions import plan_view
+from airflow_mv.common.stored_rows import stored_rows
 from airflow_mv.core.catalog import LoadedStorage
 from airflow_mv.core.catalog.layouts import PointedStorage
 from airflow_mv.core.define.definition import Definition
@@ -24,7 +25,6 @@ from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.extras.spark.session import InProcessStager
-from airflow_mv.rows import stored_rows
 from benchmarks import report
 from benchmarks.cells import Cell, Run, Way, bound, falling_back, fit, steps, table
 from benchmarks.changes import VARIANTS, Tables

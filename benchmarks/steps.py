@@ -24,7 +24,7 @@ from airflow_mv.core.script import (
     Step,
 )
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.extras.spark.session import session_stager
 

@@ -34,6 +34,7 @@ from pyiceberg.typedef import Record
 
 from airflow_mv.actions import create_view as create
 from airflow_mv.actions import plan_view
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.plan import RefreshPlan
@@ -41,10 +42,9 @@ from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome
 from airflow_mv.core.spec.properties import EXPIRE_PROPERTY, NEVER
 from airflow_mv.core.spec.stored import decode, encode
-from airflow_mv.core.spec.table import with_properties
+from airflow_mv.core.spec.table_metadata import with_properties
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.maintenance.run import maintain_after_refresh
-from airflow_mv.status import status
 from benchmarks import freshness, report
 
 _VIEW = "lake.bench.hourly"

@@ -26,6 +26,8 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import select, update
 
+from airflow_mv.common.file_statistics import FileStatistics
+from airflow_mv.common.refresh_state import summary_fields
 from airflow_mv.core.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.limits import opening
 from airflow_mv.core.define.create import create
@@ -37,8 +39,6 @@ from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version
-from airflow_mv.file_statistics import FileStatistics
-from airflow_mv.refresh_state import summary_fields
 from tests.duck import DuckStager, scratch_catalog
 from tests.rest.strict import given_properties
 

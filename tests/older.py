@@ -9,7 +9,7 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.core.catalog.pyiceberg_compat import PYICEBERG_0_11, ROWS
-from airflow_mv.older_airflow import BEFORE_3_2
+from airflow_mv.tasks.older_airflow import BEFORE_3_2
 
 _EXCEPTIONS = import_module("airflow.exceptions" if BEFORE_3_2 else "airflow.sdk.exceptions")
 AirflowFailException = _EXCEPTIONS.AirflowFailException

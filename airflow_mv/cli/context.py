@@ -32,7 +32,6 @@ from rich.console import Console
 
 from airflow_mv.checks import read_checks
 from airflow_mv.core.spec.identifiers import Identifier, split
-from airflow_mv.documents import utf8_text
 from airflow_mv.errors import (
     CheckFailedError,
     ConfigurationError,
@@ -41,7 +40,8 @@ from airflow_mv.errors import (
     MaterializedViewError,
     StoppedError,
 )
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.documents import utf8_text
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
@@ -342,7 +342,7 @@ def chosen_views(
         ConfigurationError: The views are in several catalogs.
         NotFoundError: There is no such namespace.
     """
-    from airflow_mv.each import materialized_views
+    from airflow_mv.common.each import materialized_views
 
     if whole is not None:
         catalog = open_named(whole, conn_id)
@@ -606,7 +606,7 @@ def pin(
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """
-    from airflow_mv.each import left_out
+    from airflow_mv.common.each import left_out
     from airflow_mv.extras.pins import pin_base_tables
 
     catalog, identifiers = chosen_views(views, namespace, conn_id)

@@ -30,7 +30,7 @@ def costs(
 
     A view records its last 50 refreshes, with time travel the last hundred. With a registry all refreshes count.
     """
-    from airflow_mv.each import for_each, left_out
+    from airflow_mv.common.each import for_each, left_out
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from airflow_mv.cli.context import airflow_connections, open_named
+from airflow_mv.common.each import left_out
+from airflow_mv.common.status import Chains
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.configured import configured
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.units import counted
-from airflow_mv.each import left_out
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.repair import diagnose
 from airflow_mv.extras.spark.session import InProcessStager, settings_of
 from airflow_mv.extras.spark.submit import JARS_VARIABLE, OLDEST_JAVA, packaged, spark_versions
-from airflow_mv.status import Chains
 from airflow_mv.version import SPARK_OVER_CONNECT, runtime, supported
 
 #: Opens Spark for a catalog.
@@ -284,7 +284,7 @@ def _statement(spark: SparkFor, catalog: MaterializedViewCatalog) -> Inspection:
     stager = spark(catalog)
     try:
         session = stager.session
-        from airflow_mv.rows import spark_errors
+        from airflow_mv.common.stored_rows import spark_errors
 
         with spark_errors("SHOW NAMESPACES"):
             namespaces = session.sql(f"SHOW NAMESPACES IN {quote(catalog.name)}").collect()

@@ -43,8 +43,8 @@ def export(*, namespace: str, folder: Path, overwrite: bool, uuid: bool, as_json
     All materialized views of NAMESPACE, which is catalog.namespace: one file
     for each, as `airflow-mv apply` reads it.
     """
+    from airflow_mv.common.each import materialized_views
     from airflow_mv.core.spec.identifiers import split_namespace
-    from airflow_mv.each import materialized_views
     from airflow_mv.extras.folder.files import write_file
 
     name, inner = split_namespace(namespace)

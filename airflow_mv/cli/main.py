@@ -188,12 +188,12 @@ def create(
 ) -> None:
     """Create a materialized view."""
     from airflow_mv.actions import refresh_views
+    from airflow_mv.common.status import status as view_status
     from airflow_mv.core.catalog.layouts import how_to_read
     from airflow_mv.core.define.definition import Definition
     from airflow_mv.core.spec.properties import SORT_PROPERTY
     from airflow_mv.core.sql.query import texts_of
     from airflow_mv.extras.explain.explain import accepts_modes
-    from airflow_mv.status import status as view_status
 
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = query_text(sql, sql_file)
@@ -315,7 +315,7 @@ def _looked(
 
     cache, properties_of = FactCache.of_user(), ({} if conn_id else configured()).get
     if views and interval is not None:
-        from airflow_mv.status import statuses
+        from airflow_mv.common.status import statuses
 
         return CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval))
     if views:

@@ -119,7 +119,7 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    from airflow_mv.each import for_each, left_out
+    from airflow_mv.common.each import for_each, left_out
 
     documents: list[dict[str, Any]] = []
     errors: list[MaterializedViewError] = []

@@ -12,8 +12,8 @@ import click
 
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import print_json, progress, this_user
+from airflow_mv.common.each import for_each, left_out
 from airflow_mv.core.spec.units import counted
-from airflow_mv.each import for_each, left_out
 from airflow_mv.errors import RefreshRefusedError
 
 if TYPE_CHECKING:

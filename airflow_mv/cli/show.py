@@ -76,8 +76,8 @@ def _expiring(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each base table whose recorded snapshot may expire soon."""
     tables = {table["identifier"]: table["expires_at"] for table in document["base_tables"] if table["expires_at"]}
     if tables:
+        from airflow_mv.common.expiry import warnings
         from airflow_mv.core.spec.times import parse_time
-        from airflow_mv.expiry import warnings
 
         yield from warnings({name: parse_time(text) for name, text in tables.items()})
 

@@ -31,8 +31,8 @@ def tables(*, names: tuple[str, ...], files: bool, as_json: bool, conn_id: str |
     clustered by the columns of joins and filters: each with the views that read
     the table, and the maintenance that helps. No data file is read.
     """
+    from airflow_mv.common.status import readers_of
     from airflow_mv.extras.registry.base_tables import read_base_table
-    from airflow_mv.status import readers_of
 
     catalog, identifiers = open_catalog(list(names), conn_id)
     found = [read_base_table(catalog, name) for name in identifiers]

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from airflow_mv.core.spec.identifiers import quote, string_literal
-from airflow_mv.documents import document_of, json_object, read
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.foundation.documents import document_of, json_object, read
 from airflow_mv.version import __version__
 
 #: The name of the staged rows in the statements of a check.

@@ -6,7 +6,7 @@ Names are imported on first use: a DAG file imports only the operators of its ow
 
 from typing import TYPE_CHECKING
 
-from airflow_mv.lazy import on_first_use
+from airflow_mv.foundation.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.dags.alerts import freshness_alerts_dag as freshness_alerts_dag

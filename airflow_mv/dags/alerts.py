@@ -14,7 +14,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.operators.alert import FreshnessAlertOperator, Listener
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import DagKeywords
+    from airflow_mv.tasks.keywords import DagKeywords
 
 
 def freshness_alerts_dag(

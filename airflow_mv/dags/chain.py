@@ -17,7 +17,7 @@ from airflow_mv.core.sql.order import in_order
 from airflow_mv.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import CreateKeywords, RefreshKeywords
+    from airflow_mv.tasks.keywords import CreateKeywords, RefreshKeywords
 
 _NO_TASK_ID = re.compile(r"[^\w-]+")
 _TEMPLATE = ("{{", "{%")

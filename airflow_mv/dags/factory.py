@@ -12,10 +12,10 @@ from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.dags.chain import Chain, Views
 from airflow_mv.dags.group import DEFAULT_DEPTH, Applications, add_tasks, chain_of
 from airflow_mv.operators import refresh_params
-from airflow_mv.scope import ScopeName
+from airflow_mv.tasks.scope import ScopeName
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import ChainKeywords, Connections, DagKeywords, RefreshKeywords, SparkTaskArguments
+    from airflow_mv.tasks.keywords import ChainKeywords, Connections, DagKeywords, RefreshKeywords, SparkTaskArguments
 
 
 def materialized_views_dag(

@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, TaskGroup
 from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.dags.chain import Chain, Views, read_chain
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.foundation.words import one_of
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     PinBaseTablesOperator,
@@ -21,11 +22,10 @@ from airflow_mv.operators import (
 )
 from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS
-from airflow_mv.scope import ScopeName
-from airflow_mv.words import one_of
+from airflow_mv.tasks.scope import ScopeName
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import Connections, GroupKeywords, RefreshKeywords, SparkTaskArguments
+    from airflow_mv.tasks.keywords import Connections, GroupKeywords, RefreshKeywords, SparkTaskArguments
 
 #: Whether each task starts a Spark application of its own, or those of a DAG run share one; by the number of views.
 Applications = Literal["auto", "per-task", "shared"]

@@ -12,11 +12,11 @@ from airflow.sdk import DAG, task
 from airflow_mv.dags.arguments import dag_arguments
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
-from airflow_mv.literals import check_literals
 from airflow_mv.operators.maintenance import MaintainMaterializedViewOperator
+from airflow_mv.tasks.literals import check_literals
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import DagKeywords
+    from airflow_mv.tasks.keywords import DagKeywords
 
 
 def maintenance_dag(

@@ -35,7 +35,7 @@ from airflow_mv.core.spec.materialized_view import (
     is_own_ref,
 )
 from airflow_mv.core.spec.properties import history_limits
-from airflow_mv.core.spec.table import TableMetadata, same_columns
+from airflow_mv.core.spec.table_metadata import TableMetadata, same_columns
 from airflow_mv.core.spec.view import ViewMetadata, new_view, with_view_properties
 from airflow_mv.core.sql.types import columns_of, unknown_type
 from airflow_mv.errors import AlreadyExistsError, CommitConflictError, ConfigurationError, UnsupportedError

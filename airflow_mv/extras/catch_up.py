@@ -16,7 +16,7 @@ from airflow_mv.core.freshness.changes import between, ends_of_commits
 from airflow_mv.core.freshness.observe import Observation, freshness_of
 from airflow_mv.core.freshness.state import BaseTableChange, ObservedTable, State
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, known_sum, snapshots_between
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, known_sum, snapshots_between
 from airflow_mv.core.spec.units import human
 from airflow_mv.errors import ConfigurationError
 

@@ -18,12 +18,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.common.manifests import data_files_of, manifests_at
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.publish.layout import ChangedMetadata
-from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.pointed import check_staged, require_inside
 from airflow_mv.core.publish.protocol import Effects, Verdict, commit
+from airflow_mv.core.publish.publications import layout_of_view
 from airflow_mv.core.publish.refresh import Current, load_current
 from airflow_mv.core.publish.registered import drop_branch, holds_files
 from airflow_mv.core.publish.storage_change import StorageChange
@@ -32,9 +33,8 @@ from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag, staging_branch
 from airflow_mv.core.spec.properties import sort_order_of
 from airflow_mv.core.spec.stored import decode, whole_number
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, snapshots_between
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, parse_table, snapshots_between
 from airflow_mv.errors import ClockError, InvalidMetadataError, JobError, MaterializedViewError
-from airflow_mv.manifests import data_files_of, manifests_at
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

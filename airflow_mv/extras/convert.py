@@ -41,7 +41,7 @@ from airflow_mv.core.spec.materialized_view import (
     storage_table_field,
 )
 from airflow_mv.core.spec.properties import FORMAT_VERSION, storage_properties
-from airflow_mv.core.spec.table import with_head
+from airflow_mv.core.spec.table_metadata import with_head
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import (
@@ -51,7 +51,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.words import one_of
+from airflow_mv.foundation.words import one_of
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from airflow_mv.errors import (
     NotFoundError,
     RefusedLocationError,
 )
-from airflow_mv.words import not_one_of
+from airflow_mv.foundation.words import not_one_of
 
 #: What happens if a view exists with another definition.
 #: Properties that have their own option, with which they are compared, or none.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from airflow_mv.common.status import observe_each
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import ChangedColumn, Observation
 from airflow_mv.core.spec.identifiers import Identifier
@@ -15,8 +16,7 @@ from airflow_mv.core.spec.properties import on_schema_change
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.sql.types import spark_type, uses_in
 from airflow_mv.errors import MaterializedViewError, NotFoundError, UnsupportedError
-from airflow_mv.status import observe_each
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 Effect = Literal["invalid", "rebuilt", "unaffected", "reads-invalid", "unknown"]
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")

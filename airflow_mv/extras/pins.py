@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 
 from pydantic import ConfigDict, Field
 
+from airflow_mv.common.each import for_each, raise_if_retryable
+from airflow_mv.common.status import ReadCache
 from airflow_mv.core.catalog import Located, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import view_with_storage_at
 from airflow_mv.core.freshness.observe import load_dependencies, observe, observe_tables, query_of
@@ -21,10 +23,9 @@ from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.stored import StoredModel
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.sql.order import Reads, in_order, levels
 from airflow_mv.core.sql.query import parse_query
-from airflow_mv.each import for_each, raise_if_retryable
 from airflow_mv.errors import (
     CatalogNotFoundError,
     InvalidMetadataError,
@@ -34,7 +35,6 @@ from airflow_mv.errors import (
     PinError,
     StoreUnavailableError,
 )
-from airflow_mv.status import ReadCache
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
+from airflow_mv.common.damage import check_snapshots, different_size, store_of
+from airflow_mv.common.status import Chains, timestamp, with_inputs
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
 from airflow_mv.core.catalog.files import parsed
@@ -21,8 +23,6 @@ from airflow_mv.core.freshness.observe import Observation, observe_tables
 from airflow_mv.core.freshness.state import State, assess
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord, StorageState
-from airflow_mv.damage import check_snapshots, different_size, store_of
-from airflow_mv.documents import short_id
 from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
@@ -31,7 +31,7 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
-from airflow_mv.status import Chains, timestamp, with_inputs
+from airflow_mv.foundation.documents import short_id
 
 if TYPE_CHECKING:
     import duckdb

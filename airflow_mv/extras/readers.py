@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_mv.core.spec.properties import FORMAT_VERSION, READERS_PROPERTY, STORAGE_PREFIX
 from airflow_mv.errors import ConfigurationError, UnsupportedError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog

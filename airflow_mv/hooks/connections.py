@@ -9,14 +9,14 @@ from contextlib import contextmanager, suppress
 from airflow.sdk import BaseHook, Connection
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
+from airflow_mv.foundation.redaction import hide, shortened
 from airflow_mv.hooks.airflow_compat import (
     places_of_connections,
     reads_connections_from_the_database,
     redacted,
     searches_the_database,
 )
-from airflow_mv.older_airflow import AirflowNotFoundException
-from airflow_mv.redaction import hide, shortened
+from airflow_mv.tasks.older_airflow import AirflowNotFoundException
 
 _MAX_LENGTH = 300
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a DAG run that :mod:`airflow_mv.scope` needs: data interval, partition, params, schedule."""
+"""The facts of a DAG run that :mod:`airflow_mv.tasks.scope` needs: data interval, partition, params, schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from airflow.sdk import Context, Param
 
 from airflow_mv.hooks.airflow_compat import timetable_field
-from airflow_mv.scope import AS_OF_PARAM, END_PARAM, FULL_PARAM, START_PARAM, RunFacts
+from airflow_mv.tasks.scope import AS_OF_PARAM, END_PARAM, FULL_PARAM, START_PARAM, RunFacts
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

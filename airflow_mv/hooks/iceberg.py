@@ -16,7 +16,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.hooks.connections import find_connection, missing_connection
-from airflow_mv.older_airflow import conf
+from airflow_mv.tasks.older_airflow import conf
 
 if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
@@ -160,7 +160,7 @@ def _text(value: Any) -> Any:
 
 def mask(properties: Mapping[str, Any]) -> None:
     """Mask every secret value in logs, also in its URL-encoded form. Airflow would warn of one that is too short."""
-    from airflow_mv.redaction import hide_secrets
+    from airflow_mv.foundation.redaction import hide_secrets
 
     shortest = conf.getint("logging", "min_length_masked_secret", fallback=5)
     for form in hide_secrets(properties):

@@ -23,6 +23,7 @@ from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_mv.common.status import ViewStatus
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
     from airflow_mv.core.refresh.plan import RefreshPlan
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from airflow_mv.extras.registry.registry import Registry
     from airflow_mv.extras.spark.session import InProcessStager
     from airflow_mv.extras.spark.settings import SparkSettings
-    from airflow_mv.status import ViewStatus
 
 
 class MaterializedViewHook(BaseHook):
@@ -150,7 +150,7 @@ class MaterializedViewHook(BaseHook):
 
     def status(self, view: str, *, interval: Span | None = None) -> ViewStatus:
         """Return whether a view, or an interval of it, is fresh, with the reasons."""
-        from airflow_mv.status import status
+        from airflow_mv.common.status import status
 
         return status(self.catalog_for(view), self.connection.identify(view), interval=interval)
 
@@ -281,7 +281,7 @@ class MaterializedViewHook(BaseHook):
         Args:
             namespace: ``catalog.namespace``.
         """
-        from airflow_mv.each import left_out, materialized_views
+        from airflow_mv.common.each import left_out, materialized_views
 
         name, inner = split_namespace(namespace)
         catalog = self.catalog_named(name)

@@ -6,7 +6,7 @@ Names are imported on first use: a DAG file of alerts needs nothing of the Spark
 
 from typing import TYPE_CHECKING
 
-from airflow_mv.lazy import on_first_use
+from airflow_mv.foundation.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.extras.fleet.alerts import FreshnessAlert as FreshnessAlert

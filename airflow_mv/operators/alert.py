@@ -18,13 +18,13 @@ from airflow_mv.core.spec.identifiers import split
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import AlertError, ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.literals import CheckedOperator, Reader
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.retries import airflow_errors
+from airflow_mv.tasks.literals import CheckedOperator, Reader
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 
 if TYPE_CHECKING:
     from airflow_mv.extras.fleet.alerts import FreshnessAlert, FreshnessSlo, Memory, WatchedViews
-    from airflow_mv.keywords import TaskKeywords
+    from airflow_mv.tasks.keywords import TaskKeywords
 
 Listener = BaseNotifier | Callable[["FreshnessAlert"], object]
 #: Scheme of the asset whose state store keeps the sent alerts.

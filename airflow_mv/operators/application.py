@@ -25,18 +25,18 @@ from airflow_mv.hooks import (
     spark_target,
 )
 from airflow_mv.hooks.airflow_compat import one_task_at_a_time
-from airflow_mv.older_airflow import BEFORE_3_3, conf
 from airflow_mv.operators.sharing import FOLDER_KEY
 from airflow_mv.operators.spark import SparkJob, Submission
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.retries import task_errors
+from airflow_mv.tasks.older_airflow import BEFORE_3_3, conf
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.extras.shared_application.folder import ApplicationFolder
-    from airflow_mv.keywords import SharedSparkKeywords, ShareKeywords
     from airflow_mv.operators.create import CreateMaterializedViewOperator
     from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
+    from airflow_mv.tasks.keywords import SharedSparkKeywords, ShareKeywords
 
 log = logging.getLogger(__name__)
 

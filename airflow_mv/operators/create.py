@@ -10,15 +10,15 @@ from airflow.sdk import Context
 
 from airflow_mv.checks import read_checks
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
-from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
 from airflow_mv.operators.spark import TaskStager
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.retries import task_errors
+from airflow_mv.tasks.links import MaterializedViewLink, SparkApplicationLink, show_link
 
 if TYPE_CHECKING:
     from airflow_mv.core.script import Outcome, Script, Stager
     from airflow_mv.core.spec.choices import LayoutName, OnChange, RefreshStrategy
-    from airflow_mv.keywords import Checks, SparkKeywords
+    from airflow_mv.tasks.keywords import Checks, SparkKeywords
 
 
 class CreateMaterializedViewOperator(SparkTaskOperator):
@@ -163,12 +163,12 @@ class CreateMaterializedViewOperator(SparkTaskOperator):
             JobError: A retry may help.
         """
         from airflow_mv.actions import define_view
+        from airflow_mv.common.status import status
         from airflow_mv.core.catalog.layouts import how_to_read
         from airflow_mv.core.define.definition import Definition
         from airflow_mv.core.spec.properties import SORT_PROPERTY
         from airflow_mv.core.sql.query import texts_of
         from airflow_mv.extras.explain.explain import accepts_modes
-        from airflow_mv.status import status
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)

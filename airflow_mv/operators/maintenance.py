@@ -13,14 +13,14 @@ from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.times import duration, parse_time
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
-from airflow_mv.links import show_link
-from airflow_mv.literals import CheckedOperator
 from airflow_mv.retries import RetriedOperator, task_errors
-from airflow_mv.scope import NONE, count, percentage
+from airflow_mv.tasks.links import show_link
+from airflow_mv.tasks.literals import CheckedOperator
+from airflow_mv.tasks.scope import NONE, count, percentage
 
 if TYPE_CHECKING:
     from airflow_mv.core.spec.choices import LayoutName
-    from airflow_mv.keywords import TaskKeywords
+    from airflow_mv.tasks.keywords import TaskKeywords
 
 
 class _ViewsOperator(CheckedOperator, RetriedOperator):

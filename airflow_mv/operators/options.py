@@ -13,7 +13,7 @@ from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.task import given_document
-from airflow_mv.scope import NONE, RefreshScope, ScopeName, count, moment, scope_of, truth, word_of
+from airflow_mv.tasks.scope import NONE, RefreshScope, ScopeName, count, moment, scope_of, truth, word_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -13,15 +13,15 @@ from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
-from airflow_mv.literals import CheckedOperator, Reader, words
 from airflow_mv.operators.options import run_pins
 from airflow_mv.retries import RetriedOperator, task_errors
-from airflow_mv.scope import moment, scope_of, word_of
+from airflow_mv.tasks.literals import CheckedOperator, Reader, words
+from airflow_mv.tasks.scope import moment, scope_of, word_of
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
     from airflow_mv.extras.pins import RunPins
-    from airflow_mv.keywords import TaskKeywords
+    from airflow_mv.tasks.keywords import TaskKeywords
 
 
 class PinBaseTablesOperator(CheckedOperator, RetriedOperator):
@@ -84,7 +84,7 @@ class PinBaseTablesOperator(CheckedOperator, RetriedOperator):
             ConfigurationError: The views are in several catalogs, or on more levels than the DAG has.
             InvalidQueryError: The views read each other in a cycle.
         """
-        from airflow_mv.each import left_out
+        from airflow_mv.common.each import left_out
         from airflow_mv.extras.pins import pin_base_tables
 
         with task_errors(self):
@@ -120,7 +120,7 @@ class PinBaseTablesOperator(CheckedOperator, RetriedOperator):
         return found.as_of
 
     def _listed(self, hook: MaterializedViewHook) -> tuple[MaterializedViewCatalog, list[Identifier]]:
-        from airflow_mv.each import materialized_views
+        from airflow_mv.common.each import materialized_views
 
         if self.namespace is not None:
             name, namespace = split_namespace(self.namespace)

@@ -15,13 +15,13 @@ from airflow_mv.assets import VIEWS_ALIAS
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
-from airflow_mv.links import MaterializedViewLink, SparkApplicationLink, show_link
 from airflow_mv.operators.deferral import Deferral, Resumption
 from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
 from airflow_mv.operators.spark import TaskStager
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
 from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, requester, view_outlet
 from airflow_mv.retries import task_errors
+from airflow_mv.tasks.links import MaterializedViewLink, SparkApplicationLink, show_link
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from airflow_mv.core.script import Stager
     from airflow_mv.core.spec.choices import FallbackPolicy
     from airflow_mv.core.spec.identifiers import Identifier
-    from airflow_mv.keywords import Checks, PartialRefreshKeywords, SparkKeywords
-    from airflow_mv.scope import ScopeName
+    from airflow_mv.tasks.keywords import Checks, PartialRefreshKeywords, SparkKeywords
+    from airflow_mv.tasks.scope import ScopeName
 
 
 #: Instances of one task that refresh intervals at the same time: enough for a backfill, and few enough for one machine.
@@ -77,7 +77,7 @@ class RefreshMaterializedViewOperator(SparkTaskOperator):
         scope: What a run refreshes (templated): ``whole`` (the view as the base tables are now), ``as_of`` (as they
             were at the end of the run's data interval or partition) or ``interval`` (only the rows of the run's data
             interval or partition, from the base tables as they are now). A run's params override it, see
-            :func:`~airflow_mv.operators.refresh_params`, and :mod:`airflow_mv.scope` for each kind of run.
+            :func:`~airflow_mv.operators.refresh_params`, and :mod:`airflow_mv.tasks.scope` for each kind of run.
         interval_column: The interval column (templated); by default the view's property ``airflow-mv.interval-column``.
         interval_length: Length of the interval if a run gives only one end of it (templated): ``1 d``, ``6 h``.
         max_snapshots: Maximum of new base commits that an incremental refresh reads (templated). The rest is left for

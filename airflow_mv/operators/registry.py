@@ -11,7 +11,7 @@ from airflow.sdk import Context
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import TaskKeywords
+    from airflow_mv.tasks.keywords import TaskKeywords
 from airflow_mv.retries import RetriedOperator, task_errors
 
 

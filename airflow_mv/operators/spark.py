@@ -17,13 +17,13 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
+from airflow_mv.foundation.redaction import shortened
 from airflow_mv.hooks import SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import redacted
 from airflow_mv.operators.deferral import Resumption
 from airflow_mv.operators.sharing import SharedApplication
 from airflow_mv.operators.submission import SubmitOptions, environment_settings, submit_options
 from airflow_mv.operators.submission_files import handed_over, job_arguments, write_script
-from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

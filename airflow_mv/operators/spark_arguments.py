@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID
 from airflow_mv.hooks.iceberg import mask
-from airflow_mv.literals import CheckedOperator
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, DEFAULT_RETRY_POLICY, with_policy
+from airflow_mv.tasks.literals import CheckedOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import RetryPolicy

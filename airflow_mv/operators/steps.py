@@ -17,13 +17,13 @@ from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import RefreshLineage
-from airflow_mv.links import MaterializedViewLink, show_link
-from airflow_mv.literals import CheckedOperator
-from airflow_mv.older_airflow import AirflowFailException
 from airflow_mv.operators.options import REFRESH_ARGUMENTS, RefreshArguments
 from airflow_mv.operators.submission_files import job_arguments, ship, write_script
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result, requester
 from airflow_mv.retries import RetriedOperator, task_errors
+from airflow_mv.tasks.links import MaterializedViewLink, show_link
+from airflow_mv.tasks.literals import CheckedOperator
+from airflow_mv.tasks.older_airflow import AirflowFailException
 from airflow_mv.triggers import JobOutcomeTrigger
 from airflow_mv.triggers.base_tables import payload_or_error
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from airflow_mv.core.refresh.plan import RefreshPlan
     from airflow_mv.core.script import Outcome, Script
     from airflow_mv.core.spec.choices import FallbackPolicy
-    from airflow_mv.keywords import Checks, LimitedTaskKeywords, TaskKeywords
-    from airflow_mv.scope import ScopeName
+    from airflow_mv.tasks.keywords import Checks, LimitedTaskKeywords, TaskKeywords
+    from airflow_mv.tasks.scope import ScopeName
 
 
 _SPLIT = re.compile(r"""[\s"'\\]""")
@@ -120,8 +120,8 @@ class PlanRefreshOperator(CheckedOperator, RetriedOperator, SkipMixin):
             NotFoundError: The view or a base table does not exist.
         """
         from airflow_mv.actions import informed
+        from airflow_mv.common.status import stale_inputs
         from airflow_mv.core.refresh.run import planned
-        from airflow_mv.status import stale_inputs
 
         with task_errors(self):
             hook = MaterializedViewHook(self.iceberg_conn_id)

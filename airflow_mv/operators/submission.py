@@ -69,7 +69,7 @@ def submit_options(given: SubmitOptions, settings: SparkSettings, target: SparkT
             missing.
     """
     from airflow_mv.extras.spark.submit import build_package, collector, spark_versions, write_properties
-    from airflow_mv.redaction import is_secret
+    from airflow_mv.foundation.redaction import is_secret
 
     binary = spark_submit(given, target)
     settings = settings.on(*spark_versions(_spark_home(given, binary)))

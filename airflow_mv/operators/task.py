@@ -13,7 +13,7 @@ from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.core.spec.identifiers import id_text
 from airflow_mv.core.spec.reasons import FOUND_BY_JOB, OF_INPUTS, fallback
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

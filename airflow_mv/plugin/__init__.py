@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow_mv.links import PAGE_PATH, PAGE_ROUTE
-from airflow_mv.older_airflow import AirflowPlugin
+from airflow_mv.tasks.links import PAGE_PATH, PAGE_ROUTE
+from airflow_mv.tasks.older_airflow import AirflowPlugin
 
 _Message = MutableMapping[str, Any]
 

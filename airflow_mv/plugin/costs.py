@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from airflow_mv.common.each import for_each
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.each import for_each
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.costs import costs
 from airflow_mv.extras.describe import history

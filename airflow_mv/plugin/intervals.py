@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The intervals that runs of DAGs refresh: of runs that exist, and of those that a backfill would create.
 
-A run's interval follows from the schedule as in the task itself (:mod:`airflow_mv.scope`), from the serialized DAG.
+A run's interval follows from the schedule of the serialized DAG, as in the task itself (:mod:`airflow_mv.tasks.scope`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.times import duration, is_start_of_day, shift
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.dag_run import tick_of, zone_of
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.plugin.manual_run import scopes_in
-from airflow_mv.scope import END_PARAM, START_PARAM, RunFacts, scope_of
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
+from airflow_mv.tasks.scope import END_PARAM, START_PARAM, RunFacts, scope_of
 
 #: The most runs that one backfill from the page creates.
 MAX_RUNS = 1000

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from airflow.models.serialized_dag import SerializedDagModel
 from sqlalchemy.orm import Session
 
-from airflow_mv.scope import END_PARAM, START_PARAM
+from airflow_mv.tasks.scope import END_PARAM, START_PARAM
 
 Asks = Literal["nothing", "interval", "form"]
 

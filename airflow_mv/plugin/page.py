@@ -13,6 +13,8 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from airflow_mv.common.expiry import warnings
+from airflow_mv.common.status import Chains, expiries
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.freshness.observe import Observation
@@ -20,7 +22,6 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import parse_time
 from airflow_mv.core.sql.interval_columns import kind_of
 from airflow_mv.errors import InvalidIdentifierError, NotMaterializedError, ViewNotFoundError
-from airflow_mv.expiry import warnings
 from airflow_mv.extras.costs import requested_by, with_expected
 from airflow_mv.extras.describe import durations, history
 from airflow_mv.extras.fleet.coverage import coverage
@@ -34,7 +35,6 @@ from airflow_mv.plugin.rows import NOT_CREATED, ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import SurveyedRows
-from airflow_mv.status import Chains, expiries
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from airflow_mv.common.each import ItemResult
 from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.each import ItemResult
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.fleet.alerts import is_late
 from airflow_mv.extras.fleet.known import Pointer

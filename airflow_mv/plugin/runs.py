@@ -25,10 +25,10 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
-from airflow_mv.older_airflow import BEFORE_3_2
 from airflow_mv.plugin.intervals import Runs, rows_of
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.plugin.messages import said
+from airflow_mv.tasks.older_airflow import BEFORE_3_2
 
 #: How long a failed try is shown in the list.
 _RECENTLY = timedelta(days=30)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
 
+from airflow_mv.common.each import for_each
 from airflow_mv.core.catalog.store_deadlines import Impatience, impatient
-from airflow_mv.each import for_each
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME

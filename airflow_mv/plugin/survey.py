@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.common.each import ItemResult
 from airflow_mv.core.catalog.store_deadlines import Impatience, impatient
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.each import ItemResult
 from airflow_mv.errors import MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.known import (
@@ -141,9 +141,9 @@ class Survey:
 
     def _go_through(self, catalog: MaterializedViewCatalog, *, first: bool) -> list[StoreUnavailableError]:
         """Read what has changed. Return why tables that may be views were left out."""
-        from airflow_mv.each import left_out, while_answered
+        from airflow_mv.common.each import left_out, while_answered
+        from airflow_mv.common.status import outdated_views
         from airflow_mv.extras.fleet.summaries import note_ordinary, summaries
-        from airflow_mv.status import outdated_views
 
         known = dict(self._rows)
         note_ordinary(catalog, self._kept)

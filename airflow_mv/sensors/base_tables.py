@@ -12,8 +12,8 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.extras.pending.criteria import PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.literals import Reader, words
 from airflow_mv.sensors.waiting import WaitingSensor
+from airflow_mv.tasks.literals import Reader, words
 from airflow_mv.triggers.base_tables import (
     BaseTablesChangedOnceTrigger,
     Time,
@@ -24,7 +24,7 @@ from airflow_mv.triggers.base_tables import (
 )
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import SensorKeywords
+    from airflow_mv.tasks.keywords import SensorKeywords
 from airflow_mv.triggers.connected import Connected
 
 

@@ -17,15 +17,15 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.readiness import Readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
-from airflow_mv.links import MaterializedViewLink
-from airflow_mv.literals import Reader, words
 from airflow_mv.retries import airflow_errors
-from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
+from airflow_mv.tasks.links import MaterializedViewLink
+from airflow_mv.tasks.literals import Reader, words
+from airflow_mv.tasks.scope import scope_of
 from airflow_mv.triggers.freshness import FreshnessPoll, MaterializedViewFreshTrigger, judge, span_of
 
 if TYPE_CHECKING:
-    from airflow_mv.keywords import SensorKeywords
+    from airflow_mv.tasks.keywords import SensorKeywords
 from airflow_mv.triggers.views import FreshnessRequest, read_view
 
 
@@ -50,7 +50,8 @@ class MaterializedViewFreshSensor(WaitingSensor):
         max_staleness: Also accept a stale view whose lag is at most this: seconds, a ``timedelta``, or a text like ``2
             h`` (templated).
         scope: ``whole``, or ``interval``: consider only the rows that a refresh with ``scope="interval"`` in the
-            same run refreshes, see :mod:`airflow_mv.scope`. They may be fresh although the rest of the view is not.
+            same run refreshes, see :mod:`airflow_mv.tasks.scope`. They may be fresh although the rest of the view is
+            not.
         interval_length: With this scope: length of the interval if a run gives only one end of it: ``1 d`` (templated).
         interval_start: Alternative: consider only the rows from this time on (templated).
         interval_end: Their end, excluded (templated); by default the end of the storage table's partition that begins

@@ -11,9 +11,9 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
-from airflow_mv.literals import CheckedOperator
-from airflow_mv.older_airflow import AirflowFailException, AirflowSkipException
 from airflow_mv.retries import airflow_errors
+from airflow_mv.tasks.literals import CheckedOperator
+from airflow_mv.tasks.older_airflow import AirflowFailException, AirflowSkipException
 from airflow_mv.triggers.connected import PollLog
 from airflow_mv.triggers.triggerer import SETTING, deferrable_by_default, triggerer_runs
 

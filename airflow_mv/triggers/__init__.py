@@ -6,7 +6,7 @@ Names are imported on first use: a triggerer imports only what its triggers need
 
 from typing import TYPE_CHECKING
 
-from airflow_mv.lazy import on_first_use
+from airflow_mv.foundation.lazy import on_first_use
 
 if TYPE_CHECKING:
     from airflow_mv.triggers.application import SharedApplicationTrigger as SharedApplicationTrigger

@@ -17,11 +17,11 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, ConfigurationError, MaterializedViewError
 from airflow_mv.extras.pending.criteria import Announcements, PendingCriteria, Require
+from airflow_mv.foundation.words import one_of
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.literals import check_literals
+from airflow_mv.tasks.literals import check_literals
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
 from airflow_mv.triggers.views import FreshnessRequest, unmoved
-from airflow_mv.words import one_of
 
 if TYPE_CHECKING:
     from airflow_mv.extras.pending.changes import PendingChanges
@@ -92,11 +92,11 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         views: Their names.
         wanted: Which pending changes count.
     """
+    from airflow_mv.common.each import for_each
+    from airflow_mv.common.status import ReadCache
     from airflow_mv.core.freshness.observe import observe
     from airflow_mv.core.freshness.state import State
-    from airflow_mv.each import for_each
     from airflow_mv.extras.pending.changes import pending_changes
-    from airflow_mv.status import ReadCache
 
     found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}

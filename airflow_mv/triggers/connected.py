@@ -26,7 +26,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.extras.pending.criteria import PendingCriteria
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.older_airflow import asking_in_the_loop
+from airflow_mv.tasks.older_airflow import asking_in_the_loop
 from airflow_mv.triggers.views import FreshnessRequest, Results, ViewFreshness, ViewPolls, read_views
 
 #: The module of all triggers' serialized paths. It must not change: waiting tasks outlive an upgrade.

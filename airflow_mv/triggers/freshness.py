@@ -18,7 +18,7 @@ from airflow_mv.core.spec.times import parse_time
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.literals import check_literals
+from airflow_mv.tasks.literals import check_literals
 from airflow_mv.triggers.connected import PUBLIC_MODULE, PollLog, connected
 from airflow_mv.triggers.views import FreshnessRequest, ViewFreshness
 

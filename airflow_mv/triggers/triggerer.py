@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 
-from airflow_mv.older_airflow import conf
+from airflow_mv.tasks.older_airflow import conf
 
 SETTING = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _HEALTH = "/api/v2/monitor/health"

@@ -24,7 +24,7 @@ from airflow_mv.extras.fleet.summary import Summary
 from airflow_mv.hooks import MaterializedViewHook
 
 if TYPE_CHECKING:
-    from airflow_mv.status import Chains
+    from airflow_mv.common.status import Chains
 
 #: Seconds from the first request of a batch to its start.
 _COLLECT_SECONDS = 0.2
@@ -197,7 +197,7 @@ def read_view(hook: MaterializedViewHook, wanted: FreshnessRequest) -> ViewFresh
     Raises:
         MaterializedViewError: It cannot be read.
     """
-    from airflow_mv.status import Chains
+    from airflow_mv.common.status import Chains
 
     return _read(hook, wanted, Chains())
 
@@ -212,7 +212,7 @@ def read_views(
         last: The last result for each. It is still true if no pointer has moved. ``None`` for one that has to be read.
         cache: What another process has found; by default this user's cache.
     """
-    from airflow_mv.each import for_each
+    from airflow_mv.common.each import for_each
     from airflow_mv.extras.fleet.known import without_collections
 
     kept = cache or FactCache.of_user()
@@ -221,7 +221,7 @@ def read_views(
     results: Results = {**remembered, **_unmoved(hook, last)}
     left, new = [item for item in last if item not in results], Results()
     if left:
-        from airflow_mv.status import Chains
+        from airflow_mv.common.status import Chains
 
         chains = Chains()
         for result in for_each(left, lambda item: _read(hook, item, chains)):
@@ -244,7 +244,7 @@ def _by_catalog(
     hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest]
 ) -> dict[str, dict[FreshnessRequest, Identifier]]:
     """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
-    from airflow_mv.each import for_each
+    from airflow_mv.common.each import for_each
 
     found: dict[str, dict[FreshnessRequest, Identifier]] = {}
     for result in for_each(wanted, lambda item: hook.connection.identify(item.view)):
@@ -257,7 +257,7 @@ def _remembered(
     hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest], cache: FactCache
 ) -> dict[FreshnessRequest, ViewFreshness]:
     """Return what the cache has of views at their present pointers, all rows of each. No catalog is opened."""
-    from airflow_mv.each import for_each
+    from airflow_mv.common.each import for_each
     from airflow_mv.extras.fleet.known import key_of, look_up
     from airflow_mv.extras.fleet.summary import SUMMARY
 
@@ -312,8 +312,8 @@ def unmoved(
         hook: Where they are.
         pointers: See :class:`airflow_mv.core.freshness.observe.Observation`.
     """
-    from airflow_mv.each import for_each
-    from airflow_mv.status import outdated_views
+    from airflow_mv.common.each import for_each
+    from airflow_mv.common.status import outdated_views
 
     by_catalog = _by_catalog(hook, pointers)
     found: list[FreshnessRequest] = []

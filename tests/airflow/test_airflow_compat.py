@@ -13,8 +13,8 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.hooks.airflow_compat import redacted, timetable_field
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators.spark_arguments import SparkTaskOperator
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 
 _NAMES = ("CronDataIntervalTimetable", "CronTriggerTimetable")
 #: Airflow 3.1 has no timetables in its task SDK.

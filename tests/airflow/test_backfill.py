@@ -26,7 +26,7 @@ from airflow.timetables.assets import AssetOrTimeSchedule as AssetOrTime
 from airflow.timetables.trigger import CronTriggerTimetable as OfAirflowItself
 
 from airflow_mv.hooks.dag_run import run_facts
-from airflow_mv.scope import RunFacts, scope_of
+from airflow_mv.tasks.scope import RunFacts, scope_of
 from examples.demo.home import CATALOG
 from tests.airflow.conftest import Airflow
 from tests.airflow.deployment import Deployment, Shared, until

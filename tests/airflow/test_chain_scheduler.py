@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.status import status
+from airflow_mv.common.status import status
 from examples.demo.home import DemoHome
 from examples.demo.local_airflow import local_airflow
 from tests.airflow.deployment import Deployment, processes, until

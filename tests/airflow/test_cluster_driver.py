@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.errors import ConfigurationError, JobError, StoppedError
 from airflow_mv.extras.describe import history
 from airflow_mv.operators import RefreshMaterializedViewOperator
-from airflow_mv.status import status
 from airflow_mv.triggers import JobOutcomeTrigger
 from airflow_mv.triggers import outcome as module
 from tests.airflow.cluster import FakeYarn, KeptState, fake_yarn

@@ -13,7 +13,7 @@ import pytest
 from airflow_mv.assets import materialized_view_asset
 from airflow_mv.checks import condition, row_count
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.older_airflow import BEFORE_3_3
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 from examples.demo.data import rows as flight_rows
 from examples.demo.home import dags_folder
 from tests.airflow.conftest import VIEW, Airflow

@@ -17,7 +17,6 @@ from airflow_mv.core.catalog import STORED_LAYOUTS
 from airflow_mv.core.spec.choices import LayoutName
 from airflow_mv.dags import freshness_alerts_dag, maintenance_dag, materialized_views_dag
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.literals import check_literals
 from airflow_mv.operators import (
     CommitRefreshOperator,
     ConvertMaterializedViewOperator,
@@ -32,6 +31,7 @@ from airflow_mv.operators import (
     VerifyMaterializedViewOperator,
 )
 from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
+from airflow_mv.tasks.literals import check_literals
 from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, MaterializedViewFreshTrigger
 
 VIEW = "lake.sales.daily"

@@ -22,7 +22,6 @@ from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, Confi
 from airflow_mv.extras.catch_up import CatchUp
 from airflow_mv.extras.fleet.alerts import FreshnessAlert
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators import (
     CreateMaterializedViewOperator,
     FreshnessAlertOperator,
@@ -30,6 +29,7 @@ from airflow_mv.operators import (
 )
 from airflow_mv.operators.options import RefreshArguments
 from airflow_mv.operators.refresh import INTERVALS_AT_ONCE
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
 from tests.older import AirflowFailException

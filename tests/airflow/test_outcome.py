@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import stage
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators import CommitRefreshOperator, PlanRefreshOperator
-from airflow_mv.status import status
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 from airflow_mv.triggers import JobOutcomeTrigger
 from airflow_mv.triggers import outcome as module
 from tests.airflow.conftest import VIEW

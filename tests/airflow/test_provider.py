@@ -73,7 +73,7 @@ def test_the_provider_is_listed_with_its_description() -> None:
 def test_links_triggers_settings_and_the_page_are_found() -> None:
     """Airflow omits what it cannot import, with only a warning in a log."""
     links = str(_rows("providers links"))
-    assert all(f"airflow_mv.links.{name}" in links for name in ("MaterializedViewLink", "SparkApplicationLink"))
+    assert all(f"airflow_mv.tasks.links.{name}" in links for name in ("MaterializedViewLink", "SparkApplicationLink"))
     assert any("airflow_mv.triggers" in str(row) for row in _rows("providers triggers"))
     assert "page_conn_ids" in _outputs()["providers configs"]
     assert _outputs()["config get-value airflow_mv page_conn_ids"].strip().endswith("iceberg_default")

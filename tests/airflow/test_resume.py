@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.freshness.state import State
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.status import status
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import LAYOUTS, Lake
 

@@ -18,9 +18,9 @@ from packaging.version import Version
 from airflow_mv import errors
 from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, CommitStateUnknownError, JobError
 from airflow_mv.extras.spark.settings import spark_settings
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators import PlanRefreshOperator, RefreshMaterializedViewOperator
 from airflow_mv.retries import DEFAULT_RETRY_DELAY, MaterializedViewRetryPolicy, RetryAction
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.core.job.processes import connect_server

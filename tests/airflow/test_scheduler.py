@@ -12,8 +12,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog.catalog import next_number
-from airflow_mv.status import status
 from examples.demo.check import check
 from examples.demo.data import append_month
 from examples.demo.views import VIEWS

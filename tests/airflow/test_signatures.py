@@ -15,14 +15,14 @@ from typing import Any, get_type_hints
 import pytest
 from airflow.sdk import DAG, BaseOperator, BaseSensorOperator, TaskGroup
 
-from airflow_mv.older_airflow import BEFORE_3_3
 from airflow_mv.operators.options import REFRESH_ARGUMENTS
 from airflow_mv.operators.spark_arguments import SPARK_ARGUMENTS
+from airflow_mv.tasks.older_airflow import BEFORE_3_3
 
 if BEFORE_3_3:
     pytest.skip("the arguments are those of the newest Airflow", allow_module_level=True)
 
-from airflow_mv import keywords
+from airflow_mv.tasks import keywords
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "tests" / "airflow" / "typed"

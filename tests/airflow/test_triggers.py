@@ -443,7 +443,7 @@ def test_a_trigger_takes_no_result_of_a_read_that_began_before_it(
 
     snapshots = [str(daily.append())] if awaits == "changed" else []
     monkeypatch.setattr("airflow_mv.core.freshness.observe.observe", slow_at_first)
-    monkeypatch.setattr("airflow_mv.status.observe", slow_at_first)
+    monkeypatch.setattr("airflow_mv.common.status.observe", slow_at_first)
     found = asyncio.run(events())
     assert found == (snapshots if awaits == "changed" else ["fresh", "stale", "fresh"])
 

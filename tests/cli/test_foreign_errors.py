@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.publish.protocol import Effects
-from airflow_mv.redaction import hide
+from airflow_mv.foundation.redaction import hide
 from tests.cli.support import call
 from tests.engine.support import reload_configuration, without_catalogs
 from tests.services import http_server

@@ -13,6 +13,7 @@ from pyarrow import parquet as pq
 from pyiceberg.table import Table
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -31,7 +32,6 @@ from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.orphans import collect_orphans, maintain
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.read import readable
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake, rewritten
 from tests.contract.support import NORTH, SOUTH, VIEW, defined_at_once
 from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before

@@ -13,6 +13,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.reasons import Code
@@ -20,7 +21,6 @@ from airflow_mv.extras.compact import compact
 from airflow_mv.extras.history.rollback import rollback, rollback_version
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.maintenance.verify import verify_files
-from airflow_mv.status import status
 from tests.branches import replace_files
 from tests.builders import QUERY, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW

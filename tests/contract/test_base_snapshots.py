@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_mv.cli import show
+from airflow_mv.common.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.properties import KEEP_PROPERTY
@@ -19,7 +20,6 @@ from airflow_mv.extras.maintenance import expire as base_snapshots
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.expire import keep_base_snapshots
 from airflow_mv.extras.maintenance.run import maintain_after_refresh
-from airflow_mv.status import status
 from tests.builders import Lake, informed
 from tests.contract.support import VIEW
 

@@ -10,13 +10,13 @@ import pytest
 
 from airflow_mv.actions import create_view as create
 from airflow_mv.checks import read_checks
+from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.properties import SORT_PROPERTY
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, NotMaterializedError, UnsupportedError
 from airflow_mv.extras.define import DefinitionResult, Effect, OnChange, define
 from airflow_mv.extras.history.versions import versions
-from airflow_mv.status import status
 from tests.builders import ORDERS, QUERY, Lake, lake, orders
 from tests.contract.support import VIEW, defined_at_once
 from tests.homes import in_homes

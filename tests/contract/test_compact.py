@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import maintain_after_refresh
+from airflow_mv.common.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.script import Outcome, RewriteStep, Script, SqlStep
 from airflow_mv.core.spec.properties import COMPACT_PROPERTY, EXPIRE_PROPERTY, NEVER
-from airflow_mv.core.spec.table import ancestors
+from airflow_mv.core.spec.table_metadata import ancestors
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
@@ -24,7 +25,6 @@ from airflow_mv.extras.maintenance import run
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify_files
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.status import status
 from tests.builders import Lake
 from tests.contract.support import VIEW, left_over, staged, where
 from tests.extras.maintenance.support import NOW, refreshed, snapshot_ids

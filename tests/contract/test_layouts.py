@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import stored_layout
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -28,7 +29,6 @@ from airflow_mv.extras.describe import history, stored_metadata
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 from tests.homes import in_homes

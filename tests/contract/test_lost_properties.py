@@ -11,6 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -30,7 +31,6 @@ from airflow_mv.extras.adopt import adopt
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.repair import repair
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW
 from tests.homes import in_homes

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
@@ -17,7 +18,6 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.orphans import expire
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.status import status
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
 from tests.extras.maintenance.support import NOW, refreshed, snapshot_ids

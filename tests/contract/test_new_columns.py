@@ -11,12 +11,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh.choose import plan_refresh
 from airflow_mv.core.refresh.run import stage
-from airflow_mv.status import status
 from tests.builders import Lake, lake
 from tests.contract.support import NORTH, SOUTH, VIEW, staged, where
 from tests.homes import HOMES, home_parameter

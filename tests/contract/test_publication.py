@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import TableChange
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
@@ -20,7 +21,6 @@ from airflow_mv.core.refresh.run import find_staged, refresh
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, ViewNotFoundError
-from airflow_mv.status import status
 from tests.builders import Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 from tests.duck import DuckStager

@@ -13,6 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.refresh_state import REFRESH_STATE_KEY, parse
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -46,8 +48,6 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.orphans import expire
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.refresh_state import REFRESH_STATE_KEY, parse
-from airflow_mv.status import status
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders, rewritten
 from tests.faults import (

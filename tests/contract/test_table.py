@@ -15,6 +15,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
 from airflow_mv.core.catalog.layouts import how_to_read
@@ -24,7 +25,7 @@ from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish import PublishOutcome, publish
 from airflow_mv.core.refresh import plan_refresh
-from airflow_mv.core.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
+from airflow_mv.core.spec.definition_text import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import (
@@ -40,7 +41,6 @@ from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.read import readable
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.extras.maintenance.support import files, local

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.errors import SnapshotNotFoundError, StaleViewError, VersionNotFoundError
 from airflow_mv.extras.history.rollback import rollback_version
 from airflow_mv.extras.history.versions import versions
 from airflow_mv.extras.read import readable
-from airflow_mv.status import status
 from airflow_mv.version import __version__
 from tests.builders import QUERY, Lake
 from tests.contract.support import NORTH, SOUTH, VIEW

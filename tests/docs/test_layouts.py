@@ -11,7 +11,7 @@ import pytest
 
 import airflow_mv
 from airflow_mv.core.catalog import STORED_LAYOUTS
-from airflow_mv.core.publish.layouts import LAYOUTS
+from airflow_mv.core.publish.publications import LAYOUTS
 
 SOURCE = Path(airflow_mv.__file__).parent
 #: The implementations of the layouts.

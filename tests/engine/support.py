@@ -22,6 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_mv.actions import create_view as create
 from airflow_mv.actions import refresh_views
+from airflow_mv.common.file_statistics import FileStatistics
+from airflow_mv.common.refresh_state import summary_fields
+from airflow_mv.common.status import ViewStatus, status
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
@@ -33,9 +36,6 @@ from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.read import readable
 from airflow_mv.extras.spark.session import open_session, session_stager, settings_of
 from airflow_mv.extras.spark.settings import ICEBERG_VERSION, POSTGRESQL
-from airflow_mv.file_statistics import FileStatistics
-from airflow_mv.refresh_state import summary_fields
-from airflow_mv.status import ViewStatus, status
 from tests.core.job.changing import QUICK
 from tests.duck import duck
 

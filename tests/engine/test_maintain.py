@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_mv.common.expiry import expires_ms
 from airflow_mv.core.catalog.locations import exact_form, lies_in
 from airflow_mv.core.refresh import candidates
 from airflow_mv.core.spec.properties import KEEP_PROPERTY
-from airflow_mv.expiry import expires_ms
 from airflow_mv.extras import compact as compaction
 from airflow_mv.extras.compact import compact
 from airflow_mv.extras.history.rollback import rollback

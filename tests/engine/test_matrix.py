@@ -35,7 +35,7 @@ from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.actions import create_view as create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.refresh.run import refresh
-from airflow_mv.rows import stored_rows
+from airflow_mv.common.stored_rows import stored_rows
 from airflow_mv.extras.spark.session import InProcessStager
 from airflow_mv.extras.maintenance.verify import verify
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import airflow_mv
+from airflow_mv.common.stored_rows import stored_rows
 from airflow_mv.core.catalog import Layout
 from airflow_mv.errors import JobError, RefreshNotFoundError, SnapshotNotFoundError, StaleViewError, UnsupportedError
 from airflow_mv.extras.history.changes import changed_rows, question
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.verify import verify
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.rows import stored_rows
 from tests.builders import LAYOUTS
 from tests.core.job.changing import random_history
 from tests.engine.fixtures import new_lake

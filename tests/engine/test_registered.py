@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import read
+from airflow_mv.common.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.state import State
 from airflow_mv.errors import JobError
 from airflow_mv.extras.maintenance.drop import drop
 from airflow_mv.extras.maintenance.verify import verify
 from airflow_mv.extras.spark.session import settings_of, with_catalogs
-from airflow_mv.refresh_state import REFRESH_STATE_KEY, parse
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark, reload_configuration
 from tests.services import RestServers, rest_properties

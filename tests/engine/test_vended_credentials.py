@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import CLOCK_TEXT
 from airflow_mv.core.catalog.vended import DEFAULT_CREDENTIALS
@@ -34,7 +35,6 @@ from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.extras.spark.session import session_stager, settings_of
 from airflow_mv.extras.spark.submit import build_package, jar_confs, main_file, write_properties
 from airflow_mv.operators.submission_files import job_arguments, write_script
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake
 from tests.core.job.processes import SPARK_HOME
 from tests.duck import DuckStager

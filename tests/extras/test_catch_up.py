@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from pyiceberg.types import StringType
 
 from airflow_mv.cli.context import how
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
@@ -26,7 +27,6 @@ from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.spec.units import human
 from airflow_mv.errors import ConfigurationError, SnapshotNotFoundError
 from airflow_mv.extras.catch_up import CatchUp
-from airflow_mv.status import status
 from tests.builders import rewritten
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days_lake, sold
 

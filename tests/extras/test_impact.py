@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from pyiceberg.types import LongType
 
+from airflow_mv.common.status import status
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import NotFoundError, UnsupportedError
 from airflow_mv.extras.impact import ColumnChange, impact
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake
 from tests.cli.support import call
 from tests.engine.support import as_arrow

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet
 from airflow_mv.core.refresh.plan import RefreshResult
@@ -18,7 +19,6 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, PinError
 from airflow_mv.extras.pins import RunPins, pin_base_tables, restore
-from airflow_mv.status import status
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.core.refresh.intervals.support import VIEW as DAYS

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import airflow_mv
+from airflow_mv.common.status import status
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.errors import ConfigurationError, NotFoundError, StaleViewError
 from airflow_mv.extras.explain.explain import explain
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.status import status
 from tests.builders import LAYOUTS, Lake, lake
 
 VIEW = "sales.daily"

@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from airflow_mv.older_airflow import BEFORE_3_2
+from airflow_mv.tasks.older_airflow import BEFORE_3_2
 from tests.builders import Lake, lake
 from tests.older import TIMETABLES, dag_bag, store_dags
 
@@ -23,7 +23,7 @@ ROLES = ("viewer", "user", "op", "admin")
 DAGS = """
 from datetime import datetime
 from airflow.sdk import DAG, task
-from airflow_mv.older_airflow import BEFORE_3_2
+from airflow_mv.tasks.older_airflow import BEFORE_3_2
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
 
 with DAG("refresh_sales", schedule=None, is_paused_upon_creation=False):

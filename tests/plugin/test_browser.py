@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
 
-from airflow_mv.scope import END_PARAM, START_PARAM
+from airflow_mv.tasks.scope import END_PARAM, START_PARAM
 from tests.builders import Lake
 from tests.plugin.accessibility import faults
 from tests.plugin.prepare import FAILURE

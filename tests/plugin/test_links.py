@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 import pytest
 
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.links import MaterializedViewLink, application_url, page_url, show_link
 from airflow_mv.plugin import AirflowMvPlugin
 from airflow_mv.provider_info import get_provider_info
+from airflow_mv.tasks.links import MaterializedViewLink, application_url, page_url, show_link
 from tests.older import PLUGINS
 
 

@@ -11,10 +11,10 @@ import pytest
 from airflow.utils.session import create_session
 
 from airflow_mv.core.spec.interval import Span
-from airflow_mv.older_airflow import BEFORE_3_2, BEFORE_3_3
 from airflow_mv.plugin.intervals import rows_of
 from airflow_mv.plugin.manual_run import asking
-from airflow_mv.scope import RefreshScope, RunFacts, scope_of
+from airflow_mv.tasks.older_airflow import BEFORE_3_2, BEFORE_3_3
+from airflow_mv.tasks.scope import RefreshScope, RunFacts, scope_of
 from tests.plugin.conftest import Server
 
 pytestmark = pytest.mark.airflow

@@ -19,6 +19,7 @@ import greenlet
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
 from airflow_mv.core.define.definition import Definition
@@ -36,7 +37,6 @@ from airflow_mv.extras.maintenance.repair import repair
 from airflow_mv.extras.registry.registry import require_registry
 from airflow_mv.extras.registry.settings import PLACE
 from airflow_mv.extras.registry.sync import sync
-from airflow_mv.status import status
 from tests.builders import LAYOUTS
 from tests.core.refresh.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 from tests.protocol.pairs import Tried

@@ -19,7 +19,7 @@ from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import publish, stage
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.core.spec.table import ancestors, parse_table
+from airflow_mv.core.spec.table_metadata import ancestors, parse_table
 from airflow_mv.errors import CheckFailedError
 from tests.builders import LAYOUTS, Lake, lake
 

@@ -13,7 +13,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.view.metadata import ViewMetadata as TheirViewMetadata
 
 from airflow_mv.core.spec.stored import decode
-from airflow_mv.core.spec.table import parse_table
+from airflow_mv.core.spec.table_metadata import parse_table
 from airflow_mv.core.spec.view import parse_view
 from tests.rest.java import JavaProcess
 

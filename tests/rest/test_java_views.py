@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import LoadedView
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.spec.view import replace_version, with_view_properties
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake
 from tests.rest.reference import Document, Reference, ReferenceError, seen_view
 from tests.services import jdbc_properties

@@ -20,10 +20,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewVersion
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.rest_session import CONCURRENT, TRIES
 from airflow_mv.errors import CatalogUnavailableError
-from airflow_mv.status import status
 from tests.builders import lake
 from tests.rest.java import java_command
 from tests.rest.proxy import Forwarding

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
-from airflow_mv.core.publish.layouts import publish
+from airflow_mv.core.publish.publications import publish
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import drop, purge
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.status import status
 from tests.builders import QUERY, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW
 from tests.rest.strict import HOW, STRICT, strict

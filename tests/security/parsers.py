@@ -42,11 +42,11 @@ from airflow_mv.core.spec.stored import (
     MAX_VIEW_BYTES,
     MAX_VIEW_MARKS,
 )
-from airflow_mv.core.spec.table import ancestors, parse_table, snapshots_between
+from airflow_mv.core.spec.table_metadata import ancestors, parse_table, snapshots_between
 from airflow_mv.core.spec.view import parse_view, with_view_properties
-from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.delta.log import MAX_ACTIONS, parse_commit
+from airflow_mv.foundation.documents import MAX_MARKS, MAX_TEXT_BYTES
 from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024

@@ -21,6 +21,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, make_url, text
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.core.spec.view import new_view, replace_version, with_view_properties
 from airflow_mv.errors import ConfigurationError
@@ -30,7 +31,6 @@ from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.expire import expire
 from airflow_mv.extras.read import read_rows, readable
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.status import status
 from airflow_mv.triggers import MaterializedViewFreshTrigger
 from airflow_mv.triggers.views import FreshnessRequest, read_view
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind, seen_by

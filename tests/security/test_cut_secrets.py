@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.core.job.driver import reason
 from airflow_mv.core.job.session import hide_secrets
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.redaction import hide, shortened, without_secrets
+from airflow_mv.foundation.redaction import hide, shortened, without_secrets
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
 from tests.contract.test_rest_answers import CANARY, Server, refusal, server
 from tests.engine.fixtures import lake, lake_folder, spark

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.common.refresh_state import REFRESH_STATE_KEY
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish import PublishOutcome
 from airflow_mv.core.publish import publish as publish_staged
@@ -29,8 +31,6 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, StaleViewError
 from airflow_mv.extras.read import readable
-from airflow_mv.refresh_state import REFRESH_STATE_KEY
-from airflow_mv.status import status
 from tests.branches import create_branch
 from tests.cli.support import call
 from tests.faults import Clock, FaultyCatalog, after

@@ -14,7 +14,7 @@ from pyiceberg.catalog.rest import Capability, TableResponse
 from pyiceberg.catalog.sql import IcebergTables
 
 from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, PYICEBERG_0_11
-from airflow_mv.older_airflow import BEFORE_3_2, BEFORE_3_3, MOVED_IN_3_2, NEW_IN_3_3
+from airflow_mv.tasks.older_airflow import BEFORE_3_2, BEFORE_3_3, MOVED_IN_3_2, NEW_IN_3_3
 from tests.structure.test_package import PYPROJECT
 
 
@@ -40,7 +40,7 @@ def test_a_name_that_moved_is_where_it_is_said_to_be(name: str) -> None:
     """A release of Airflow 3.1 that has it in its new place, too, needs no entry."""
     new, _ = MOVED_IN_3_2[name]
     assert _has(new, name) is not BEFORE_3_2
-    older = importlib.import_module("airflow_mv.older_airflow")
+    older = importlib.import_module("airflow_mv.tasks.older_airflow")
     assert getattr(older, name) is not None
 
 

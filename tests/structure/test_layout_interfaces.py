@@ -21,8 +21,8 @@ from pathlib import Path
 import airflow_mv.core.publish
 from airflow_mv.core.catalog import STORED_LAYOUTS
 from airflow_mv.core.catalog.layouts import LoadedStorage
-from airflow_mv.core.publish.layouts import LAYOUTS
 from airflow_mv.core.publish.protocol import Change
+from airflow_mv.core.publish.publications import LAYOUTS
 
 SOURCE = Path(airflow_mv.__file__).parent
 MAX_LAYOUT_METHODS = 24

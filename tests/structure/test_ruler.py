@@ -42,7 +42,7 @@ MAX_METHODS = 25
 FOUNDATION = frozenset(
     f"airflow_mv/{name}.py"
     for name in (
-        *("redaction", "version"),
+        *("foundation/redaction", "version"),
         *("core/spec/identifiers", "core/spec/stored", "core/spec/times", "core/spec/units", "core/spec/reasons"),
     )
 )

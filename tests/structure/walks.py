@@ -61,8 +61,8 @@ def recorded(name: str) -> Iterator[None]:
 
 def core(folder: Path) -> None:
     """The functions that Python programs call; the driver's work is done by DuckDB, so its files are left out."""
+    from airflow_mv.common.status import statuses
     from airflow_mv.core.refresh.choose import plan_refresh
-    from airflow_mv.status import statuses
     from tests.builders import lake
 
     with lake(f"sqlite:///{folder}/catalog.db", folder) as home:

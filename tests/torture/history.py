@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 
 from airflow_mv.core.catalog import LoadedView, stored_layout
 from airflow_mv.core.catalog.tables import view_in_table
-from airflow_mv.core.spec.table import TableMetadata, ancestors, parse_table
+from airflow_mv.core.spec.table_metadata import TableMetadata, ancestors, parse_table
 from tests.builders import Lake, State
 
 _TABLE = (

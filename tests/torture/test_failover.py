@@ -20,11 +20,11 @@ import pytest
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import OperationalError
 
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.repair import repair
-from airflow_mv.status import status
 from examples.demo.postgres import postgres_programs
 from tests.builders import Lake, lake
 from tests.services import Quiet, free_port

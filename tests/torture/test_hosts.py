@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import STORED_LAYOUTS
 from airflow_mv.core.freshness.state import State
 from airflow_mv.extras.maintenance.verify import verify_files
-from airflow_mv.status import status
 from tests.builders import Lake, lake
 from tests.torture.history import expected
 from tests.torture.hosts import Host, Order

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import next_number
-from airflow_mv.status import status
 from examples.demo.check import check
 from examples.demo.data import append_month
 from examples.demo.home import CATALOG, DemoHome

@@ -34,7 +34,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     UnsupportedError,
 )
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 #: Errors of a server that is unavailable at the moment.
 AWAY = (ServerError, ServiceUnavailableError, TooManyRequestsError)

@@ -72,7 +72,7 @@ from airflow_mv.core.spec.materialized_view import (
     parse_settings,
 )
 from airflow_mv.core.spec.stored import decode, whole_number
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, selected
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, parse_table, selected
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.core.spec.view import ViewMetadata, parse_view
 from airflow_mv.errors import (
@@ -91,7 +91,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.redaction import hide_secrets, quiet_warnings, without_secrets
+from airflow_mv.foundation.redaction import hide_secrets, quiet_warnings, without_secrets
 
 log = logging.getLogger(__name__)
 

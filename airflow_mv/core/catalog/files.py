@@ -42,7 +42,7 @@ from airflow_mv.core.catalog.pyiceberg_compat import (
 from airflow_mv.core.catalog.store_deadlines import LISTING_FACTOR, within
 from airflow_mv.core.catalog.vended import Vended, VendedCredentials
 from airflow_mv.core.spec.stored import MAX_BYTES
-from airflow_mv.core.spec.table import TableMetadata, parse_table
+from airflow_mv.core.spec.table_metadata import TableMetadata, parse_table
 from airflow_mv.core.spec.times import parse_timestamp, to_ms
 from airflow_mv.errors import (
     AccessDeniedError,
@@ -53,7 +53,7 @@ from airflow_mv.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -8,7 +8,7 @@
 ``table``
     The view is an ordinary table, which holds the rows and the definition.
 
-A new layout is added here and in :mod:`airflow_mv.core.publish.layouts`.
+A new layout is added here and in :mod:`airflow_mv.core.publish.publications`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from airflow_mv.core.spec.materialized_view import (
     past_refreshes,
 )
 from airflow_mv.core.spec.properties import sort_order, sort_order_of
-from airflow_mv.core.spec.table import (
+from airflow_mv.core.spec.table_metadata import (
     Alterations,
     TableMetadata,
     alterations,

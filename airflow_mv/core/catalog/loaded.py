@@ -17,7 +17,7 @@ from airflow_mv.core.spec.materialized_view import (
     ViewSettings,
     definition_tag,
 )
-from airflow_mv.core.spec.table import TableMetadata, sequence_number
+from airflow_mv.core.spec.table_metadata import TableMetadata, sequence_number
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 

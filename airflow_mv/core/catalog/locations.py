@@ -32,7 +32,9 @@ from airflow_mv.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_mv.core.spec.table import TableMetadata  # it imports pydantic, which a look at the cache does without
+    from airflow_mv.core.spec.table_metadata import (
+        TableMetadata,  # it imports pydantic, which a look at the cache does without
+    )
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from airflow_mv.core.spec.materialized_view import (
     has_log,
     parse_storage_state,
 )
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import InvalidMetadataError
 
 #: The most earlier metadata files that are read, newest first.

@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, Man
 
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.spec.table import FileChange, Snapshot
+from airflow_mv.core.spec.table_metadata import FileChange, Snapshot
 from airflow_mv.errors import MaterializedViewError
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from urllib3.util.retry import Retry
 from airflow_mv.core.catalog.configured import CONNECT_SECONDS
 from airflow_mv.core.catalog.store_deadlines import no_answer
 from airflow_mv.core.spec.stored import MAX_BYTES
-from airflow_mv.redaction import is_secret
+from airflow_mv.foundation.redaction import is_secret
 
 #: Requests of one process to one server at a time.
 CONCURRENT = 8

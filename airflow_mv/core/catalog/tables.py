@@ -65,7 +65,7 @@ from airflow_mv.core.catalog.metastores import Metastore
 from airflow_mv.core.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, TableProperties, namespaces_of
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.script import MAX_AHEAD_MS
-from airflow_mv.core.spec.definition import definition_text, parse_definition
+from airflow_mv.core.spec.definition_text import definition_text, parse_definition
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
@@ -81,7 +81,7 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.new_columns import NewColumns
 from airflow_mv.core.spec.stored import decode_text, unpacked
-from airflow_mv.core.spec.table import TableMetadata, TableShape
+from airflow_mv.core.spec.table_metadata import TableMetadata, TableShape
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.errors import (
     AlreadyExistsError,

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from airflow_mv.core.catalog.answers import answered
 from airflow_mv.errors import MaterializedViewError, NoCredentialsError
-from airflow_mv.redaction import hide_current, is_secret, secret_forms
+from airflow_mv.foundation.redaction import hide_current, is_secret, secret_forms
 
 log = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ from airflow_mv.core.spec.properties import (
     storage_properties,
 )
 from airflow_mv.core.spec.reasons import Reason
-from airflow_mv.core.spec.table import same_columns
+from airflow_mv.core.spec.table_metadata import same_columns
 from airflow_mv.core.spec.view import DIALECT, new_view, with_view_properties
 from airflow_mv.core.sql.query import parse_query, spark_sql
 from airflow_mv.core.sql.translation import known_dialects
@@ -80,7 +80,7 @@ from airflow_mv.errors import (
     RefusedLocationError,
     UnsupportedError,
 )
-from airflow_mv.words import not_one_of
+from airflow_mv.foundation.words import not_one_of
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ from airflow_mv.core.spec.view import (
 from airflow_mv.core.sql.interval_columns import interval_column
 from airflow_mv.core.sql.translation import known_dialects, texts
 from airflow_mv.errors import ConfigurationError, UnsupportedError
-from airflow_mv.words import not_one_of
+from airflow_mv.foundation.words import not_one_of
 
 #: The refresh strategy of a new view: each refresh has the cheapest mode that is possible, a full one included.
 NEW_STRATEGY: Literal["full", "incremental"] = "incremental"

@@ -18,7 +18,7 @@ from itertools import islice
 import msgspec
 
 from airflow_mv.core.script import REFRESH_ID_KEY
-from airflow_mv.core.spec.table import (
+from airflow_mv.core.spec.table_metadata import (
     FileChange,
     Snapshot,
     TableMetadata,

@@ -33,7 +33,7 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.properties import on_schema_change
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_branch, snapshot_as_of
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, ancestors, is_branch, snapshot_as_of
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.sql.interval_columns import resolve
 from airflow_mv.core.sql.query import (

@@ -36,10 +36,10 @@ from airflow_mv.core.spec.materialized_view import (
     RefreshRecord,
 )
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, ancestors, is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.documents import check_fields, read
 from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.foundation.documents import check_fields, read
 
 if TYPE_CHECKING:
     from airflow_mv.core.sql.query import ParsedQuery  # a DAG file imports this module, and needs no parser of SQL

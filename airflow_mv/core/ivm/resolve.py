@@ -18,7 +18,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.core.sql.query import NestedView, fold, table_identifier
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 MAX_BLOCKS = 400
 

@@ -18,7 +18,7 @@ from airflow_mv.core.job.context import JobContext, cause, translated
 from airflow_mv.core.job.steps import OF_VALUES, fails_on_a_value
 from airflow_mv.core.script import MAX_ROWS, MAX_VALUE_LENGTH, CheckResult, StagedCheck, StagedChecks
 from airflow_mv.core.spec.identifiers import quote
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 #: Errors that the SQL of a check itself causes: a retry does not help.
 _OF_SQL = (AnalysisException, *OF_VALUES)

@@ -22,7 +22,7 @@ from airflow_mv.core.job.versions import Capabilities
 from airflow_mv.core.script import SNAPSHOT_PROPERTY, STAGING_CATALOG, STAGING_NAMESPACE, Delta, TableRead
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from pyspark.core.context import SparkContext  # a Connect client has none

@@ -39,9 +39,9 @@ from airflow_mv.core.script import (
     submitted_script,
 )
 from airflow_mv.core.spec.identifiers import quote, string_literal
-from airflow_mv.documents import json_object
 from airflow_mv.errors import ClockError, InvalidQueryError, StoppedError
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.documents import json_object
+from airflow_mv.foundation.redaction import shortened
 from airflow_mv.version import __version__
 
 _MAX_REASON_LENGTH = 2000

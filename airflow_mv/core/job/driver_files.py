@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_mv.core.job.session import CATALOG, settings_below
-from airflow_mv.redaction import hide
+from airflow_mv.foundation.redaction import hide
 
 #: Settings of a catalog for access to files, as opposed to access to pointers.
 _FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")

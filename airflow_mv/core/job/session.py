@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from airflow_mv.redaction import hide, passwords_in
+from airflow_mv.foundation.redaction import hide, passwords_in
 
 #: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."

@@ -39,7 +39,7 @@ class StorageEdit(Protocol):
 
 
 class StorageLayout(ABC):
-    """How a layout's refreshes are staged and published. :mod:`airflow_mv.core.publish.layouts` lists all."""
+    """How a layout's refreshes are staged and published. :mod:`airflow_mv.core.publish.publications` lists all."""
 
     name: ClassVar[Layout]
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.tables import NewTable
-from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.core.publish.publications import layout_of_view
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     PROPERTY,
@@ -22,7 +22,7 @@ from airflow_mv.core.spec.materialized_view import (
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
 )
-from airflow_mv.core.spec.table import TableMetadata, same_columns, same_partitioning
+from airflow_mv.core.spec.table_metadata import TableMetadata, same_columns, same_partitioning
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,

@@ -46,7 +46,7 @@ from airflow_mv.core.spec.materialized_view import (
     refresh_tag,
 )
 from airflow_mv.core.spec.stored import decode, encode
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, parse_table, with_properties
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, parse_table, with_properties
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 
@@ -154,7 +154,7 @@ def write_next(
 
     Args:
         folder: The table's location.
-        document: Its decoded metadata; see :func:`airflow_mv.core.spec.table.with_properties`.
+        document: Its decoded metadata; see :func:`airflow_mv.core.spec.table_metadata.with_properties`.
         previous_location: The metadata file before this one.
         updates: Properties to set.
         tags: Snapshot id by tag name to add.

@@ -41,7 +41,7 @@ from airflow_mv.core.spec.materialized_view import (
 )
 from airflow_mv.core.spec.properties import history_limits
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.table import Snapshot, ancestors
+from airflow_mv.core.spec.table_metadata import Snapshot, ancestors
 from airflow_mv.errors import ViewNotFoundError
 
 #: How long unneeded files are kept. It must be more than twice as long as the longest refresh.

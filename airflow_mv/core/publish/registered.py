@@ -62,7 +62,7 @@ from airflow_mv.core.spec.materialized_view import (
 from airflow_mv.core.spec.new_columns import NewColumns, new_columns
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.stored import decode
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, parse_table
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, ancestors, parse_table
 from airflow_mv.errors import (
     CatalogUnavailableError,
     InvalidMetadataError,

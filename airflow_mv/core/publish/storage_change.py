@@ -16,11 +16,11 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.catalog.catalog import lost_properties_of
 from airflow_mv.core.catalog.lost_properties import LostProperties
 from airflow_mv.core.publish.layout import ChangedMetadata, StorageLayout
-from airflow_mv.core.publish.layouts import layout_of_view
 from airflow_mv.core.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.core.publish.publications import layout_of_view
 from airflow_mv.core.publish.refresh import Attempt, Current, load_current
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.table import Alterations, TableShape
+from airflow_mv.core.spec.table_metadata import Alterations, TableShape
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, NotFoundError, UnsupportedError
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from airflow_mv.core.script import (
 )
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.table import known_sum
+from airflow_mv.core.spec.table_metadata import known_sum
 from airflow_mv.core.sql.query import UNFILTERED, NestedView, ParsedQuery, selected
 
 #: A change that is broadcast to all tasks.

@@ -49,7 +49,7 @@ from airflow_mv.core.spec.properties import (
     storage_properties,
 )
 from airflow_mv.core.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason, fallback
-from airflow_mv.core.spec.table import is_ancestor, snapshots_between
+from airflow_mv.core.spec.table_metadata import is_ancestor, snapshots_between
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.spec.units import human
 from airflow_mv.core.sql.interval_columns import MAX_INTERVALS
@@ -419,7 +419,7 @@ def plan_refresh(
         pins: See :func:`airflow_mv.core.freshness.observe.observe`.
         earlier: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
             changed since.
-        stale_inputs: Adds the reasons of :func:`airflow_mv.status.stale_inputs`.
+        stale_inputs: Adds the reasons of :func:`airflow_mv.common.status.stale_inputs`.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.

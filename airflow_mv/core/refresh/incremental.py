@@ -27,7 +27,7 @@ from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.table import TableMetadata, known_sum, snapshots_between
+from airflow_mv.core.spec.table_metadata import TableMetadata, known_sum, snapshots_between
 from airflow_mv.core.sql.query import filtered_floats
 from airflow_mv.core.sql.types import (
     Accesses,

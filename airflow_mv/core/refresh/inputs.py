@@ -30,7 +30,7 @@ from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_in, parts_of
 from airflow_mv.core.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.core.spec.reasons import Reason
-from airflow_mv.core.spec.table import TableMetadata, known_sum, same_columns
+from airflow_mv.core.spec.table_metadata import TableMetadata, known_sum, same_columns
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, PinnedTable, filtered_floats, parse_query, selected
 from airflow_mv.core.sql.types import (
     ColumnLists,
@@ -71,10 +71,10 @@ class RefreshOptions:
         interval: Refresh only the rows of this interval.
         bound: Bounds the new base commits that an incremental refresh reads; the rest is for the next one. See
             :class:`airflow_mv.extras.catch_up.CatchUp`.
-        statistics: Gives the statistics of base tables' files; see :class:`airflow_mv.file_statistics.FileStatistics`.
-            By default none are known.
+        statistics: Gives the statistics of base tables' files; see
+            :class:`airflow_mv.common.file_statistics.FileStatistics`. By default none are known.
         summary: Gives more fields for the summary of the new snapshot, such as
-            :func:`airflow_mv.refresh_state.summary_fields`. Only engines that load the table by name read them.
+            :func:`airflow_mv.common.refresh_state.summary_fields`. Only engines that load the table by name read them.
         checks: Checks of the new rows before they are published, in addition to the view's own checks.
     """
 

@@ -18,10 +18,10 @@ from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.core.spec.reasons import Mode, Reason, fallback
-from airflow_mv.core.spec.table import known_sum
+from airflow_mv.core.spec.table_metadata import known_sum
 from airflow_mv.core.spec.units import counted, human
-from airflow_mv.documents import document_of, json_object, read, short_id
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.foundation.documents import document_of, json_object, read, short_id
 
 
 def _identifier(text: str) -> Identifier:

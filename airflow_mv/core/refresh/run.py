@@ -16,7 +16,7 @@ from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.core.publish import Effects, PublishOutcome, RefreshMetrics, Requester
 from airflow_mv.core.publish import publish as publish_staged
-from airflow_mv.core.publish.layouts import layout_of
+from airflow_mv.core.publish.publications import layout_of
 from airflow_mv.core.publish.storage_change import put_back
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.checks import has_passed, judge, require_passed

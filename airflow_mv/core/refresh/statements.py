@@ -32,7 +32,7 @@ from airflow_mv.core.spec.properties import (
     write_order,
 )
 from airflow_mv.core.spec.stored import decode_text
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.spec.view import ViewMetadata
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError

@@ -26,10 +26,10 @@ from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.stored import whole_number
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
-from airflow_mv.words import did_you_mean, listed
+from airflow_mv.foundation.words import did_you_mean, listed
 
 if TYPE_CHECKING:
-    from airflow_mv.core.spec.table import TableMetadata
+    from airflow_mv.core.spec.table_metadata import TableMetadata
 
 #: View properties ``airflow-mv.storage.<table property>``.
 STORAGE_PREFIX = "airflow-mv.storage."

@@ -23,21 +23,21 @@ from typing import Annotated, Any, Generic, NoReturn, Self, TypeVar, overload
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
-from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES, check_marks
 from airflow_mv.errors import InvalidMetadataError, NewerFormatError
+from airflow_mv.foundation.documents import MAX_MARKS, MAX_TEXT_BYTES, check_marks
 
 #: Largest metadata file that is read, in bytes, after decompression. A table with 100,000 snapshots
 #: needs about 100 MB; a compression bomb wants more.
 MAX_BYTES = 128 * 1024 * 1024
 #: Largest view metadata file: Python's JSON objects take ten times the size of their text.
 MAX_VIEW_BYTES = 12 * 1024 * 1024
-#: The most marks in it, see :data:`airflow_mv.documents.MAX_MARKS`.
+#: The most marks in it, see :data:`airflow_mv.foundation.documents.MAX_MARKS`.
 MAX_VIEW_MARKS = 250_000
 #: Largest document that is decoded as a whole, in bytes: a storage table with 14,000 snapshots needs 14 MB.
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 #: The same, where a character may take four bytes in memory.
 MAX_WIDE_BYTES = 24 * 1024 * 1024
-#: The most marks in it, see :data:`airflow_mv.documents.MAX_MARKS`.
+#: The most marks in it, see :data:`airflow_mv.foundation.documents.MAX_MARKS`.
 MAX_DOCUMENT_MARKS = 700_000
 _PIECE = 1024 * 1024
 #: Further errors are only counted, because describing each one takes a kilobyte.

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 import pendulum
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 _LAST_MS = 253_402_300_799_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

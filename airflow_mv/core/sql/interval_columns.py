@@ -10,7 +10,7 @@ from typing import Any
 from airflow_mv.core.spec.choices import COLUMN_PROPERTY
 from airflow_mv.core.spec.identifiers import quote
 from airflow_mv.core.spec.interval import Interval, Span
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.spec.times import is_start_of_day, next_unit
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 

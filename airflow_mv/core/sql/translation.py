@@ -20,8 +20,8 @@ from airflow_mv.core.spec.choices import TRANSPILE_PROPERTY
 from airflow_mv.core.spec.view import DIALECT
 from airflow_mv.core.sql.dialect import PARSER_FAULTS, BoundedParser, TooManyStepsError
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
-from airflow_mv.redaction import shortened
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.redaction import shortened
+from airflow_mv.foundation.words import did_you_mean
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _MAX_LENGTH = 120

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from airflow_mv.core.script import METADATA_COLUMNS
 from airflow_mv.core.spec.identifiers import Identifier, quote
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.sql.query import (
     NestedView,
     ParsedQuery,

@@ -47,7 +47,7 @@ from airflow_mv.core.script import with_row_groups
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import PartitionField, partition_field
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.sql.types import columns_of, required_columns
 from airflow_mv.errors import NotFoundError
 from airflow_mv.extras.columns.certain import certain_output

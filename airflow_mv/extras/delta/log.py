@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from airflow_mv.core.spec.stored import MAX_BYTES, check_size, shown
-from airflow_mv.core.spec.table import LogEntry, Long, Snapshot, TableMetadata
-from airflow_mv.documents import MAX_TEXT_BYTES, check_marks
+from airflow_mv.core.spec.table_metadata import LogEntry, Long, Snapshot, TableMetadata
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.foundation.documents import MAX_TEXT_BYTES, check_marks
 
 #: The most actions of one commit, one for each added or removed file.
 MAX_ACTIONS = 250_000
-#: The most marks in one action and in a schema, see :data:`airflow_mv.documents.MAX_MARKS`.
+#: The most marks in one action and in a schema, see :data:`airflow_mv.foundation.documents.MAX_MARKS`.
 _MAX_MARKS = 250_000
 _MAX_DEPTH = 64
 _MILLISECONDS = re.compile(rb"[0-9]{1,15}")

@@ -18,7 +18,7 @@ from airflow_mv.core.catalog.files import MetadataFiles, is_refusal
 from airflow_mv.core.catalog.loaded import Located
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import (
     AccessDeniedError,
     CatalogUnavailableError,
@@ -28,7 +28,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
 )
 from airflow_mv.extras.delta.log import Commit, history, parse_commit, read_schema
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -33,7 +33,7 @@ from airflow_mv.core.refresh.plan import Estimate, StoredCost, full_cost, increm
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import Policy
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors, known_sum
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, ancestors, known_sum
 from airflow_mv.core.spec.units import human
 from airflow_mv.core.sql.query import NestedView, ParsedQuery
 from airflow_mv.extras.explain.requirement import Change

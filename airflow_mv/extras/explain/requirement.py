@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 #: The modes that can be required, and the order in which one is at least as cheap as another.
 REQUIRABLE = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)

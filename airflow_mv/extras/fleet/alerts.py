@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
+from airflow_mv.common.each import ItemResult
+from airflow_mv.common.expiry import warnings
 from airflow_mv.core.freshness.state import TableLag
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import from_ms, parse_time
-from airflow_mv.each import ItemResult
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.expiry import warnings
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.known import CacheLookup, Opener, PropertiesOf, key_of, look_up, without_collections
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
@@ -185,7 +185,7 @@ class WatchedViews:
         Raises:
             StoreUnavailableError: A table that may be a view was left out. Raised after all views.
         """
-        from airflow_mv.each import left_out
+        from airflow_mv.common.each import left_out
         from airflow_mv.extras.fleet.summaries import note_ordinary, summaries
 
         catalog = self.opener()

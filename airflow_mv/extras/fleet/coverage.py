@@ -18,6 +18,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from airflow_mv.common.status import Chains
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State
@@ -34,7 +35,6 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.extras.fleet.origins import origins
 from airflow_mv.extras.fleet.ranges import AddedFiles, added_files, ranges_of
 from airflow_mv.extras.fleet.summaries import column_of
-from airflow_mv.status import Chains
 
 log = logging.getLogger(__name__)
 

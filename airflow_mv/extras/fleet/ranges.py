@@ -21,17 +21,17 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from airflow_mv.core.catalog import manifest_changes
-from airflow_mv.core.catalog.avro import read_entries, read_manifests
-from airflow_mv.core.catalog.files import MetadataFiles
-from airflow_mv.core.ivm import Comparison
-from airflow_mv.file_statistics import (
+from airflow_mv.common.file_statistics import (
     added_data_files,
     file_tests,
     may_pass,
     sound_statistics,
 )
-from airflow_mv.manifests import read_by_pyiceberg
+from airflow_mv.common.manifests import read_by_pyiceberg
+from airflow_mv.core.catalog import manifest_changes
+from airflow_mv.core.catalog.avro import read_entries, read_manifests
+from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.ivm import Comparison
 
 _COUNTED = (DateType, TimestampType, TimestamptzType, IntegerType, LongType)
 _DAY_US = 86_400_000_000

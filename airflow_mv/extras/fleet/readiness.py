@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 
 class Readiness(StrEnum):

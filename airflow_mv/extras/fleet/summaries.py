@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from airflow_mv.common.each import ItemResult, for_each, left_out, while_answered
+from airflow_mv.common.status import ViewStatus, observe_each
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import State, lag
@@ -13,7 +15,6 @@ from airflow_mv.core.spec.choices import COLUMN_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.each import ItemResult, for_each, left_out, while_answered
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
 from airflow_mv.extras.fleet.fact_cache import FactCache
 from airflow_mv.extras.fleet.known import (
@@ -30,7 +31,6 @@ from airflow_mv.extras.fleet.known import (
     with_count,
 )
 from airflow_mv.extras.fleet.summary import SUMMARY, Summary, encoded, listed
-from airflow_mv.status import ViewStatus, observe_each
 
 #: Counts the fresh intervals of a stale view; see :func:`airflow_mv.extras.fleet.coverage.count`.
 Count = Callable[[MaterializedViewCatalog, Observation], dict[str, Any]]

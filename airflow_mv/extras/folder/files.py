@@ -32,9 +32,9 @@ from airflow_mv.core.spec.properties import (
 )
 from airflow_mv.core.spec.view import COMMENT_PROPERTY
 from airflow_mv.core.sql.query import parse_query, spark_sql
-from airflow_mv.documents import utf8_text
 from airflow_mv.errors import ConfigurationError, InvalidQueryError, MaterializedViewError
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.documents import utf8_text
+from airflow_mv.foundation.words import did_you_mean
 
 #: The most bytes of a file.
 MAX_BYTES = 2**20

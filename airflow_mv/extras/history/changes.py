@@ -20,7 +20,7 @@ from airflow_mv.core.refresh.incremental import kept_columns
 from airflow_mv.core.refresh.statements import place_names
 from airflow_mv.core.script import SESSION_CONFS, STAGING, WEIGHT, DeltaStep, temporary
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.core.spec.table import TableMetadata, is_ancestor
+from airflow_mv.core.spec.table_metadata import TableMetadata, is_ancestor
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import (
     BaseTableNotFoundError,
@@ -175,12 +175,12 @@ def changed_rows(catalog: MaterializedViewCatalog, spark: SparkSession, wanted: 
     Raises:
         SnapshotNotFoundError, UnsupportedError, JobError: As for :func:`airflow_mv.actions.changes`.
     """
+    from airflow_mv.common.stored_rows import spark_errors
     from airflow_mv.core.job.context import JobContext
     from airflow_mv.core.job.delta import net_change
     from airflow_mv.core.job.driver import registered
     from airflow_mv.core.job.foreign import format_of
     from airflow_mv.core.job.session import made_active, temporary_settings
-    from airflow_mv.rows import spark_errors
 
     if wanted.left_out:
         log.warning("%s: skipping columns that are new or have changed: %s", wanted.table, ", ".join(wanted.left_out))

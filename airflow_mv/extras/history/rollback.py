@@ -26,7 +26,7 @@ from airflow_mv.core.spec.materialized_view import (
     refresh_tag,
     storage_table_field,
 )
-from airflow_mv.core.spec.table import TableShape, alterations, with_head
+from airflow_mv.core.spec.table_metadata import TableShape, alterations, with_head
 from airflow_mv.core.spec.view import CHANGE_ID, ViewMetadata, replace_version, roll_back
 from airflow_mv.errors import RefreshNotFoundError, VersionNotFoundError
 

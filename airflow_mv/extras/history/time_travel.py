@@ -21,7 +21,7 @@ from airflow_mv.core.spec.materialized_view import (
     StorageState,
     is_complete,
 )
-from airflow_mv.core.spec.table import TableMetadata, ancestors
+from airflow_mv.core.spec.table_metadata import TableMetadata, ancestors
 from airflow_mv.core.spec.times import from_ms, parse_time, to_ms
 from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
 

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.common.manifests import read_by_pyiceberg
+from airflow_mv.common.status import readers_of
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.avro import read_manifests
 from airflow_mv.core.catalog.layouts import readable_refreshes
@@ -15,8 +17,6 @@ from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import NotFoundError, ViewNotFoundError
-from airflow_mv.manifests import read_by_pyiceberg
-from airflow_mv.status import readers_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile

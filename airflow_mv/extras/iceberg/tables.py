@@ -15,7 +15,7 @@ from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.catalog.loaded import Located
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined, join
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import InvalidMetadataError
 
 _HINT = "version-hint.text"

@@ -17,10 +17,10 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import make_compatible_name
 from pyiceberg.table.puffin import PuffinFile
 
+from airflow_mv.common.damage import CheckedFile, ContentCheck, Store
 from airflow_mv.core.catalog import LoadedView
 from airflow_mv.core.catalog.files import named, parsed
-from airflow_mv.core.spec.table import TableMetadata
-from airflow_mv.damage import CheckedFile, ContentCheck, Store
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import InvalidMetadataError
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from airflow_mv.core.spec.materialized_view import (
     StorageState,
 )
 from airflow_mv.core.spec.stored import decode
-from airflow_mv.core.spec.table import TableMetadata, parse_table
+from airflow_mv.core.spec.table_metadata import TableMetadata, parse_table
 from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,

@@ -28,7 +28,7 @@ from airflow_mv.core.spec.materialized_view import (
     keeping_tags,
 )
 from airflow_mv.core.spec.properties import KEEP_PROPERTY, kept_for
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import CommitConflictError, MaterializedViewError, UnsupportedError
 
 log = logging.getLogger(__name__)

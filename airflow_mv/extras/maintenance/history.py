@@ -24,7 +24,7 @@ from airflow_mv.core.catalog.files import CLOCK_TEXT, METADATA_SUFFIXES, StoredF
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.core.spec.stored import unpacked
-from airflow_mv.core.spec.table import Snapshot
+from airflow_mv.core.spec.table_metadata import Snapshot
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.extras.maintenance.deletion_log import log_location
 from airflow_mv.extras.maintenance.entries import CatalogEntry, MetadataPlaces

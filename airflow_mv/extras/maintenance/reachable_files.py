@@ -9,14 +9,14 @@ from typing import Any
 
 from pyiceberg.manifest import ManifestFile
 
+from airflow_mv.common.manifests import files_of, manifests_at
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.spec.stored import decode
-from airflow_mv.core.spec.table import Snapshot
+from airflow_mv.core.spec.table_metadata import Snapshot
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.extras.maintenance.expire import without_snapshots
-from airflow_mv.manifests import files_of, manifests_at
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_mv.common.damage import Checked, Damage, check_snapshots, store_of
+from airflow_mv.common.status import timestamp
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
 from airflow_mv.core.catalog.files import discard
@@ -31,9 +33,8 @@ from airflow_mv.core.spec.materialized_view import (
     StorageState,
     property_text,
 )
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.spec.view import with_view_properties
-from airflow_mv.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -52,7 +53,6 @@ from airflow_mv.extras.maintenance.evidence import (
 )
 from airflow_mv.extras.maintenance.expire import without_snapshots
 from airflow_mv.extras.maintenance.view_properties import RestoreViewProperties
-from airflow_mv.status import timestamp
 
 log = logging.getLogger(__name__)
 

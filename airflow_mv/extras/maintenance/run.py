@@ -11,7 +11,7 @@ from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewC
 from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import most_files, most_old_snapshots
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.maintenance.expire import count_old, keep_base_snapshots
 from airflow_mv.extras.maintenance.orphans import maintain

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from airflow_mv.common.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation, observe
 from airflow_mv.core.freshness.state import State
@@ -21,10 +22,9 @@ from airflow_mv.core.spec.identifiers import Identifier, id_text, quote
 from airflow_mv.core.spec.interval import Interval, Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.sql.interval_columns import condition
 from airflow_mv.core.sql.query import ParsedQuery, pin_query
-from airflow_mv.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.errors import (
     ConfigurationError,
     SnapshotNotFoundError,
@@ -33,7 +33,7 @@ from airflow_mv.errors import (
     VerificationError,
 )
 from airflow_mv.extras.maintenance.checksums import checksums, own_snapshots
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -278,9 +278,9 @@ def _compared(
     spark: SparkSession, observation: Observation, record: RefreshRecord, query: str, part: Part
 ) -> Verification:
     """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
+    from airflow_mv.common.stored_rows import spark_errors, stored_rows
     from airflow_mv.core.job.driver import registered
     from airflow_mv.core.job.session import temporary_settings
-    from airflow_mv.rows import spark_errors, stored_rows
 
     view, storage = observation.view.identifier, observation.storage
     files, where = place_names(observation.places).files, _condition(observation, part)

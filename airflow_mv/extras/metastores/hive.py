@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException, WaitingForLockException
 from airflow_mv.core.catalog.answers import MAX_LENGTH, brief, no_answer
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError, UnsupportedError
 from airflow_mv.extras.metastores.entries import MetastoreEntries, metadata_location
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 #: Seconds for one answer of a Hive Metastore, which tries a failed statement of its database again by itself.
 _SECONDS = 60.0

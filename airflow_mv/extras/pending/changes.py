@@ -18,7 +18,7 @@ from airflow_mv.core.freshness.changes import changes_rows
 from airflow_mv.core.freshness.observe import Observation, require_readable
 from airflow_mv.core.freshness.state import BaseTableChange, Lag, State, lag
 from airflow_mv.core.spec.identifiers import Identifier, id_text
-from airflow_mv.core.spec.table import Snapshot, TableMetadata, ancestors
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, ancestors
 from airflow_mv.core.spec.times import to_ms
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.pending.criteria import PendingCriteria

@@ -22,6 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.types import PrimitiveType
 
+from airflow_mv.common.manifests import read_by_pyiceberg
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.files import parsed
@@ -30,8 +31,7 @@ from airflow_mv.errors import MaterializedViewError, NotFoundError, UnsupportedE
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import TableRow
 from airflow_mv.extras.registry.registry import Registry
-from airflow_mv.manifests import read_by_pyiceberg
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 Detail = Literal["segments", "files", "row-groups"]
 #: The segments of the table itself, and of a table without partitions.

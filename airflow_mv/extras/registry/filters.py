@@ -28,7 +28,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.extras.registry.homes import schema_of
 from airflow_mv.extras.registry.model import Kind, month_of
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 Filter = BooleanExpression
 #: Makes a filter on one column.

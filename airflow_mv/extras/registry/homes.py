@@ -47,7 +47,7 @@ from airflow_mv.core.catalog.locations import (
     lies_in,
     metadata_folders,
 )
-from airflow_mv.core.spec.table import parse_table
+from airflow_mv.core.spec.table_metadata import parse_table
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 from airflow_mv.extras.registry.model import Kind
 from airflow_mv.extras.registry.settings import PLACE, RegistrySettings

@@ -32,7 +32,7 @@ from airflow_mv.extras.registry.homes import home_of
 from airflow_mv.extras.registry.model import REFRESHES, TABLES, VIEWS, RefreshRow, TableRow, ViewRow, month_of
 from airflow_mv.extras.registry.settings import PLACE, RegistrySettings, registry_settings
 from airflow_mv.extras.registry.tables import Component
-from airflow_mv.words import one_of as one_of_words
+from airflow_mv.foundation.words import one_of as one_of_words
 
 log = logging.getLogger(__name__)
 

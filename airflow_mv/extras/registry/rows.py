@@ -11,7 +11,7 @@ from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Code, Reason, fallback
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.extras.registry.model import RefreshRow, month_of
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 #: The most characters of a message.
 MAX_LENGTH = 2000

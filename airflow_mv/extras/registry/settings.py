@@ -16,7 +16,7 @@ from airflow_mv.core.spec.identifiers import split
 from airflow_mv.core.spec.stored import whole_number
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import one_of
+from airflow_mv.foundation.words import one_of
 
 #: Catalog property: the namespace, or the folder, of the registry. Without it there is none.
 PLACE = "airflow-mv.registry"

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_mv.common.each import left_out, while_answered
+from airflow_mv.common.status import observe_each
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.observe import Observation
@@ -18,15 +20,13 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.each import left_out, while_answered
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.registry.base_tables import register_tables
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow
 from airflow_mv.extras.registry.registry import Registry, commit_staged, compact_finished_months, require_registry
 from airflow_mv.extras.registry.rows import MAX_LENGTH, refresh_row
-from airflow_mv.redaction import shortened
-from airflow_mv.status import observe_each
+from airflow_mv.foundation.redaction import shortened
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 
+from airflow_mv.common.manifests import files_of, manifests_at
 from airflow_mv.core.catalog.answers import NO_ANSWER, answered
 from airflow_mv.core.catalog.files import MetadataFiles, discard
 from airflow_mv.core.catalog.locations import lies_in
@@ -29,8 +30,7 @@ from airflow_mv.extras.registry.filters import Filter, all_rows, between, both, 
 from airflow_mv.extras.registry.homes import Home, schema_of
 from airflow_mv.extras.registry.model import Kind, R
 from airflow_mv.extras.registry.settings import ComponentSettings
-from airflow_mv.manifests import files_of, manifests_at
-from airflow_mv.words import did_you_mean
+from airflow_mv.foundation.words import did_you_mean
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from airflow_mv.extras.spark.submit import (
     spark_versions,
     write_properties,
 )
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.redaction import SECRET, is_secret
+from airflow_mv.foundation.redaction import SECRET, is_secret
 from airflow_mv.version import DELTA, RUNTIMES, SPARK_WITH_DELTA, runtime, supported
 
 #: The versions of Spark and Scala whose packages a catalog's settings name, and of its Iceberg, until

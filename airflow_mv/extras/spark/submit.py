@@ -27,10 +27,11 @@ OLDEST_JAVA = 17
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SHIPPED = (
     "__init__.py",
-    "documents.py",
     "errors.py",
-    "lazy.py",
-    "redaction.py",
+    "foundation/__init__.py",
+    "foundation/documents.py",
+    "foundation/lazy.py",
+    "foundation/redaction.py",
     "core/__init__.py",
     "core/script.py",
     "core/spec/__init__.py",

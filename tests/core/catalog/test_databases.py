@@ -78,7 +78,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Mapper
 event.listen(Mapper, "before_configured", lambda: print("configured"))
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.status import status
+from airflow_mv.common.status import status
 from tests.builders import open_catalog
 catalog = MaterializedViewCatalog(open_catalog(sys.argv[1], sys.argv[2]))
 print(*catalog.list(), status(catalog, "sales.daily").state)

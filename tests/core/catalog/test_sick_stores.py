@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import insert
 
+from airflow_mv.common.each import materialized_views
 from airflow_mv.core.catalog import files as file_stores
 from airflow_mv.core.catalog import limits, locations, store_deadlines
 from airflow_mv.core.catalog.configured import STORE_TIMEOUT
@@ -22,7 +23,6 @@ from airflow_mv.core.catalog.files import GuardedIO, MetadataFiles
 from airflow_mv.core.catalog.locations import on_disk
 from airflow_mv.core.catalog.pyiceberg_compat import ROWS
 from airflow_mv.core.catalog.store_deadlines import MAX_CALLS
-from airflow_mv.each import materialized_views
 from airflow_mv.errors import CatalogUnavailableError, StoreUnavailableError
 from airflow_mv.extras.fleet.alerts import WatchedViews, freshness_slos
 from airflow_mv.extras.maintenance.drop import purge

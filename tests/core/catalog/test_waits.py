@@ -25,6 +25,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog import database_limits as waits
 from airflow_mv.core.catalog.catalog import catalog_errors
@@ -37,7 +38,6 @@ from airflow_mv.core.publish import publish
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
-from airflow_mv.status import status
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.faults import Clock
 from tests.services import Quiet, http_server

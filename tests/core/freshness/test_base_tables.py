@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_mv.common.refresh_state import REFRESH_STATE_KEY
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
@@ -24,8 +26,6 @@ from airflow_mv.errors import BaseTableNotFoundError, InvalidMetadataError, Inva
 from airflow_mv.extras.pending.changes import PendingCriteria, pending_changes
 from airflow_mv.extras.pins import pin_base_tables, restore
 from airflow_mv.lineage.facts import gather
-from airflow_mv.refresh_state import REFRESH_STATE_KEY
-from airflow_mv.status import status
 from tests.branches import create_branch
 from tests.builders import FIRST, ORDERS, Lake, lake, orders
 from tests.protocol.foreign import BucketStore

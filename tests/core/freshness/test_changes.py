@@ -18,7 +18,7 @@ from airflow_mv.core.freshness.changes import (
     is_in_doubt,
 )
 from airflow_mv.core.script import REFRESH_ID_KEY
-from airflow_mv.core.spec.table import FileChange, Snapshot, TableMetadata
+from airflow_mv.core.spec.table_metadata import FileChange, Snapshot, TableMetadata
 
 #: The name of a total, of what adds to it, and of what subtracts from it.
 TOTALS = (

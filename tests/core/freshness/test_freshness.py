@@ -12,7 +12,7 @@ from airflow_mv.core.freshness.state import Freshness, ObservedTable, State, ass
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import NestedViewVersion, RefreshRecord
 from airflow_mv.core.spec.reasons import Code
-from airflow_mv.core.spec.table import Snapshot, TableMetadata
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata
 
 #: The operations of snapshots 1 to 4: two appends, a compaction, a delete.
 HISTORY = {1: "append", 2: "append", 3: "replace", 4: "delete"}

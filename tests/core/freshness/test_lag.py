@@ -13,7 +13,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.properties import max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.spec.table import LogEntry, Snapshot, TableMetadata
+from airflow_mv.core.spec.table_metadata import LogEntry, Snapshot, TableMetadata
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.fleet.readiness import Readiness, readiness

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.expressions import EqualTo
 
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.spec.reasons import Code, Mode
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.extras.pending.changes import pending_changes
-from airflow_mv.status import status
 from tests.builders import Lake, empty_commit, lake, orders, rewritten
 
 #: Values of a summary that cannot be parsed as numbers.

@@ -27,7 +27,7 @@ from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
 from airflow_mv.core.spec.reasons import FOUND_BY_JOB, Code
 from airflow_mv.core.spec.stored import decode, encode
-from airflow_mv.core.spec.table import with_properties
+from airflow_mv.core.spec.table_metadata import with_properties
 from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, reasons_text
 from tests.core.ivm.lab import to_duckdb
 from tests.core.ivm.tpch import QUERIES

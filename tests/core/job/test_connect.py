@@ -12,8 +12,8 @@ import pytest
 import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.status import status
 from tests.core.job.conftest import make_lake
 from tests.core.job.processes import ROOT, environment
 

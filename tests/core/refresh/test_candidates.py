@@ -24,7 +24,7 @@ from airflow_mv.core.refresh.plan import StoredCost
 from airflow_mv.core.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.reasons import Mode
-from airflow_mv.core.spec.table import Snapshot, TableMetadata
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata
 from airflow_mv.core.sql.query import parse_query
 
 TABLE = Identifier("lake", ("db",), "r")

@@ -21,13 +21,13 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from airflow_mv.common.file_statistics import FileStatistics, added_rows_may_match, fields_without_nulls
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.files import MetadataFiles
 from airflow_mv.core.ivm import Comparison
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.extras.fleet.ranges import ranges_of
-from airflow_mv.file_statistics import FileStatistics, added_rows_may_match, fields_without_nulls
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -198,7 +198,7 @@ def test_fields_of_too_many_files_or_of_an_unknown_snapshot_are_not_known(
         return fields_without_nulls(MetadataFiles({}), table.metadata_location, {number}, {1, 2})
 
     assert (known(snapshot.snapshot_id), known(7)) == ({1, 2}, frozenset())
-    monkeypatch.setattr("airflow_mv.file_statistics._MAX_FILES", 0)
+    monkeypatch.setattr("airflow_mv.common.file_statistics._MAX_FILES", 0)
     assert known(snapshot.snapshot_id) == frozenset()
 
 

@@ -33,7 +33,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.core.spec.properties import SortColumn
 from airflow_mv.core.spec.reasons import Code, Mode, Reason
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import InvalidMetadataError
 
 # -- the refresh id ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status, statuses
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -25,7 +26,6 @@ from airflow_mv.errors import (
     NotMaterializedError,
     RefreshRefusedError,
 )
-from airflow_mv.status import status, statuses
 from tests.builders import QUERY, Lake, lake
 
 NORTH = {"region": "north", "orders": 2, "amount": 15}

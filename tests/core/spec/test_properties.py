@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_mv.core.spec.properties import missing_properties, storage_properties
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import ConfigurationError
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.common.refresh_state import RefreshState, parse, refresh_state, written
 from airflow_mv.core.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.core.spec.properties import refresh_state_of
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
-from airflow_mv.refresh_state import RefreshState, parse, refresh_state, written
 
 TABLE = {"type": "table", "name": "events", "namespace": ["sales", "eu"], "uuid": "t-1", "snapshot-id": 2**62}
 VIEW = {"type": "view", "name": "plain", "namespace": ["sales"], "uuid": "v-1", "version-id": 3}

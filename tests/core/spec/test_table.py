@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.core.spec.table import (
+from airflow_mv.core.spec.table_metadata import (
     TableMetadata,
     ancestors,
     parse_table,

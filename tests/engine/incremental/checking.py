@@ -21,9 +21,9 @@ from pyiceberg.table import Table as PyIcebergTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from airflow_mv.common.stored_rows import stored_rows
 from airflow_mv.core.catalog.layouts import PointedStorage
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.rows import stored_rows
 from tests.core.ivm.lab import to_duckdb
 from tests.engine.incremental.schemas import Schema, written
 from tests.engine.incremental.views import naming

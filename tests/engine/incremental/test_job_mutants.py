@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame
 
-from airflow_mv import file_statistics
+from airflow_mv.common import file_statistics
 from airflow_mv.core.job import apply, delta, pruning, row_lineage
 from tests.engine.fixtures import new_lake
 from tests.engine.incremental.checking import Mismatch, check

@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import Row
 
+from airflow_mv.common.stored_rows import stored_rows
 from airflow_mv.errors import InvalidQueryError, UnsupportedError
 from airflow_mv.extras.maintenance.orphans import maintain
 from airflow_mv.extras.maintenance.verify import verify, verify_files
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.rows import stored_rows
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import table, view

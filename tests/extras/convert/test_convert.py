@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import stored_layout
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
@@ -31,7 +32,6 @@ from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import expire, maintain
 from airflow_mv.extras.read import read_rows, readable
-from airflow_mv.status import status
 from tests.builders import LAYOUTS, QUERY, Lake, lake, rewritten
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
 from tests.extras.maintenance.support import files, refreshed

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish import publish
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, UnsupportedError, ViewNotFoundError
@@ -15,7 +16,6 @@ from airflow_mv.extras.convert import rename
 from airflow_mv.extras.describe import history
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.orphans import maintain
-from airflow_mv.status import status
 from tests.builders import LAYOUTS, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.extras.maintenance.support import files, refreshed

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.changes import Kind, between
 from airflow_mv.core.freshness.observe import observe
@@ -24,7 +25,7 @@ from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import Outcome, Script
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     ConfigurationError,
@@ -34,7 +35,6 @@ from airflow_mv.extras.delta.log import parse_commit
 from airflow_mv.extras.delta.tables import storage_options
 from airflow_mv.extras.pins import pin_base_tables, restore
 from airflow_mv.extras.spark.session import settings_of
-from airflow_mv.status import status
 from tests.builders import Lake, lake, orders
 from tests.protocol.foreign import BucketStore
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_mv import status as freshness_status
 from airflow_mv.actions import create_view as create
 from airflow_mv.actions import plan_view, refresh_views, refresh_with_inputs
+from airflow_mv.common import status as freshness_status
+from airflow_mv.common.status import Chains, status, statuses
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.refresh import RefreshOptions
@@ -31,7 +32,6 @@ from airflow_mv.extras.pins import pin_base_tables, pinned_chain, restore
 from airflow_mv.extras.read import readable
 from airflow_mv.plugin.graph import GraphQuery, graph
 from airflow_mv.plugin.rows import row_of
-from airflow_mv.status import Chains, status, statuses
 from tests.builders import Lake, lake
 
 CHAIN = ("lines", "seg", "top")

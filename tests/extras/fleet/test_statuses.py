@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status, statuses
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.extras.fleet.all_views import statuses_of_catalogs
-from airflow_mv.status import status, statuses
 from tests.builders import Lake, lake
 
 

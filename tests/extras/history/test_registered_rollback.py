@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.refresh import plan_refresh
 from airflow_mv.core.spec.materialized_view import refresh_tag
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.read import readable
-from airflow_mv.status import status
 from tests.builders import Lake, lake
 from tests.extras.maintenance.support import VIEW, refreshed
 from tests.faults import Clock, Fault, FaultyCatalog, Send

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from airflow_mv.damage import Store
+from airflow_mv.common.damage import Store
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.extras.maintenance.checksums import changed_rows
 

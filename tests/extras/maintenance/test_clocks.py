@@ -19,8 +19,8 @@ from airflow_mv.core.refresh.run import publish
 from airflow_mv.core.refresh.run import stage as run_stage
 from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome
 from airflow_mv.core.spec.materialized_view import goes_back, is_ahead, latest_ms
-from airflow_mv.diagnosis import diagnose
 from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
+from airflow_mv.extras.diagnosis import diagnose
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.clock import repair_clock
 from airflow_mv.extras.maintenance.repair import repair

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.publish import publish
 from airflow_mv.core.spec.view import with_view_properties
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, ViewNotFoundError
 from airflow_mv.extras.maintenance.drop import purge
 from airflow_mv.extras.maintenance.orphans import collect_orphans, expire, maintain
-from airflow_mv.status import status
 from tests.builders import Lake, exists, lake, metadata_files
 from tests.extras.maintenance.support import (
     NOW,

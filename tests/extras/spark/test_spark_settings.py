@@ -14,7 +14,7 @@ import pytest
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.spark.settings import SparkSettings, spark_settings
 from airflow_mv.extras.spark.submit import jar_confs
-from airflow_mv.redaction import is_secret, shortened, without_secrets
+from airflow_mv.foundation.redaction import is_secret, shortened, without_secrets
 from tests.rest.java import cache_folder
 
 SECRET = "canary-pässword"

@@ -17,7 +17,7 @@ from airflow_mv.core.publish.view_change import CreateView, ViewChange
 from airflow_mv.core.spec.choices import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY, STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
-from airflow_mv.core.spec.table import parse_table
+from airflow_mv.core.spec.table_metadata import parse_table
 from airflow_mv.core.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.adopt import adopt

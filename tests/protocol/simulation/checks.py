@@ -19,7 +19,7 @@ from airflow_mv.core.script import MAX_AHEAD_MS
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import ADOPTED_TAG, RefreshRecord, parse_storage_state
 from airflow_mv.core.spec.reasons import Mode
-from airflow_mv.core.spec.table import Snapshot, parse_table
+from airflow_mv.core.spec.table_metadata import Snapshot, parse_table
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_mv.core.catalog import locations
 from airflow_mv.core.publish import protocol
-from airflow_mv.core.spec import definition, materialized_view, table, view
+from airflow_mv.core.spec import definition_text, materialized_view, table_metadata, view
 from airflow_mv.core.sql import query
 from airflow_mv.extras import compact
 from airflow_mv.extras.maintenance import orphans
@@ -23,8 +23,8 @@ from tests.protocol.simulation.world import GRACE
 
 _PURE: tuple[Callable[..., Any], ...] = (
     view.parse_view,
-    definition.parse_definition,
-    table.parse_table,
+    definition_text.parse_definition,
+    table_metadata.parse_table,
     materialized_view.parse_settings,
     materialized_view.parse_storage_state,
     query.parse_query,
@@ -63,7 +63,7 @@ def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def parse(*given: Any, **more: Any) -> Any:
         # Where a definition was read from only appears in messages: each commit leads to another file with it.
-        named = {**more, "location": ""} if original is definition.parse_definition else more
+        named = {**more, "location": ""} if original is definition_text.parse_definition else more
         key = (*map(_key, given), *named.values())
         if key not in known:
             if len(known) > _MANY:

@@ -12,7 +12,7 @@ import greenlet
 
 from airflow_mv.core.catalog.tables import NewTable, TableChange, TableViews, definition_of
 from airflow_mv.core.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
-from airflow_mv.core.spec.definition import definition_text
+from airflow_mv.core.spec.definition_text import definition_text
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,

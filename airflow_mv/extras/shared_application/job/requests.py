@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from airflow_mv.documents import json_object, read
+from airflow_mv.foundation.documents import json_object, read
 
 #: The file that shows that the task of the application runs. Only its modification time is read.
 BEAT = "beat"

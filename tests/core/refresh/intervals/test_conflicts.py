@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish.protocol import Effects
@@ -20,7 +21,6 @@ from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import Outcome, Script
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import CommitConflictError
-from airflow_mv.status import status
 from tests.builders import LAYOUTS
 from tests.core.refresh.intervals.support import VIEW, Days, days, days_lake
 

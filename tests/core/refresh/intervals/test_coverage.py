@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_mv.common.file_statistics import FileStatistics
+from airflow_mv.common.status import status
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
@@ -29,8 +31,6 @@ from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.fleet.coverage import MAX_COVERED, Cover, Units, count, cover, coverage, unit_number, unit_start
 from airflow_mv.extras.fleet.known import with_count
-from airflow_mv.file_statistics import FileStatistics
-from airflow_mv.status import status
 from tests.cli.support import call
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days, days_lake, sold
 from tests.core.refresh.intervals.test_parts import DAY, base, interval, record

@@ -15,7 +15,7 @@ from airflow_mv.core.freshness.changes import ends_of_commits
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.core.spec.interval import Span
-from airflow_mv.core.spec.table import ancestors
+from airflow_mv.core.spec.table_metadata import ancestors
 from airflow_mv.extras.fleet.coverage import Cover, coverage
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.history.time_travel import TimeTravel

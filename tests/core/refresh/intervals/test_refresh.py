@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_mv.checks import row_count_change
+from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
@@ -22,7 +23,6 @@ from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 from airflow_mv.extras.describe import history
-from airflow_mv.status import status
 from tests.builders import LAYOUTS
 from tests.core.refresh.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 

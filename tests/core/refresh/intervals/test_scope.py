@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
-from airflow_mv.core.spec.table import TableMetadata
+from airflow_mv.core.spec.table_metadata import TableMetadata
 from airflow_mv.core.sql.interval_columns import resolve
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.scope import RefreshScope, RunFacts, scope_of
+from airflow_mv.tasks.scope import RefreshScope, RunFacts, scope_of
 
 NOW = datetime(2024, 6, 5, 13, 7, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
+from airflow_mv.common.file_statistics import FileStatistics
+from airflow_mv.common.status import status
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.reasons import Code, Mode
-from airflow_mv.file_statistics import FileStatistics
-from airflow_mv.status import status
 from tests.core.refresh.intervals.support import SALES, VIEW, Days, days, days_lake, sold
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_mv.older_airflow import conf
+from airflow_mv.tasks.older_airflow import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.times import next_unit, parse_key, parse_time, shift
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.words import not_one_of
+from airflow_mv.foundation.words import not_one_of
 
 ScopeName = Literal["whole", "as_of", "interval"]
 

@@ -46,6 +46,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from airflow_mv.common.manifests import read_by_pyiceberg
 from airflow_mv.core.catalog import manifest_changes
 from airflow_mv.core.catalog.avro import read_entries, read_manifests
 from airflow_mv.core.catalog.catalog import MaterializedViewCatalog
@@ -56,7 +57,6 @@ from airflow_mv.core.refresh.candidates import Statistics
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import parse_date, parse_timestamp
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, MetadataFileNotFoundError
-from airflow_mv.manifests import read_by_pyiceberg
 
 log = logging.getLogger(__name__)
 

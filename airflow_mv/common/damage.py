@@ -31,14 +31,14 @@ from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.catalog.loaded import LoadedView
 from airflow_mv.core.catalog.locations import allowed_folders, check_confined
 from airflow_mv.core.refresh.plan import RefreshPlan
-from airflow_mv.core.spec.table import Snapshot, TableMetadata
+from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata
 from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,
     MetadataFileNotFoundError,
     RefusedLocationError,
 )
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.redaction import shortened
 
 log = logging.getLogger(__name__)
 

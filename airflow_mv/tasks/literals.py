@@ -21,7 +21,7 @@ from airflow_mv.core.spec.choices import FallbackPolicy, LayoutName, OnChange, R
 from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.scope import NONE, ScopeName, count, moment, percentage, truth, word_of
+from airflow_mv.tasks.scope import NONE, ScopeName, count, moment, percentage, truth, word_of
 
 if TYPE_CHECKING:
     from airflow_mv.core.sql.query import ParsedQuery

@@ -16,7 +16,7 @@ from requests.auth import AuthBase
 
 from airflow_mv.checks import Check
 from airflow_mv.core.spec.choices import FallbackPolicy, LayoutName, OnChange, RefreshStrategy
-from airflow_mv.scope import ScopeName
+from airflow_mv.tasks.scope import ScopeName
 
 CheckItem = Check | str | Mapping[str, Any] | Callable[[Any], Any]
 #: Checks as a DAG file writes them, see :mod:`airflow_mv.checks`.

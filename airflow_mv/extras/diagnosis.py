@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 
+from airflow_mv.common.damage import require_whole_files
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_table
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.script import CLOCK, MAX_AHEAD_MS, Outcome
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import is_false, latest_ms
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.damage import require_whole_files
 from airflow_mv.errors import ClockError, FutureTimeError, MaterializedViewError
 
 #: Error messages of Java Iceberg for times that go back by more than a minute.

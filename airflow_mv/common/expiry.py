@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from airflow_mv.core.spec.table import Ref, Snapshot, TableMetadata, ancestors, sequence_number
+from airflow_mv.core.spec.table_metadata import Ref, Snapshot, TableMetadata, ancestors, sequence_number
 
 #: An expiry within so many minutes is shown by ``status``, and in alerts.
 SOON_MINUTES = 24 * 60

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
+from airflow_mv.common.each import ItemResult, for_each
+from airflow_mv.common.expiry import expires_ms
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import pointers_of
 from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
@@ -40,11 +42,9 @@ from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.stored import shown
 from airflow_mv.core.spec.times import from_ms
-from airflow_mv.documents import short_id
-from airflow_mv.each import ItemResult, for_each
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError, NotFoundError, NotMaterializedError
-from airflow_mv.expiry import expires_ms
-from airflow_mv.redaction import shortened
+from airflow_mv.foundation.documents import short_id
+from airflow_mv.foundation.redaction import shortened
 
 log = logging.getLogger(__name__)
 
