@@ -221,7 +221,7 @@ def _existing_views(catalog: MaterializedViewCatalog, namespace: tuple[str, ...]
 def cost_of_rebuild(
     catalog: MaterializedViewCatalog, view: LoadedView, definition: Definition
 ) -> Mapping[str, Any] | None:
-    """Return what a recompute of all rows by another definition is expected to cost; ``None``: not known.
+    """Return what a recompute of all rows by another definition is expected to cost; ``None`` if unknown.
 
     Args:
         view: The view as it is. The durations of its refreshes correct the estimate.

@@ -32,7 +32,7 @@ def runtime(spark: str, scala: str | None = None) -> str | None:
 
     Args:
         spark: Spark's version.
-        scala: The version of its Scala library; ``None`` if it is not known.
+        scala: The version of its Scala library; ``None`` if unknown.
     """
     wanted = f"{minor(spark)}_{minor(scala) if scala else ''}"
     return next((name for name in RUNTIMES if name == wanted or (scala is None and name.startswith(wanted))), None)
@@ -43,8 +43,8 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
 
     Args:
         spark: Spark's version.
-        scala: The version of the Scala library that Spark runs with; ``None`` if it is not known.
-        iceberg: Iceberg's version; ``None`` if it is not known.
+        scala: The version of the Scala library that Spark runs with; ``None`` if unknown.
+        iceberg: Iceberg's version; ``None`` if unknown.
     """
     fits = iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG)
     if fits and runtime(spark, scala) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What manifests tell without a read of data files.
+"""Statistics of data files from manifests: no data file is read.
 
 That no row matches a filter, that a column has no NULL, and how many rows were only copied into new files.
 """
@@ -132,7 +132,7 @@ def added_rows_may_match(
     snapshots: Collection[int],
     filters: Sequence[Sequence[Comparison]],
 ) -> bool:
-    """Whether an appended row may match one of several filters; ``True`` if this is not known.
+    """Whether an appended row may match one of several filters; ``True`` if unknown.
 
     Args:
         location: A metadata file of the table that knows the snapshots.
@@ -283,7 +283,7 @@ def _expression(comparisons: Sequence[Comparison], schema: Schema) -> BooleanExp
 
 
 def _or_other_years(part: BooleanExpression, column: str, value: date | int) -> BooleanExpression:
-    """Return an expression that dates, or timestamps in µs, outside of the years 1 to 9999 pass, too."""
+    """Return an expression that dates, or timestamps in µs, outside of the years 1 to 9999 also pass."""
     first: Any = date.min
     last: Any = date.max
     if not isinstance(value, date):

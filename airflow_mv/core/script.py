@@ -578,7 +578,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What was read to compute the change of one base table.
+    """The files and rows that were read to compute the change of one base table.
 
     Args:
         table: Quoted Spark name.
@@ -607,13 +607,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the job did.
+    """The result of a job.
 
     Args:
         metadata_location: The storage table's newest metadata file, or ``None`` after a failure.
         rows_written: Rows added by the job's snapshots.
         step_seconds: Wall-clock seconds of each step that ran.
-        executor_seconds: Seconds that Spark's executors worked for steps and checks; ``None`` if Spark does not tell.
+        executor_seconds: Seconds that Spark's executors worked for steps and checks; ``None`` if unknown.
         error: Spark's reason in one paragraph, or ``None``.
         error_class: Spark's error condition (e.g. ``UNRESOLVED_COLUMN.WITH_SUGGESTION``), if the error has one.
         sql_state: Spark's SQLSTATE, if the error has one. Those of class 22 are errors of values in the rows.

@@ -190,7 +190,7 @@ class _Deadlines:
         self._dialect, self._seconds, self._pre_ping = engine.dialect, seconds, pre_ping
 
     def connecting(self, connection: Any, record: Any) -> None:
-        """Begin with a new connection, of which a driver may not show the socket."""
+        """Begin with a new connection. A driver may not show its socket."""
         self.end(connection, record)
         with suppress(Exception):  # each driver has its own error for a connection that is closed
             record.info[_DEADLINE] = _Deadline(connection.fileno(), self._seconds)

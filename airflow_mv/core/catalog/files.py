@@ -245,7 +245,7 @@ class MetadataFiles:
     def _require_answer(self, base: str) -> None:
         """Ask a store for one folder before a listing, which has more time. A silent store is not asked again."""
         if not self._on_disk(base, "folder"):
-            with suppress(Exception):  # the listing tells why
+            with suppress(Exception):  # the listing raises the error
                 self.exists(base, what="folder")
 
     def now_ms(self, base: str) -> int:

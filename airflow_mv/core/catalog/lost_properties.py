@@ -35,7 +35,7 @@ _OWN = (STORAGE_OF_PROPERTY, DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY, PROPER
 
 
 class LostProperties(NamedTuple):
-    """What another program has removed or changed.
+    """The properties that another program has removed or changed.
 
     Args:
         properties: The properties as they were.

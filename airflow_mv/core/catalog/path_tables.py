@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find and read base tables that are named by path, which no catalog tells.
+"""Find and read base tables that are named by path and are in no catalog.
 
 The extra that has the name of a table's format finds its current state, and reads its metadata.
 """

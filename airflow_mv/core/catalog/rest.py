@@ -61,7 +61,7 @@ _TABLE = "namespaces/{namespace}/tables/{table}"
 
 
 class TableProperties(msgspec.Struct, rename="kebab"):
-    """What a listing needs of a table's metadata."""
+    """The part of a table's metadata that a listing needs."""
 
     properties: dict[str, Any] = msgspec.field(default_factory=dict)
     refs: msgspec.Raw = msgspec.Raw(b"")

@@ -153,7 +153,7 @@ class _Store:
 
     @property
     def late(self) -> int:
-        """How many calls are late."""
+        """The number of late calls."""
         return sum(call.late for call in list(self.calls))
 
     def begin(self, seconds: float, limits: Impatience | None) -> _Call:
@@ -228,7 +228,7 @@ class _Stores:
 
     @property
     def late(self) -> int:
-        """How many calls of all stores are late."""
+        """The number of late calls to all stores."""
         return sum(store.late for store in list(self._known.values()))
 
 

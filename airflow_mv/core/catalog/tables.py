@@ -303,7 +303,7 @@ class StorageTables:
                 self.send(name, self.staged(name, new))
 
     def register(self, name: Identifier, location: str) -> None:
-        """Add the entry of a table of which there is a metadata file. If the name is taken, nothing is done.
+        """Register a table by its metadata file. If the name is taken, nothing is done.
 
         Raises:
             CatalogUnavailableError: No answer. The entry may be added, even later.
@@ -723,7 +723,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What an earlier listing found.
+    """The result of an earlier listing.
 
     Args:
         location: The table's metadata file at that time, if the catalog listed it.
@@ -767,8 +767,8 @@ class TableViews:
 
         A table is read again if the catalog names another metadata file for it. Where the catalog names none, views are
         read each time, and ordinary tables once a minute. A table that cannot be read is returned if an earlier listing
-        or an earlier metadata file shows that it was a view, or if its server failed: loading it tells why. The others
-        are in :attr:`unread`.
+        or an earlier metadata file shows that it was a view, or if its server failed: loading it raises the error. The
+        others are in :attr:`unread`.
 
         Raises:
             CatalogUnavailableError: The catalog does not respond.

@@ -51,7 +51,7 @@ def without_classes(properties: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Vended:
-    """What a server has sent for access to the files of one table or view.
+    """The properties and credentials that a server has sent for the files of one table or view.
 
     Args:
         prefixes: Properties for locations with a prefix; they take precedence.

@@ -171,7 +171,7 @@ class Definition:
         """The requested dialects, by the option or the property; ``None`` if there is neither.
 
         Raises:
-            ConfigurationError: One is not known.
+            ConfigurationError: One is unknown.
         """
         text = self.properties.get(DIALECTS_PROPERTY)
         if not self.dialects and text is None:

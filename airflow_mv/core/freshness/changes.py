@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table's metadata alone says of the change between two of its snapshots.
+"""The change between two snapshots of a table, by its metadata alone.
 
 Source of the summary keys: Iceberg ``format/spec.md``, "Optional Snapshot Summary Fields". All of them are optional: a
 number that is absent is unknown, not 0. Where an operation or the totals of two snapshots determine it, it is computed.
@@ -125,7 +125,7 @@ class Range:
 
     @property
     def snapshots(self) -> int:
-        """How many snapshots there are."""
+        """The number of snapshots."""
         return sum(count for _, count in self.operations)
 
 
@@ -254,7 +254,7 @@ def as_in_manifests(snapshot: Snapshot, found: FileChange | None) -> Snapshot:
 
     Args:
         snapshot: A commit whose summary is in doubt.
-        found: The files by which it differs from its parent; ``None`` if that is not known.
+        found: The files by which it differs from its parent; ``None`` if unknown.
     """
     summary = {key: text for key, text in snapshot.summary.items() if not key.startswith(_CHANGES)}
     if found is None:
@@ -328,7 +328,7 @@ _Moved = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A snapshot and the numbers of its parent: an empty summary for none, ``None`` where they are not known."""
+    """A snapshot and the numbers of its parent: an empty summary for none, ``None`` where they are unknown."""
 
     snapshot: Snapshot
     parent: Snapshot | None
@@ -404,7 +404,7 @@ _NEVER: Mapping[str, frozenset[str]] = {
 }
 #: Spark's name for the rows that a copy-on-write MERGE has copied into new files.
 _COPIED = "spark.merge-into.num-target-rows-copied"
-#: So many commits tell how large a table's files are.
+#: Number of commits from which the size of a table's files is estimated.
 _RECENT = 20
 #: Stands for the table before its first snapshot.
 _NONE = Snapshot(snapshot_id=-1)
@@ -459,7 +459,7 @@ def expired_between(table: TableMetadata, old: int, new: int | None) -> bool:
 
 
 def _grown(before: int | None, after: int | None) -> dict[str, int | None]:
-    """Return the least that was added and removed between two states of which only the sizes are known."""
+    """Return the least number of added and removed rows between two states, if only their sizes are known."""
     if before is None or after is None:
         return {"bytes_added": after, "bytes_removed": before}
     return {"bytes_added": max(0, after - before), "bytes_removed": max(0, before - after)}

@@ -493,7 +493,7 @@ def _observed(
 
 
 def _recorded_view(recorded: BaseTable) -> Identifier | None:
-    """Return the materialized view whose rows a table had when it was recorded, as its metadata told then."""
+    """Return the materialized view whose rows a table had when it was recorded, by its metadata at that time."""
     name = recorded.properties.get(VIEW)
     try:
         return None if name is None else Identifier.parse(name)

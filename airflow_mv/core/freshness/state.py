@@ -151,7 +151,7 @@ def _view_of(name: Identifier, table: TableMetadata) -> Identifier | None:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What earlier observations have read. Each observation that is given it adds to it.
+    """Tables and queries that earlier observations have read. Each observation that gets it adds to it.
 
     Args:
         tables: Base tables, by name.

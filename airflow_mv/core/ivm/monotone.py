@@ -25,7 +25,7 @@ from sqlglot import exp
 from airflow_mv.core.spec.times import parse_timestamp
 
 Kind = Literal["date", "timestamp", "number", "text"]
-#: Returns the Spark type of a column; ``None`` if it is not known.
+#: Returns the Spark type of a column; ``None`` if unknown.
 TypeOf = Callable[[exp.Column], str | None]
 Map = Callable[[int], int]
 

@@ -181,7 +181,7 @@ def _means_the_same_below(condition: exp.Expr, tree: ir.Compound) -> bool:
 
 
 def _type_of(source: ir.Source, position: int) -> str | None:
-    """Return the type of a column that is an unchanged column of a base table; ``None`` if it is not known."""
+    """Return the type of a column that is an unchanged column of a base table; ``None`` if unknown."""
     if isinstance(source, ir.Compound):
         left, right = (_type_of(side, position) for side in (source.left, source.right))
         return left if left == right else None

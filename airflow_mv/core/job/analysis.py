@@ -136,7 +136,7 @@ def _check_strings(context: JobContext, sql: str) -> None:
 
 
 def _check_counts(context: JobContext, nodes: list[tuple[Any, str]]) -> None:
-    """Refuse a correlated subquery for which Spark 3.5 does not see that an aggregate of no rows is a row, too.
+    """Refuse a correlated subquery for which Spark 3.5 does not see that an aggregate of no rows is also a row.
 
     There ``EXISTS (SELECT count(*) …)`` is false if no row matches. It does see it if a scalar subquery is no more than
     the aggregate.

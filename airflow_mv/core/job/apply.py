@@ -157,7 +157,7 @@ class _Keys:
 
     @cached_property
     def filters(self) -> KeyFilters:
-        """What is known of the rows that have one of the keys."""
+        """Statistics of the rows that have one of the keys."""
         # A merge asks for stored rows only.
         keys = self._skipping_keys if isinstance(self.step, MergeAdditiveStep) else self.step.keys
         return key_filters(self.context.spark, self.view, keys, self._types, self.context.keys or 0)

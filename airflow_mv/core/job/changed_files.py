@@ -38,7 +38,7 @@ _DATA, _POSITIONS = 0, 1
 _REMOVED = 2
 #: Iceberg's id of the column of a delete file that names the data file.
 _PATH_ID = 2147483546
-#: What tells whether two snapshots have the same file with the same deletes, and what else is read of an entry.
+#: Fields by which two snapshots have the same file with the same deletes, and the other fields that are read.
 _KEY = ("content", "file_path", "content_offset", "sequence_number")
 _OTHERS = ("referenced_data_file", "record_count", "low", "high", "side")
 _FILE_ITEMS = (
@@ -82,10 +82,10 @@ class ChangedRows:
 
 @dataclass(slots=True)
 class _Own:
-    """What only one of the snapshots has.
+    """The files that only one of the snapshots has.
 
     Args:
-        partly: Data files of both, of which this snapshot may have rows that the other one has deleted.
+        partly: Data files of both snapshots, with rows that only the other one may have deleted.
     """
 
     snapshot: int
@@ -227,7 +227,7 @@ def _of_one_side(rows: Sequence[Row]) -> list[Row]:
 
 
 def _touch(context: JobContext, table: str, own: tuple[_Own, _Own]) -> set[str]:
-    """Set the files of which a snapshot may have rows that the other one has deleted, and return them all."""
+    """Set the files with rows that only the other snapshot may have deleted, and return all files."""
     unique = own[0].data | own[1].data
     for one, other in ((own[0], own[1]), (own[1], own[0])):
         named = {_about(row) for row in other.deletes}

@@ -245,7 +245,7 @@ class JobContext:
         self.executors = ExecutorTime(None, "")
         #: What is known of the past of tables, or is being read, see :mod:`airflow_mv.core.job.history`.
         self.histories: dict[str, object] = {}
-        #: What tells the changed files of a step, by its view, while it is being read, see
+        #: Observers of the changed files of a step, by its view, while it is being read, see
         #: :mod:`airflow_mv.core.job.delta`.
         self.read_ahead: dict[str, Future[Any]] = {}
         self._analysed: dict[str, DataFrame] = {}
@@ -508,7 +508,7 @@ class JobContext:
 def as_frame(spark: SparkSession, sql: str) -> DataFrame:
     """Return a query as a frame.
 
-    Over Spark Connect the server gets it with the frame's first use: ``spark.sql`` would send it now, too, to learn
+    Over Spark Connect the server gets it with the frame's first use: ``spark.sql`` would also send it now, to learn
     whether it is a statement.
 
     Args:

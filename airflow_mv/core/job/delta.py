@@ -61,7 +61,7 @@ class _Appends:
 
     Args:
         schema: The table's columns at the last snapshot.
-        counts: Files, bytes and rows; ``None`` if they are not known.
+        counts: Files, bytes and rows; ``None`` if unknown.
     """
 
     schema: StructType

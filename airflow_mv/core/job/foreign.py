@@ -48,7 +48,7 @@ class ChangeRead:
 
 
 class JobTables(Protocol):
-    """What the module ``job.tables`` of a format's extra has."""
+    """The interface of the module ``job.tables`` of a format's extra."""
 
     def require(self, context: JobContext, table: str) -> None:
         """Check that the session can read tables of this format.

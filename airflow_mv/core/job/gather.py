@@ -83,7 +83,7 @@ def _held(context: JobContext, queries: Sequence[str], newly: DataFrame | None, 
 
 
 def newly_deleted(context: JobContext, diff: Any) -> DataFrame | None:
-    """Return the files and positions of the rows that only the new snapshot has deleted; ``None`` if not known.
+    """Return the files and positions of the rows that only the new snapshot has deleted; ``None`` if unknown.
 
     Args:
         diff: The Java helper with the tasks of both snapshots.
@@ -121,7 +121,7 @@ class _Reads:
 
 
 def _reads(context: JobContext, step: DeltaStep, diff: Any, rewritten: RewrittenFiles) -> _Reads | None:
-    """Return how the files are read; ``None`` if their rows do not tell the change, or no row was removed."""
+    """Return how the files are read; ``None`` if their rows do not show the change, or no row was removed."""
     deleting, newly, found = None, None, None
     if diff.after().size():
         deleted_before = bool(diff.deleting(diff.before()).size())

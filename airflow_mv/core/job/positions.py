@@ -21,7 +21,7 @@ from airflow_mv.core.spec.identifiers import quote
 
 #: The driver holds the places of at most so many rows, in at most so many files.
 _MAX_ROWS, _MAX_FILES = 200_000, 200
-#: A data file with so many delete files gets one in their place. Of those that are about other files, too, it has few.
+#: From so many delete files on, those of a data file are merged; at most so many may also apply to other data files.
 _MERGED, _MAX_SHARED = 5, 10
 #: Of more than so many rows at most one in ten of all stored rows is deleted by position.
 _ANY_SHARE, _ONE_IN = 1_000, 10

@@ -52,7 +52,7 @@ def skipping_keys(keys: Iterable[str], types: Mapping[str, T.DataType], clustere
 
     Args:
         types: Their types.
-        clustered: The columns that the table is partitioned or sorted by; ``None`` if they are not known.
+        clustered: The columns that the table is partitioned or sorted by; ``None`` if unknown.
     """
     return [key for key in keys if clustered is None or key in clustered or isinstance(types[key], _QUICK)]
 
@@ -92,8 +92,8 @@ def skips(passing: tuple[int, int, int] | None, stored: Sequence[int] | None) ->
     Iceberg compares it with the statistics and the dictionaries of each row group, and Spark with each row.
 
     Args:
-        passing: See :class:`KeyFilters`; ``None`` if not known.
-        stored: The least and the greatest value in the table; ``None`` if not known.
+        passing: See :class:`KeyFilters`; ``None`` if unknown.
+        stored: The least and the greatest value in the table; ``None`` if unknown.
     """
     if passing is None or stored is None:
         return True
@@ -137,7 +137,7 @@ def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:
     Spark applies such a predicate to the other side of a join too, and skips files and row groups there.
 
     Args:
-        bounds: The least value, the greatest value and whether there may be NULLs, by column. Empty: not known.
+        bounds: The least value, the greatest value and whether there may be NULLs, by column. Empty if unknown.
         schema: The columns and their types.
     """
     found = []

@@ -277,7 +277,7 @@ def written(context: JobContext, script: Script) -> dict[str, Any]:
         script: The script, bound to the run.
 
     Raises:
-        JobError: The newest snapshot has no refresh id, so it cannot be told from another writer's.
+        JobError: The newest snapshot has no refresh id, so it cannot be distinguished from another writer's.
     """
     if context.jvm is None:
         location, head, summaries = _by_history(context, script)

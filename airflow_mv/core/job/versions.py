@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver's Spark and Iceberg can do.
+"""The features of a driver's Spark and Iceberg.
 
 Versions that the job cannot run on are refused before anything else is imported or read. What the others lack is asked
 of their classes: vendors port single features back, and Iceberg's runtimes of one version differ by that of Spark.
@@ -75,7 +75,7 @@ def iceberg_version(jvm: Any) -> str:
 
 
 class Capabilities:
-    """What a classic session's Spark and Iceberg can do. Each question is asked once in a process.
+    """The features of a classic session's Spark and Iceberg. Each is looked up once in a process.
 
     Args:
         jvm: The driver's Java, by py4j.

@@ -96,7 +96,7 @@ class NewStorage:
 
 
 class Name(NamedTuple):
-    """What has the name of a storage table.
+    """The table that has the name of a storage table, if there is one.
 
     Args:
         table: The table; ``None`` if the name is free.

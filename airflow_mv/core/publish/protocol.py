@@ -58,7 +58,7 @@ TRIES = 8
 
 
 class Verdict(StrEnum):
-    """What the present state of the catalog means for a change.
+    """What to do with a change in the present state of the catalog.
 
     ``LANDED``: it is applied, or there is nothing to change. ``READY``: it can be sent. ``SUPERSEDED`` and
     ``REPLAN``: it is not applied and must not be sent, because another change replaces it, or because it has to be

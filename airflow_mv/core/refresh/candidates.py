@@ -115,7 +115,7 @@ class Statistics:
         return True
 
     def rows_copied(self, table: Identifier, metadata_location: str, snapshots: Collection[int]) -> int | None:
-        """Return how many rows some commits copied unchanged into new data files; ``None``: not known.
+        """Return how many rows some commits copied unchanged into new data files; ``None`` if unknown.
 
         Args:
             table: The table, whose rows have ids.
@@ -144,7 +144,7 @@ class BaseTableInput:
             changed since.
         files: The files of both snapshots; ``None``: their statistics cannot be read.
         has_row_ids: Whether its rows have ids.
-        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
+        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None`` if unknown.
         merge_on_read_files: How many data and delete files both snapshots have, if one has delete files; else, or if
             that is not known, ``None``.
         floats: Its floating-point columns by which the queries may filter, and their Spark types.

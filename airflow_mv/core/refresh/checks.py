@@ -209,7 +209,7 @@ class CheckContext:
         table: Quoted Spark name by which the refresh writes to the storage table.
         before: The storage table with the rows of the last refresh; empty if there are no rows of this definition.
         where: The condition that the rows of an interval pass; empty for all rows.
-        tables: The snapshots of the view's base tables that the refresh reads; ``None`` if they are not known yet.
+        tables: The snapshots of the view's base tables that the refresh reads; ``None`` if unknown yet.
         views: The nested plain views that the view reads.
     """
 

@@ -104,7 +104,7 @@ def _require_valid(inputs: RefreshInputs) -> None:
     """Refuse to leave the rows of an invalid view as they are: that would be reported as a success.
 
     Raises:
-        RefreshRefusedError: Names the changed columns, of which the tables have no commit yet.
+        RefreshRefusedError: Names the changed columns. The tables have no commit with them yet.
     """
     view, freshness = inputs.observation.view.identifier, inputs.observation.freshness
     if not freshness.drift or freshness.of_rows != State.FRESH:

@@ -43,7 +43,7 @@ from airflow_mv.core.sql.types import (
 OTHER_STORAGE = Reason(
     Code.SCHEMA_CHANGED, "the columns or the partitioning of the storage table differ from the view's"
 )
-#: Stands for a number of files that is not known.
+#: Stands for an unknown number of files.
 _MANY_FILES = 1_000_000
 #: What the queries of a view read of a column of one base table.
 Uses = Callable[[str], frozenset[Accesses]]
@@ -143,7 +143,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
 
 
 def _rows_copied(inputs: RefreshInputs, observed: ObservedTable, change: BaseTableChange) -> int | None:
-    """Return how many rows of a base table were only copied into new files; ``None`` if it is not known.
+    """Return how many rows of a base table were only copied into new files; ``None`` if unknown.
 
     Summaries count them as added and as removed, so a change of few rows looks like a change of all rows.
     """
@@ -157,10 +157,11 @@ def _rows_copied(inputs: RefreshInputs, observed: ObservedTable, change: BaseTab
 def _merge_on_read_files(
     table: TableMetadata, snapshots: tuple[int | None, int | None], corrected: Collection[int] = ()
 ) -> int | None:
-    """Return the number of data and delete files of two snapshots; ``None`` if it is not known, or without deletes.
+    """Return the number of data and delete files of two snapshots; ``None`` if unknown, or without deletes.
 
-    Iceberg's changelog, which tells the change of a table without deletes, skips commits by their stored operations. So
-    it is not used where one of these was wrong: the table counts as one with deletes, and with many files.
+    Iceberg's changelog, which has the changes of a table without delete files, skips commits by their stored
+    operations. So it is not used where one of these was wrong: the table counts as one with deletes, and with many
+    files.
     """
     counts = [table.files_at(snapshot) for snapshot in snapshots]
     found = known_sum([number for pair in counts for number in pair]) if any(deletes for _, deletes in counts) else None

@@ -30,7 +30,7 @@ _WRITTEN = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII
 _KEYWORDS = {"date": "DATE", "timestamp": "TIMESTAMP_NTZ"}
 #: From this many bytes on, Spark's own number of partitions is used.
 ANY_SIZE = 2**40
-#: The conditions of which a row of each base table must pass one to matter.
+#: Conditions by base table. A row matters only if it passes one of them.
 Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
 
 

@@ -37,7 +37,7 @@ _REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
 
 @dataclass(frozen=True, slots=True)
 class RefreshPlan:
-    """What a refresh will do, why, and all data that this needs. As JSON it is passed between processes.
+    """The plan of a refresh: its mode, the reasons, and the script. As JSON it is passed between processes.
 
     Args:
         view_uuid: Its uuid. A view that was dropped and created again has another one.
@@ -292,8 +292,8 @@ class Estimate:
 
     Args:
         seconds: On the machine of the constants, in a warm session; ``None`` if the bytes are unknown.
-        bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
-        rows_changed: Rows of base tables that changed; ``None``: not known.
+        bytes_read: Bytes of base table files and of the storage table that are read; ``None`` if unknown.
+        rows_changed: Rows of base tables that changed; ``None`` if unknown.
         factor: The measured duration of the view's refreshes in this mode, divided by the bare estimate. It is
             contained in ``seconds``.
     """
@@ -345,9 +345,9 @@ class BaseCost:
 
     Args:
         range: The change; ``None`` if the table did not change.
-        total_bytes: Bytes of its files now; ``None``: not known.
+        total_bytes: Bytes of its files now; ``None`` if unknown.
         has_row_ids: Whether its rows have ids, so that copied ones are recognized.
-        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None``: not known.
+        rows_copied: How many of the added rows, and of the removed ones, are unchanged copies; ``None`` if unknown.
     """
 
     range: Range | None
@@ -357,7 +357,7 @@ class BaseCost:
 
     @property
     def changed_bytes(self) -> int | None:
-        """The most bytes that comparing the two snapshots reads; ``None``: not known."""
+        """The most bytes that comparing the two snapshots reads; ``None`` if unknown."""
         if self.range is None:
             return 0
         size = self.range.size
@@ -369,7 +369,7 @@ class BaseCost:
     def compare_seconds(self) -> float | None:
         """Seconds to compare rows: of files that only one of the two snapshots has, and deleted rows of other files.
 
-        Rows of other files are counted several times, because they take longer. ``None``: not known.
+        Rows of other files are counted several times, because they take longer. ``None`` if unknown.
         """
         if self.range is None or self.range.only_appends:
             return 0.0
@@ -433,7 +433,7 @@ def full_cost(total_bytes: int | None, *, rows_changed: int | None = 0) -> Estim
     """Estimate a full refresh.
 
     Args:
-        total_bytes: Bytes of the base tables' files; ``None``: not known.
+        total_bytes: Bytes of the base tables' files; ``None`` if unknown.
         rows_changed: For the plan.
     """
     seconds = None if total_bytes is None else _FIXED_FULL + total_bytes / _COMPUTE

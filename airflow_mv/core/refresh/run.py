@@ -56,7 +56,7 @@ MAX_INTERVAL_PLANS = 40
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What a caller adds to a refresh.
+    """Functions that a caller adds to a refresh.
 
     Args:
         redefine: Called for a view with ``on-schema-change`` ``rebuild`` whose base columns have changed. Without it
@@ -178,7 +178,7 @@ def publish(
     Args:
         effects: Clock, sleep and jitter.
         requester: Who requested the refresh, for its record.
-        started: When it started, by ``time.monotonic()``; ``None``: not known.
+        started: When it started, by ``time.monotonic()``; ``None`` if unknown.
 
     Returns:
         ``None`` if the refresh has to be planned again; nothing was published then. This includes a column of a base
@@ -249,7 +249,7 @@ def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
 
 
 def _compared(outcome: Outcome) -> Iterator[Reason]:
-    """Return reasons for tables of which all rows were read to find the change. The estimates do not expect that."""
+    """Return a reason for each table that was read in full to find its change. The estimates do not expect that."""
     for delta in outcome.deltas:
         if "values" in delta.read_by:
             text = "all of its rows at both snapshots were compared: the metadata tables do not record the changed rows"

@@ -132,7 +132,7 @@ def place_names(places: Mapping[Identifier, StoragePlace]) -> PlaceNames:
 
 @dataclass(frozen=True, slots=True)
 class PartialRefresh:
-    """What a refresh does instead of recomputing all rows.
+    """The steps of a refresh that does not recompute all rows.
 
     Args:
         steps: The steps that follow the registration of the storage table.

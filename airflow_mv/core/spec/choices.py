@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a view's owner may choose: words, and names of properties that no other module of this package defines.
+"""Options of a view's owner: allowed words, and names of properties that no other module of this package defines.
 
 Only standard modules are imported, because every DAG file with a view imports this one.
 """

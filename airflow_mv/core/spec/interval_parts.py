@@ -63,7 +63,7 @@ def parts_in(record: RefreshRecord, interval: Interval) -> tuple[IntervalPart, .
 
 
 def tables_read(record: RefreshRecord) -> tuple[BaseTable, ...]:
-    """Return the base tables as a refresh itself read them; none if that is not known."""
+    """Return the base tables as a refresh itself read them; none if unknown."""
     if record.interval is None:
         return record.base_tables
     if not is_complete(record):

@@ -535,7 +535,7 @@ def is_complete(record: RefreshRecord) -> bool:
 
 
 def _without_intervals(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without the intervals that were current with it, of which there may be a thousand."""
+    """Return a record without the intervals that were current with it: there may be a thousand."""
     kept = {key: value for key, value in record.items() if key != "intervals"}
     start = record["interval"]["start-us"] if "interval" in record else None
     for item in record.get("intervals", ()) if start is not None else ():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job has added to a table's metadata when it wrote rows with other columns.
+"""Schema, partition spec and sort order that a job has added to a table when it wrote rows with other columns.
 
 Source: Iceberg ``format/spec.md``, "Table Metadata Fields", and the REST specification's updates and requirements of a
 table commit.

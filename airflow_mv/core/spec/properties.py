@@ -393,7 +393,7 @@ def has_time_travel(properties: Mapping[str, str], *, view: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HistoryLimits:
-    """How many refresh records a view keeps.
+    """The number of refresh records that a view keeps.
 
     Args:
         max_count: The most records, including the current one.

@@ -99,7 +99,7 @@ def fallback(reasons: Sequence[Reason]) -> str | None:
 
 
 class Mode(StrEnum):
-    """What a refresh does, cheapest first."""
+    """The modes of a refresh, cheapest first."""
 
     NOOP = "noop"
     FAST_FORWARD = "fast-forward"

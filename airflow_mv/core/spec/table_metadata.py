@@ -237,7 +237,7 @@ def _shape(value: Any) -> Any:
 
 
 class TableShape(NamedTuple):
-    """The ids of a table's current schema, partition spec and sort order; ``None`` for what is not known or kept."""
+    """The ids of a table's current schema, partition spec and sort order; ``None`` for one that is unknown or stays."""
 
     schema_id: int | None = None
     spec_id: int | None = None
@@ -265,8 +265,8 @@ def alterations(table: TableMetadata, snapshot_id: int, spec_id: int | None, ord
 
     Args:
         snapshot_id: The snapshot with the rows. Its schema is the published one.
-        spec_id: The published partition spec; ``None`` if it is not known.
-        order_id: The published sort order; ``None`` if it is not known.
+        spec_id: The published partition spec; ``None`` if unknown.
+        order_id: The published sort order; ``None`` if unknown.
     """
     columns = tuple(_altered_columns(table.schema_at(snapshot_id), table.current_schema))
     settings: list[str] = []
@@ -653,7 +653,7 @@ def known_sums(pairs: Sequence[tuple[int | None, int | None]]) -> tuple[int | No
 
 
 def known_sum(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum of some numbers, or ``None`` if one of them is not known."""
+    """Return the sum of some numbers, or ``None`` if one of them is unknown."""
     total = 0
     for number in numbers:
         if number is None:

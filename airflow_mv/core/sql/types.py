@@ -143,7 +143,7 @@ def required_columns(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def unknown_type(table: TableMetadata) -> str | None:
-    """Return the first type among a table's columns because of which pyiceberg cannot read its metadata.
+    """Return the first type of a column with which pyiceberg cannot read the table's metadata.
 
     Args:
         table: The table. Its earlier schemas count too, because pyiceberg reads them.
@@ -195,10 +195,10 @@ _Names = tuple[str | None, ...]
 
 
 class _UnknownError(Exception):
-    """The columns of a ``*`` are not known here; Spark resolves them."""
+    """The columns of a ``*`` are unknown here; Spark resolves them."""
 
 
-#: Errors by which the columns of a ``*`` are not known; a ``KeyError``: a name with another meaning.
+#: Errors after which the columns of a ``*`` are unknown; a ``KeyError``: a name with another meaning.
 _NOT_KNOWN = (_UnknownError, InvalidIdentifierError, RecursionError, KeyError)
 
 
@@ -538,7 +538,7 @@ def _name_of_elements(generator: exp.Expr | None) -> str | None:
 
 
 def _access(node: exp.Expr) -> list[str | None] | None:
-    """Return the access of which an expression is the operand: a field's name, or ``None`` for another key or index."""
+    """Return the access to a part of an expression: a field's name, or ``None`` for another key or index."""
     parent = node.parent
     if isinstance(parent, exp.Paren):
         return []

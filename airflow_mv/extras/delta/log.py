@@ -92,7 +92,7 @@ class _Changed(NamedTuple):
         path: A digest of the file's path.
         partition: A digest of its partition's values.
         size: Its bytes; ``None`` if not recorded.
-        rows: Its rows without the deleted ones; ``None`` if not known.
+        rows: Its rows without the deleted ones; ``None`` if unknown.
         deleted: The rows that its deletion vector marks.
     """
 
@@ -189,7 +189,7 @@ def history(
         location: The table's folder.
         schema: The schema of the last version.
         totals: Rows, bytes and files of the last version, by the summary key without ``total-``.
-        first_schema: The schema before the first commit that sets one; ``None`` if it is not known: the versions with
+        first_schema: The schema before the first commit that sets one; ``None`` if unknown: the versions with
             it are left out.
     """
     setting = [at for at, commit in enumerate(commits) if commit.schema is not None]

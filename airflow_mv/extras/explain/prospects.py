@@ -104,7 +104,7 @@ class QueryInputs:
         bases: Its base tables, unchanged.
         tables: Their metadata.
         pinned: Returns a query of these base tables with every table at its snapshot.
-        stored: The size of the stored rows; ``None``: not known.
+        stored: The size of the stored rows; ``None`` if unknown.
         factors: The view's measured factors, by mode.
     """
 

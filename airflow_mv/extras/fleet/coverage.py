@@ -277,7 +277,7 @@ def _default(
     Args:
         column: Its interval column.
         unit: The length of an interval.
-        present: From and to before which unit base tables have rows; ``None`` if it is not known.
+        present: From and to before which unit base tables have rows; ``None`` if unknown.
         now: The current time.
     """
     record = observation.record
@@ -293,7 +293,7 @@ def _default(
 
 
 def _present(inputs: RefreshInputs, catalog: MaterializedViewCatalog, column: str, unit: str) -> tuple[int, int] | None:
-    """Return from which unit to before which one base tables have rows; ``None`` if it is not known, or there are none.
+    """Return from which unit to before which one base tables have rows; ``None`` if unknown, or there are none.
 
     Args:
         statistics: Of its base tables' files.
@@ -328,7 +328,7 @@ def _ranges(
     column: str,
     filters: Sequence[Sequence[Comparison]],
 ) -> list[tuple[int, int]] | None:
-    """Return the bounds of a column in the files of a base table; ``None`` if they are not known."""
+    """Return the bounds of a column in the files of a base table; ``None`` if unknown."""
     observed = next(item for item in inputs.observation.tables if item.identifier == str(table))
     metadata, location = inputs.metadata(observed), observed.metadata_location
     if observed.head is None:

@@ -17,7 +17,7 @@ def origins(query: IncrementalQuery, column: str) -> Sequence[tuple[Identifier, 
     """Return the base tables that a column's values come from, with the monotone function of a column of each.
 
     Returns:
-        ``None`` if this is not known.
+        ``None`` if unknown.
     """
     position = next(index for index, (name, _) in enumerate(query.output) if name == column)
     found = _origins(query.tree, position, exp.column("value", quoted=True))

@@ -80,7 +80,7 @@ def ranges_of(
 def _ranges_of_partitions(
     table: StaticTable, manifests: Sequence[ManifestFile], field: NestedField
 ) -> list[tuple[int, int]] | None:
-    """Return the bounds of a column by the partitions in each manifest; ``None`` if they are not known."""
+    """Return the bounds of a column by the partitions in each manifest; ``None`` if unknown."""
     specs, ranges = table.specs(), []
     for manifest in manifests:
         fields = specs[manifest.partition_spec_id].fields

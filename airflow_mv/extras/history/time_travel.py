@@ -198,7 +198,7 @@ def current_at(state: StorageState, moment_ms: int) -> str | None:
         moment_ms: The time, ms since the epoch.
 
     Returns:
-        ``None`` if that is not known: the time is before the recorded history.
+        ``None`` if unknown: the time is before the recorded history.
     """
     if len(state.rollbacks) == KEPT_ROLLBACKS and moment_ms < state.rollbacks[0].rolled_back_at_ms:
         return None  # an earlier rollback may have been dropped
