@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow does after an error of this package: whether and when a task is retried, and what its log shows."""
+"""Retries after an error of this package: whether and when Airflow retries a task, and the message in its log."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _examine_catalog(name: str, conn_id: str | None, spark: SparkFor | None) -> 
 
 
 def _connection(conn_id: str, catalogs: tuple[str, ...]) -> tuple[Inspection, tuple[str, ...]]:
-    """Read a connection; return the names under which its catalog is to be opened, too."""
+    """Read a connection; return further names under which its catalog is opened."""
     check = f"connection {conn_id}"
     try:
         with airflow_connections():

@@ -39,7 +39,7 @@ def refresh_each(
     """Refresh views of one Spark application and one set of base snapshots; a failure does not stop the others.
 
     Args:
-        yes: Recompute the views of which only intervals were ever computed. Otherwise a terminal is asked.
+        yes: Recompute the views that have only separate intervals. Otherwise the user is asked, on a terminal.
 
     Raises:
         MaterializedViewError: The first failure, after all views. A table that was left out, since its store did not
@@ -87,7 +87,7 @@ def refresh_each(
 def _not_confirmed(
     catalog: MaterializedViewCatalog, views: Sequence[Identifier], options: RefreshOptions, *, as_json: bool
 ) -> tuple[Identifier, ...]:
-    """Return the views of which only intervals were ever computed, unless the user wants all their rows."""
+    """Return the views that have only separate intervals, unless the user wants all their rows."""
     if options.interval is not None:
         return ()
     found = for_each(views, lambda view: catalog.load_storage(catalog.load(view)).record)

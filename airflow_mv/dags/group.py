@@ -120,7 +120,7 @@ def add_tasks(
         spark_application: Whether these tasks share a Spark application.
 
     Raises:
-        ConfigurationError: ``spark_application`` is another word, or an argument is not known.
+        ConfigurationError: ``spark_application`` is another word, or an argument is unknown.
     """
     one_of(spark_application, get_args(Applications), field="spark_application")
     connections, spark = connections or {}, spark or {}

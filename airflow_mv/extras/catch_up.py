@@ -27,7 +27,7 @@ _NewCommit = tuple[int, str, Snapshot, float]
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """How many of the new commits are read at once: up to the first limit, and at least one commit.
+    """The number of new commits that are read at once: up to the first limit, and at least one commit.
 
     Args:
         commits: Maximum of new commits of all base tables; ``None``: no limit.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recorded refreshes of a view cost, and who requested them. A registry only has more refreshes."""
+"""The cost of the recorded refreshes of a view, and their requesters. A registry only has more refreshes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def with_expected(
     """Return the estimates of a plan with the wall-clock time that a person would wait, by the view's own refreshes.
 
     An estimate's ``seconds`` are those of Spark's statements in a warm session. What a refresh takes besides, such as
-    the start of Spark, differs by where it runs, so only recorded refreshes tell.
+    the start of Spark, differs by where it runs, so only recorded refreshes show it.
 
     Args:
         estimates: See :class:`airflow_mv.core.refresh.plan.Estimate`, as JSON.

@@ -42,7 +42,7 @@ _CONTEXT = 20
 
 
 class Effect(StrEnum):
-    """What a difference between a definition and the existing view leads to."""
+    """The action for a difference between a definition and the existing view."""
 
     METADATA = "metadata"
     """A metadata change, which takes effect at once; the rows are kept."""
@@ -80,7 +80,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionResult:
-    """What was done to make a view what a definition says.
+    """The changes that made a view what a definition says.
 
     Args:
         action: ``created``, ``adopted``, ``changed`` (metadata only), ``replaced`` or ``unchanged``.
@@ -98,7 +98,7 @@ class DefinitionResult:
 
     @property
     def lines(self) -> list[str]:
-        """What was done, in sentences."""
+        """The changes, in sentences."""
         view = self.view.identifier
         name = {"unchanged": f"{view} has this definition already"}.get(self.action, f"{self.action} {view}")
         heads = {

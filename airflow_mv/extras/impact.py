@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change of a base table's columns would do to the views that read it, before the change is made."""
+"""The effects of a change of a base table's columns on the views that read it, before the change is made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What a change does to one view.
+    """The effect of a change on one view.
 
     Args:
         effect: ``invalid``: refreshes are refused until the query is adapted. ``rebuilt``: its property

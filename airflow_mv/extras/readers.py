@@ -25,7 +25,7 @@ _WHOLE_FILES = "copy-on-write"
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What an engine reads.
+    """The layouts and tables that an engine reads.
 
     Args:
         format_version: The newest version of Iceberg's format.
@@ -63,7 +63,7 @@ def for_readers(definition: Definition, catalog: MaterializedViewCatalog, view: 
         catalog: Where the view is, or will be; its property says the engines of a definition without them.
 
     Raises:
-        ConfigurationError: An engine is not known.
+        ConfigurationError: An engine is unknown.
         UnsupportedError: A property of the storage table is one that an engine does not read.
     """
     text = definition.properties.get(READERS_PROPERTY, catalog.properties.get(DEFAULT_PROPERTY))
@@ -83,7 +83,7 @@ def known_readers(text: str, *, view: str) -> dict[str, Reader]:
     """Return the engines of the property ``airflow-mv.readers``, by name.
 
     Raises:
-        ConfigurationError: An engine is not known.
+        ConfigurationError: An engine is unknown.
     """
     return {name: _reader(name, view) for item in text.split(",") if (name := item.strip().lower())}
 

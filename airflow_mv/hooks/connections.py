@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find an Airflow connection, and tell one that does not exist from a place of connections that fails."""
+"""Find an Airflow connection; distinguish a missing one from a secrets backend that fails."""
 
 from __future__ import annotations
 

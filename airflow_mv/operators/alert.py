@@ -58,7 +58,7 @@ class FreshnessAlertOperator(CheckedOperator):
 
     template_fields: Sequence[str] = ("views", "namespace", "iceberg_conn_id", "max_staleness")
     ui_color: str = "#f7e3d4"
-    literals: ClassVar[Mapping[str, Reader]] = {"namespace": lambda value, _field: split(value)}  # of a catalog, too
+    literals: ClassVar[Mapping[str, Reader]] = {"namespace": lambda value, _field: split(value)}  # also of a catalog
 
     def __init__(
         self,

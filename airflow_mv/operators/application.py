@@ -401,7 +401,7 @@ def share_spark_application(
 
 
 def _finish(folder: ApplicationFolder) -> None:
-    """Delete the files, if all tasks have ended; otherwise tell those that wait."""
+    """Delete the files, if all tasks have ended; otherwise notify the waiting ones."""
     if folder.content().ended:
         folder.remove()
     else:

@@ -79,7 +79,7 @@ class WaitingRefresh:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a task continues with after it was deferred. Empty for a task that begins.
+    """The state with which a deferred task continues. Empty for a task that begins.
 
     Args:
         plan: The plan, which is carried out to its end: base tables change meanwhile.

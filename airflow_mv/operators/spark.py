@@ -100,7 +100,7 @@ class SparkJob:
         Args:
             context: The task's context.
             submission: What to submit.
-            identity: Key: equal for submissions of which one is enough.
+            identity: Key: equal for submissions that need to run only once.
             what: Names the job, for the message.
             on_submit: If given, a driver in a cluster that can be found by an id is not waited for. Called before
                 such a driver is submitted, and not if one of an earlier try is found.
@@ -180,7 +180,7 @@ class SparkJob:
         needed = submit_options(given, settings_of(submission.catalog), target, self.scratch or Path())
         own: dict[str, Any] = {"application_args": submission.arguments, "conn_id": self._task.spark_conn_id}
         own |= {"env_vars": None} if as_settings else {}
-        # With YARN the provider gives them to spark-submit, too, which finds the cluster by YARN_CONF_DIR.
+        # With YARN the provider also gives them to spark-submit, which finds the cluster by YARN_CONF_DIR.
         of_process = variables if "yarn" in (target.master or "") else None
         return submit_hook({**users, **needed, **own}, local=target.missing, environment=of_process)
 

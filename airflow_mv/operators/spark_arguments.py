@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 
 @dataclass(frozen=True, slots=True)
 class SparkTask:
-    """What a task says about Spark, with templates rendered.
+    """A task's arguments for Spark, with templates rendered.
 
     Args:
         iceberg_conn_id: Its connection of type ``iceberg``.

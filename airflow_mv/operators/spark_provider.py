@@ -29,7 +29,7 @@ class SparkSubmission(SparkSubmitOperator):
     """One submission of an application by a task. No DAG has this operator.
 
     Args:
-        identity: Key: equal for submissions of which one is enough.
+        identity: Key: equal for submissions that need to run only once.
         new_hook: Makes the hook, from the Spark settings with those that the provider adds for OpenLineage.
         on_submit: If given, :meth:`submit` does not wait for a driver in a cluster that can be found by an id. Called
             before such a driver is submitted, and not if one of an earlier try is found.

@@ -110,7 +110,7 @@ def announce(operator: BaseOperator, context: Context, result: RefreshResult) ->
     if result.published:
         context["outlet_events"][mine[0]].extra = event_extra(result)
         return
-    # A new list: the old one belongs to the DAG's task, of which this is a copy.
+    # A new list: the old one belongs to the DAG's task; this is a copy of it.
     operator.outlets = [outlet for outlet in operator.outlets if outlet not in mine]
     operator.log.info("No asset event: nothing new was published")
 

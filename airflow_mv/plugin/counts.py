@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many intervals of the listed views are fresh: counted in the background, and again only if something has moved.
+"""The number of fresh intervals of the listed views: counted in the background, and again only after a change.
 
 The count of a stale view needs the statistics of the files that were added to its base tables since. The survey of all
 views does not read them. So views are counted when they are listed, by the function of the view's own page.
@@ -24,7 +24,7 @@ from airflow_mv.plugin.sources import CatalogSource, impatiently
 #: Seconds that a request for a list waits for counts.
 _WAIT = 0.4
 _HOUR = 3600
-#: Seconds after which a view is counted again that does not tell whether something has moved.
+#: Seconds after which a view without known pointers is counted again.
 _AGAIN = 300
 
 

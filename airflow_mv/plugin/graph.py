@@ -23,7 +23,7 @@ _URGENCY = {state: place for place, state in enumerate(STATES)}
 
 @dataclass(frozen=True, slots=True)
 class GraphQuery:
-    """What a graph is asked for.
+    """The selection of a graph.
 
     Args:
         around: Views to show, with all their direct and indirect inputs and dependents. Of one view, the nearest ones

@@ -41,7 +41,7 @@ class _TooManyDatesError(Exception):
 
 @dataclass
 class Runs:
-    """What is known of the runs of DAGs, each DAG read once.
+    """The runs of DAGs, each DAG read once.
 
     Args:
         session: Of Airflow's database.
@@ -51,7 +51,7 @@ class Runs:
     _stored: dict[str, SerializedDagModel | None] = field(default_factory=dict)
 
     def interval(self, run: DagRun, task_id: str) -> Span | None:
-        """Return the interval that a task of a run refreshes; ``None`` for the whole view, or if it is not known."""
+        """Return the interval that a task of a run refreshes; ``None`` for the whole view, or if unknown."""
         stored = self._dag(run.dag_id)
         if stored is None:
             return None

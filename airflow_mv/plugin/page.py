@@ -44,11 +44,11 @@ _SURVEY_WAIT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AirflowFacts:
-    """What Airflow knows of all views, as far as a user may see it.
+    """Runs, DAGs and failures of all views in Airflow, as far as a user may see them.
 
     Args:
         running: The views that are refreshed now.
-        failed: The views of which the last refresh has failed, each with its task instance.
+        failed: The views whose last refresh has failed, each with its task instance.
         has_refreshed: Whether any task of this Airflow has refreshed a view.
         groups_of: Returns the groups of a view; ``None``: the user wants no groups.
     """
@@ -79,7 +79,7 @@ class Page:
         """Return the rows of all views, and the state of each catalog.
 
         Args:
-            catalogs: Names of catalogs that DAGs speak of.
+            catalogs: Names of catalogs that DAGs use.
         """
         sources, wrong = self.sources.all(catalogs)
         states = [_state(conn_id, None, SurveyedRows(problem=trouble)) for conn_id, trouble in wrong]
@@ -103,7 +103,7 @@ class Page:
         Args:
             rows: The rows of all views, from :meth:`rows` and :func:`not_created`.
             query: The filter, sorting and page.
-            catalogs: Names of catalogs that DAGs speak of.
+            catalogs: Names of catalogs that DAGs use.
             airflow: What Airflow knows of the views.
             session: Of Airflow's database.
         """
@@ -143,7 +143,7 @@ class Page:
         """Find the catalog that a view is in. The name may leave it out where the page has one only.
 
         Args:
-            catalogs: Names of catalogs that DAGs speak of.
+            catalogs: Names of catalogs that DAGs use.
 
         Raises:
             InvalidIdentifierError: It is not a name.
@@ -190,12 +190,12 @@ def _refreshed(source: CatalogSource, days: int) -> list[Identifier]:
 
 
 def not_created(rows: Sequence[ViewRow], states: Sequence[Mapping[str, Any]], failed: Collection[str]) -> list[ViewRow]:
-    """Return rows for the views of which the last run has failed, and that a completely read catalog does not have.
+    """Return rows for the views whose last run has failed and that a completely read catalog does not have.
 
     Args:
         rows: The rows of all views, from :meth:`Page.rows`.
         states: The states of the catalogs, from the same call.
-        failed: The views of which the last refresh has failed.
+        failed: The views whose last refresh has failed.
     """
     complete = {state["catalog"] for state in states if state["checked_at"] and not state["problem"]}
     known = {str(row.view) for row in rows}

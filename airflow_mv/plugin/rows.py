@@ -58,7 +58,7 @@ class ViewRow:
         tables: Its base tables, each with whether rows of it have changed since.
         max_staleness: The freshness SLO, as the view's property has it.
         late_after: The freshness SLO; ``None`` if there is none, or its text is no length of time.
-        summary: What the row was made from, which tells whether the view breaches the SLO.
+        summary: The summary that the row was made from. It decides whether the view breaches the SLO.
         pointed: The catalog's pointers that determine the state; ``None`` if they do not determine it completely.
     """
 

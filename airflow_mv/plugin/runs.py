@@ -198,7 +198,7 @@ def at_work(reader: Reader, session: Session) -> set[str]:
 
 
 def failed(reader: Reader, session: Session) -> dict[str, UUID]:
-    """Return the views of which the last ended try has failed, each with its task instance."""
+    """Return the views whose last ended try has failed, each with its task instance."""
     rows = session.execute(_last_failures()).all()
     allowed = reader.readable({row.dag_id for row in rows}, session)
     return {row.name: row.id for row in rows if row.dag_id in allowed}

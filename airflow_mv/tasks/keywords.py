@@ -26,7 +26,7 @@ Callbacks = Callback | list[Callback] | None
 
 
 class AnyTaskKeywords(TypedDict, total=False):
-    """What ``BaseOperator`` takes, without what some operators of this package have another default for."""
+    """Arguments of ``BaseOperator``, without those for which some operators of this package have another default."""
 
     owner: str
     email: str | Sequence[str] | None
@@ -97,7 +97,7 @@ class _RuleKeywords(TypedDict, total=False):
 
 
 class LimitedTaskKeywords(_IdKeywords, AnyTaskKeywords, _RetryKeywords, _LimitKeywords, total=False):
-    """What ``BaseOperator`` takes, for an operator with a ``trigger_rule`` of its own."""
+    """Arguments of ``BaseOperator``, for an operator with a ``trigger_rule`` of its own."""
 
 
 class TaskKeywords(LimitedTaskKeywords, _RuleKeywords, total=False):
@@ -163,7 +163,7 @@ class Connections(TypedDict, total=False):
 
 
 class SparkKeywords(_IdKeywords, AnyTaskKeywords, _RetryKeywords, _RuleKeywords, SparkArguments, total=False):
-    """What a task that runs Spark passes on to ``BaseOperator`` and ``SparkSubmitOperator``."""
+    """Arguments that a task with Spark passes on to ``BaseOperator`` and ``SparkSubmitOperator``."""
 
 
 class SharedSparkKeywords(SparkKeywords, _LimitKeywords, total=False):
@@ -180,14 +180,14 @@ class SparkTaskArguments(
 
 
 class ShareKeywords(SparkTaskArguments, total=False):
-    """What ``share_spark_application`` passes on; ``task_id`` is ``spark_application`` by default."""
+    """Arguments that ``share_spark_application`` passes on; ``task_id`` is ``spark_application`` by default."""
 
     idle_seconds: float
     starved_seconds: float
 
 
 class RefreshArguments(TypedDict, total=False):
-    """What ``RefreshMaterializedViewOperator`` and ``PlanRefreshOperator`` take to plan a refresh."""
+    """Arguments of ``RefreshMaterializedViewOperator`` and ``PlanRefreshOperator`` for the plan of a refresh."""
 
     as_of: str | datetime | None
     full: bool | str
@@ -203,7 +203,7 @@ class RefreshArguments(TypedDict, total=False):
 
 
 class RefreshKeywords(SparkTaskArguments, RefreshArguments, total=False):
-    """What a chain passes on to its ``RefreshMaterializedViewOperator``."""
+    """Arguments that a chain passes on to its ``RefreshMaterializedViewOperator``."""
 
     spark_application: str | None
     deferrable: bool | None
@@ -211,13 +211,13 @@ class RefreshKeywords(SparkTaskArguments, RefreshArguments, total=False):
 
 
 class PartialRefreshKeywords(RefreshKeywords, total=False):
-    """What ``RefreshMaterializedViewOperator.partial`` takes."""
+    """Arguments of ``RefreshMaterializedViewOperator.partial``."""
 
     view: str
 
 
 class CreateKeywords(SparkTaskArguments, total=False):
-    """What a chain passes on to its ``CreateMaterializedViewOperator``."""
+    """Arguments that a chain passes on to its ``CreateMaterializedViewOperator``."""
 
     spark_application: str | None
     deferrable: bool | None
@@ -276,7 +276,7 @@ class DagKeywords(TypedDict, total=False):
 
 
 class ChainKeywords(DagKeywords, total=False):
-    """What ``materialized_views_dags`` passes on to ``materialized_views_dag``."""
+    """Arguments that ``materialized_views_dags`` passes on to ``materialized_views_dag``."""
 
     namespace: str | None
     depth: int

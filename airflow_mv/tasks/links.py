@@ -40,7 +40,7 @@ class MaterializedViewLink(BaseOperatorLink):
     name = "Materialized view"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 (Airflow's name)
-        """Return the URL; empty if the operator's view is not known (yet)."""
+        """Return the URL; empty if the operator's view is unknown (yet)."""
         return _address(getattr(operator, "view", None))
 
 
@@ -55,7 +55,7 @@ class SparkApplicationLink(BaseOperatorLink):
 
 
 def application_url(application_id: str | None) -> str:
-    """Return the URL of a Spark application; empty if it is not known.
+    """Return the URL of a Spark application; empty if unknown.
 
     Args:
         application_id: Spark's id of the application. It comes from a file, so any other text is rejected.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow 3.1 and 3.2 lack: names in their new places, retry policies, connections in the threads of triggers.
+"""Features that Airflow 3.1 and 3.2 lack: names in new places, retry policies, connections in threads of triggers.
 
 An entry can be removed with the support of the last release that lacks it; a test says when.
 """
@@ -79,7 +79,7 @@ def asking_in_the_loop(call: Callable[[], T]) -> Callable[[], T]:
 
 
 class _RetryAction(Enum):
-    """What happens after a failure."""
+    """The action after a failure."""
 
     RETRY = "retry"
     FAIL = "fail"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DAG run refreshes: the whole view, the view as of a time, or an interval of the view.
+"""The rows that a DAG run refreshes: the whole view, the view as of a time, or an interval of the view.
 
 ========================================  ==========================================  ===========================
 run                                       ``interval``                                ``as_of``
@@ -63,7 +63,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class RefreshScope:
-    """What a run refreshes.
+    """The rows that a run refreshes.
 
     Args:
         interval: The rows to refresh; ``None`` for the whole view.

@@ -130,7 +130,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
 
 
 def _still_fresh(connected: Connected, views: Sequence[str], wanted: PendingCriteria) -> set[str]:
-    """Return the views that were fresh at the last poll of this process, and of which no pointer has moved since."""
+    """Return the views that were fresh at the last poll of this process and whose pointers have not changed since."""
     known: dict[FreshnessRequest, Mapping[Identifier, str]] = {
         FreshnessRequest(view): pointers for view in views if (pointers := connected.fresh.get((view, wanted)))
     }

@@ -148,7 +148,7 @@ class Connected:
 
         Raises:
             ConfigurationError: There is no such connection, or it is of another type.
-            CatalogUnavailableError: It is not known whether there is one.
+            CatalogUnavailableError: There may be one.
         """
         with self._opening:
             now = time.monotonic()

@@ -2,7 +2,7 @@
 """Polls of many views at once, for all triggers of a process that wait for views of one connection.
 
 Views that are asked for at about the same time are read in one batch: their catalog is asked where they and their base
-tables are, in a few queries, and only those of which one has moved are read again. Views that will be asked for soon
+tables are, in a few queries, and only views with a changed pointer are read again. Views that will be asked for soon
 are read in the same batch, so triggers with equal periods come to share one batch a period.
 """
 
@@ -36,7 +36,7 @@ _PERIODS = 3
 
 @dataclass(frozen=True, slots=True)
 class FreshnessRequest:
-    """What a trigger wants to know.
+    """The query of a trigger.
 
     Args:
         view: The view's name, as its trigger has it.
@@ -243,7 +243,7 @@ def _read(hook: MaterializedViewHook, wanted: FreshnessRequest, chains: Chains) 
 def _by_catalog(
     hook: MaterializedViewHook, wanted: Iterable[FreshnessRequest]
 ) -> dict[str, dict[FreshnessRequest, Identifier]]:
-    """Group views by catalog. Those without a legal name are left out: each view's own read tells why."""
+    """Group views by catalog. Those without a valid name are left out: each view's own read raises the error."""
     from airflow_mv.common.each import for_each
 
     found: dict[str, dict[FreshnessRequest, Identifier]] = {}
@@ -306,7 +306,7 @@ def _unmoved(hook: MaterializedViewHook, last: Mapping[FreshnessRequest, ViewFre
 def unmoved(
     hook: MaterializedViewHook, pointers: Mapping[FreshnessRequest, Mapping[Identifier, str]]
 ) -> list[FreshnessRequest]:
-    """Return the views of which no pointer has moved. After an error there is none: each view's own read tells why.
+    """Return the views whose pointers have not changed; none after an error: each view's own read raises it.
 
     Args:
         hook: Where they are.

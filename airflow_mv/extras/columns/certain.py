@@ -167,7 +167,7 @@ def _origin(tree: ir.Tree, place: int) -> tuple[str, str] | None:
 
 
 class CertainBlock(TypedBlock):
-    """One SELECT of which everything is certain."""
+    """One SELECT with only certain parts."""
 
     def __init__(self, block: ir.Block, outer: Names) -> None:
         super().__init__(block, outer)

@@ -86,7 +86,7 @@ class _Line(msgspec.Struct, rename="camel"):
 
 
 class _Changed(NamedTuple):
-    """What is kept of an ``add`` or ``remove``: most of a commit's text is paths and statistics.
+    """The kept fields of an ``add`` or ``remove``: most of a commit's text is paths and statistics.
 
     Args:
         path: A digest of the file's path.
@@ -275,7 +275,7 @@ def _operation(adds: bool, removes: bool, marks: bool) -> str:  # noqa: FBT001 -
 
 
 def _rows(file: _File, deleted: int) -> int | None:
-    """Return the rows of a file without the deleted ones; ``None`` if its statistics do not tell."""
+    """Return the rows of a file without the deleted ones; ``None`` if its statistics do not have it."""
     try:
         stored = _STATS.decode(file.stats).num_records if file.stats else None
     except (ValueError, RecursionError):

@@ -2,7 +2,7 @@
 """Find and read Delta tables, which are named by path: ``delta.`/path/to/table```.
 
 ``deltalake`` (delta-rs) reads the table's version, schema and files, also from checkpoints. The commit files of the log
-are read by the catalog's ``FileIO``, since ``deltalake`` does not tell what one commit did.
+are read by the catalog's ``FileIO``, since ``deltalake`` does not return the actions of one commit.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Explanation:
 
     Args:
         view: The view, or the place where the query's short names are resolved.
-        columns: Name and Spark type of each column; ``None`` for a type that is not known without Spark.
+        columns: Name and Spark type of each column; ``None`` for a type that only Spark knows.
         prospects: What a refresh would do after each kind of change of each base table.
         advice: A query of the same columns with cheaper refreshes, if there is one.
         notes: What the answer assumes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark would refuse of a query, found without Spark: names that no table has, and calls that no function takes.
+"""Mistakes in a query, found without Spark: names that no table has, and calls that no function takes.
 
 Functions may also be users' own, so an unknown one is refused only if a built-in function has nearly its name. A name
 with its schema, such as ``tools.cuont(x)``, is never taken for a built-in function.

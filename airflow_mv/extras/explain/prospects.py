@@ -43,7 +43,7 @@ _MAX_COMMITS = 100
 #: The assumed part of the rows that change, if no commit shows it; and the part of the base tables' bytes that a view
 #: with groups is assumed to hold before it is stored.
 _CHANGED_PART, _GROUPED_PART = 100, 10
-#: If a column's type is not known without Spark, the worst mode for these types is the answer.
+#: If only Spark knows a column's type, the worst mode for these types is the answer.
 _ASSUMED_TYPES = ("string", "bigint", "double", "map<string, string>")
 _Output = tuple[tuple[str, str], ...]
 
@@ -63,7 +63,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a refresh would do after one change of one base table.
+    """The mode and the cost of a refresh after one change of one base table.
 
     Args:
         table: The base table.
@@ -98,7 +98,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class QueryInputs:
-    """What is known about a query before it is refreshed.
+    """The metadata of a query and its base tables before a refresh.
 
     Args:
         bases: Its base tables, unchanged.

@@ -114,22 +114,22 @@ class Coverage:
 
     @property
     def counts(self) -> dict[Cover, int]:
-        """How many intervals have each state."""
+        """The number of intervals in each state."""
         return {state: sum(item.count for item in self.ranges if item.state == state) for state in Cover}
 
     @property
     def total(self) -> int:
-        """How many intervals there are."""
+        """The number of intervals."""
         return sum(item.count for item in self.ranges)
 
     @property
     def up_to_date(self) -> int:
-        """How many intervals equal a recompute."""
+        """The number of intervals that equal a recompute."""
         return sum(item.count for item in self.ranges if item.state in UP_TO_DATE)
 
     @property
     def behind(self) -> str:
-        """How many intervals are not fresh, and why, as a reason of the view's state; empty if all are."""
+        """The number of intervals that are not fresh, as a reason of the view's state; empty if all are fresh."""
         units = f"{self.total:,} {self.unit}{'' if self.total == 1 else 's'}"
         words = {Cover.NEVER_COMPUTED: "never computed", Cover.STALE: "stale"}
         found = [f"{self.counts[state]:,} {word}" for state, word in words.items() if self.counts[state]]
@@ -228,7 +228,7 @@ def count(catalog: MaterializedViewCatalog, observation: Observation) -> dict[st
     Returns:
         ``unit``, ``intervals``, ``up_to_date``, ``behind`` (how many are not, in words), and ``until``: when the
         counted time reaches the next unit, ``None`` if it does not. Empty if the view has no interval column, or its
-        intervals are not known.
+        intervals are unknown.
     """
     if column_of(observation) is None:
         return {}
@@ -351,7 +351,7 @@ def _parts(observation: Observation) -> tuple[PartFreshness, ...]:
 
 
 def _affected(catalog: MaterializedViewCatalog, inputs: RefreshInputs, column: str, units: Units) -> Affected:
-    """Return what tells which units a change may affect. Statistics are read only if it is called."""
+    """Return a function for the units that a change may affect. Statistics are read only if it is called."""
     filters = interval_filters(inputs, column) if inputs.observation.freshness.of_rows == State.STALE else None
     if filters is None:
         return lambda changes: None  # noqa: ARG005 (nothing can be proven)
@@ -427,7 +427,7 @@ def cover(parts: Sequence[PartFreshness], column: str, units: Units, affected: A
         parts: The freshness of all parts of the stored rows; the one outside of all intervals first.
         column: The interval column.
         units: The intervals.
-        affected: Tells which of them a change may affect.
+        affected: Returns those that a change may affect.
     """
     ranges: dict[int, Sequence[tuple[int, int]] | None] = {}
 

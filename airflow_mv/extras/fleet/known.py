@@ -57,7 +57,7 @@ STATUS = msgspec.json.Decoder(KeptStatus)
 
 @dataclass(frozen=True, slots=True)
 class CachedSummaries(Generic[S]):
-    """What the cache knows of a catalog's views at its present pointers.
+    """The cached summaries of a catalog's views at its present pointers.
 
     Args:
         views: The views' summaries, by namespace and name, plain views included.
@@ -108,7 +108,7 @@ class CatalogStatuses:
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup(Generic[S]):
-    """What the cache has of a catalog's views, compared with the catalog's present pointers.
+    """The cached summaries of a catalog's views, compared with the catalog's present pointers.
 
     Args:
         kind: The kind of the catalog's summaries in the cache; empty if they are not kept.
@@ -302,7 +302,7 @@ def list_pointers(name: str, properties: Mapping[str, Any]) -> PointerList | Non
     """Return a SQL catalog's pointers.
 
     Returns:
-        ``None`` if it is no SQL catalog, or they cannot be read: opening the catalog tells why.
+        ``None`` if it is not a SQL catalog, or they cannot be read: opening the catalog raises the error.
     """
     uri = str(properties.get("uri", ""))
     kind = properties.get("type") or ("sql" if uri.partition("://")[0].partition("+")[0] in _SCHEMES else None)

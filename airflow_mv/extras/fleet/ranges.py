@@ -123,7 +123,7 @@ class AddedFiles:
     files: tuple[DataFile, ...]
 
     def may_match(self, filters: Sequence[Sequence[Comparison]]) -> bool:
-        """Whether a row of them may match one of several filters; ``True`` if this is not known."""
+        """Whether a row of them may match one of several filters; ``True`` if unknown."""
         tests = file_tests(self.schema, filters) if all(filters) else None
         return tests is None or any(may_pass(file, tests) for file in self.files)
 

@@ -50,7 +50,7 @@ _PROPERTIES = {
     "owner": "owner",
     "tags": "tags",
 }
-#: Properties that have a key of their own, or that nobody writes.
+#: Properties that have a key of their own, or that no user writes.
 _NOT_LISTED = frozenset(
     {PROPERTY, TIME_TRAVEL_PROPERTY, CHECKS_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY, COMMENT_PROPERTY}
     | OWN_PROPERTIES
@@ -185,7 +185,7 @@ def _refuse_aliases(text: str, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What a key's value must be."""
+    """The type and the allowed values of a key."""
 
     what: str
     accepts: Callable[[Any], bool]

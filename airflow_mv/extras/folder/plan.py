@@ -22,7 +22,7 @@ from airflow_mv.extras.folder.files import ViewFile, in_order
 
 
 class Action(StrEnum):
-    """What has to be done so that a view is what its file says."""
+    """The action that makes a view what its file says."""
 
     CREATE = "create"
     """There is no such view."""
@@ -75,7 +75,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a plan does with one view.
+    """The part of a plan for one view.
 
     Args:
         file: The file that defines it; ``None`` if none does.
@@ -102,7 +102,7 @@ class Change:
 
     @property
     def drift(self) -> list[Difference]:
-        """What the view has and its file does not say. It is kept."""
+        """Settings that the view has and its file does not name. They are kept."""
         return [item for item in self.differences if item.effect == "kept"]
 
     @property
@@ -129,7 +129,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """What has to be done so that a catalog is what a folder says, in the order in which it is done.
+    """The actions that make a catalog what a folder says, in their order.
 
     Args:
         reads: The tables and views that the query of each file names.
@@ -161,7 +161,7 @@ _EFFECTS = (Action.REBUILD, Action.IN_PLACE, Action.METADATA)
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What a caller adds to a plan.
+    """Functions that a caller adds to a plan.
 
     Args:
         compare: Returns the differences between a view and a definition.
@@ -373,7 +373,7 @@ def _stored_queries(
 
 
 def _touched(catalog: MaterializedViewCatalog, name: Identifier, view: LoadedView) -> Touched:
-    """Return who is concerned by a change of a view, as far as its metadata tells it."""
+    """Return who is concerned by a change of a view, as far as its metadata names them."""
     try:
         records = all_refreshes(view, catalog.load_storage(view))
     except MaterializedViewError:
@@ -391,7 +391,7 @@ def _existing(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was done with one view.
+    """The result for one view.
 
     Args:
         outcome: ``done``, ``failed`` or ``skipped``.

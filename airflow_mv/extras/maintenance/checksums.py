@@ -122,7 +122,7 @@ def changed_vectors(store: Store, location: str, size: int) -> str | None:
 
 
 class _Source:
-    """A stream whose own error is told from an error in its content: pyarrow raises ``OSError`` for both.
+    """A stream whose own error is distinguished from an error in its content: pyarrow raises ``OSError`` for both.
 
     Args:
         stream: The stream.

@@ -27,7 +27,7 @@ _MAX_BYTES = 64 * 2**20
 
 
 class Deleted(msgspec.Struct, frozen=True, rename="kebab"):
-    """What one run deleted.
+    """The files that one run deleted.
 
     Args:
         at_ms: When, by the store's clock.

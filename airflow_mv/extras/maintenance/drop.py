@@ -85,7 +85,7 @@ def drop(
         ViewNotFoundError: There is no such view, or another one by now.
         NotMaterializedError: It is a plain view, which this package does not drop.
         InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
-        CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+        CommitStateUnknownError: The catalog gave no answer. The view may be dropped.
         CatalogUnavailableError: With ``purges``: the view is dropped, and its storage table is not.
     """
     identifier = view.identifier if isinstance(view, LoadedView) else catalog.identify(view)

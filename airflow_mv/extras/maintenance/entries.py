@@ -127,7 +127,7 @@ def _from_file(files: MetadataFiles, folders: tuple[str, ...], name: str, locati
         )
         return CatalogEntry(name, location, (own,), None)
     except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
-        # Its other places are not known. Deletion additionally needs proof that a file is the view's own.
+        # Its other places are unknown. Deletion additionally needs proof that a file is the view's own.
         log.warning("Could not read the metadata of %s; only its folder is known: %s", name, error)
         return CatalogEntry(name, location, (own,), None)
     uuid = found.table_uuid or found.view_uuid

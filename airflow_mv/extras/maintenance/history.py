@@ -211,7 +211,7 @@ class History:
             reached = [location for snapshot in documents[key].snapshots for location in files_of(snapshot)]
             paths = (*reached, *(item.statistics_path for item in statistics))
             self._elsewhere |= {self._compare.exact(path) for path in paths}
-        # It is not known which of the view's metadata files the other catalog names.
+        # The other catalog may name any of the view's metadata files.
         self._elsewhere |= states | views
         for key in views:
             del self._proofs[key]

@@ -36,7 +36,7 @@ def drop_entry(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effe
 
     Raises:
         ViewNotFoundError: Another view has the name by now.
-        CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+        CommitStateUnknownError: The catalog gave no answer. The view may be dropped.
     """
     if catalog.is_sql:
         commit(DropView(catalog, view, effects))
@@ -229,7 +229,7 @@ def drop_view(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effec
         purges: Whether its files are deleted next: then a table that was not made for it is also removed.
 
     Raises:
-        CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+        CommitStateUnknownError: The catalog gave no answer. The view may be dropped.
     """
     if view.holder is None:
         drop_entry(catalog, view, effects)

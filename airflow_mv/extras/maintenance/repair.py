@@ -106,7 +106,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found, and the state that a repair publishes.
+    """The diagnosis of a view, and the state that a repair publishes.
 
     Args:
         findings: What is wrong.
@@ -146,7 +146,7 @@ class RepairResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the view is intact now, as far as this command can tell."""
+        """Whether the view is intact now, as far as this command checks it."""
         return self.done or not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -506,7 +506,7 @@ def _lost(catalog: MaterializedViewCatalog, view: Identifier) -> _Rest | None:
             return found
         lost = None if name is None else lost_properties_of(catalog, name, view)
     except (InvalidMetadataError, NotFoundError):
-        return None  # the diagnosis tells what is wrong with it
+        return None  # the diagnosis names the fault
     if name is None or lost is None:
         return None
     finding = Finding(

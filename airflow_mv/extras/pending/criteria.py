@@ -40,7 +40,7 @@ class PendingCriteria:
 
 @dataclass(slots=True)
 class Announcements:
-    """What was announced, so that each pending change is announced once. :meth:`state` keeps it across restarts.
+    """The announced changes, so that each pending change is announced once. :meth:`state` keeps them across restarts.
 
     Args:
         at_most_every: Minimum time between two announcements.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a base table's files makes refreshes slow, with the maintenance that helps."""
+"""Properties of a base table's files that make refreshes slow, with the maintenance that helps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata of a base table says of its partitions and files: a row for each.
+"""Partitions and files of a base table, from its metadata: a row for each.
 
 The rows are those of Apache Drill's component ``tables``: general information, segments (here the table's partitions),
 files and row groups. Manifests have all but the row groups, which are in the footers of Parquet files.

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What a sync or a rebuild has written; :meth:`to_dict` is the document of the command line.
+    """The result of a sync or a rebuild; :meth:`to_dict` is the document of the command line.
 
     Args:
         registry: The namespace or folder of the registry.

@@ -113,7 +113,7 @@ _FILE_IO = (
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What a Spark session needs to reach one catalog.
+    """Jars and settings with which a Spark session reaches one catalog.
 
     Args:
         confs: Settings without secrets.
@@ -133,7 +133,7 @@ class SparkSettings:
         """Return the settings for a version of Spark: the packages are its Iceberg runtime, and that Iceberg's bundles.
 
         Args:
-            spark: The version, such as ``4.0.2``; ``None`` for one that is not known.
+            spark: The version, such as ``4.0.2``; ``None`` for an unknown one.
             scala: The version of its Scala library. By default the one of Spark's PyPI package.
 
         Raises:

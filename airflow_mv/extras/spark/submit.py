@@ -40,7 +40,7 @@ _SHIPPED = (
 )
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _LAST_PRINTABLE = 0x7E
-#: Environment variables with options for Java; and the options that choose a garbage collector, of which there is one.
+#: Environment variables with options for Java; and the options that choose a garbage collector: only one is allowed.
 _OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 
@@ -93,7 +93,7 @@ def packaged(program: str) -> str:
 
 
 def spark_versions(home: Path) -> tuple[str, str] | tuple[None, None]:
-    """Return the versions of Spark and Scala of an installation, by its jars; ``None`` twice if they are not known.
+    """Return the versions of Spark and Scala of an installation, by its jars; ``None`` twice if unknown.
 
     Args:
         home: ``SPARK_HOME``.
@@ -170,7 +170,7 @@ def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with which Spark finds its packages. Packages on this machine need no resolution.
 
     Args:
-        settings: Spark settings, of which ``spark.jars``, ``spark.jars.packages`` and ``spark.jars.ivy`` count.
+        settings: Spark settings; ``spark.jars``, ``spark.jars.packages`` and ``spark.jars.ivy`` are used.
     """
     listed = settings.get("spark.jars.packages", "").split(",")
     wanted = [item for item in dict.fromkeys(part.strip() for part in listed) if item]

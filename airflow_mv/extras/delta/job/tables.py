@@ -208,7 +208,7 @@ class Files:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """How many files, bytes and rows they have; the rows are unknown if a file has no statistics."""
+        """The number of files, bytes and rows; the rows are unknown if a file has no statistics."""
         records, size = 0, 0
         known = True
         for action in self._actions:

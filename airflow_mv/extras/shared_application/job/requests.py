@@ -62,7 +62,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """What a shared application did with a script.
+    """The result of a script in a shared application.
 
     Args:
         ran: Whether it ran the script. If not, the script needs an application of its own.
@@ -107,7 +107,7 @@ def cancel_file(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FolderContent:
-    """What was in an application's folder at one time.
+    """The content of an application's folder at one time.
 
     Args:
         answered: Those that have an answer.
