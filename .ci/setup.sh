@@ -20,27 +20,34 @@ die() {
     exit 1
 }
 
-# step TITLE COMMAND…: run quietly, say how long it took; show the end of the output only when it fails.
+# step TITLE COMMAND…: run quietly, say how long it took; show the end of the output only when it fails. Meanwhile a terminal shows
+# the seconds and what the command wrote last; elsewhere a line every 15 seconds does.
 step() {
-    local title=$1 started=$SECONDS status=0 pid
+    local title=$1 started=$SECONDS shown=$SECONDS status=0 pid
     shift
-    printf '==> %s' "$title"
+    printf '==> %s\n' "$title"
     "$@" >"$LOG" 2>&1 </dev/null &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
         sleep 0.5
-        if [[ -t 1 ]]; then printf '\r==> %s … %d s ' "$title" $((SECONDS - started)); fi
+        if [[ -t 1 ]]; then
+            printf '\r\033[K    %d s  %s' $((SECONDS - started)) "$(last_line $((${COLUMNS:-80} - 12)))"
+        elif ((SECONDS - shown >= 15)); then
+            shown=$SECONDS
+            printf '    %d s  %s\n' $((SECONDS - started)) "$(last_line 100)"
+        fi
     done
     wait "$pid" || status=$?
+    if [[ -t 1 ]]; then printf '\r\033[K'; fi
     if ((status)); then
-        printf '\n'
         tail -n 40 "$LOG" >&2
         die "failed after $((SECONDS - started)) s: $title"
     fi
-    if [[ -t 1 ]]; then printf '\r==> %s: done in %d s\n' "$title" $((SECONDS - started)); else
-        printf ': done in %d s\n' $((SECONDS - started))
-    fi
+    printf '    done in %d s\n' $((SECONDS - started))
 }
+
+# last_line WIDTH: the last line with text that the running command has written, without control characters.
+last_line() { tail -c 2000 "$LOG" | tr '\r' '\n' | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\000-\010\013-\037' | grep '[^[:space:]]' | tail -n 1 | cut -c "1-$1" || true; }
 
 # retry COMMAND…: three tries, for what crosses a network.
 retry() {
