@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test ruler test-fast test-matrix test-catalog cells walks check format docs docs-images docs-reference dist job-wheel torture bench \
+.PHONY: help setup demo airflow test ruler test-fast test-matrix test-catalog cells walks check format docs docs-demo docs-images docs-reference dist job-wheel torture bench \
 	pins clean distclean
 
 BIN := .venv/bin
@@ -82,6 +82,9 @@ docs: setup ## the documentation as a site, in build/site; links are checked
 
 docs-reference: setup ## the pages in docs/reference, from signatures and docstrings
 	$(BIN)/python .ci/reference.py
+
+docs-demo: setup ## what the demo prints, in docs/demo.md: the demo runs in an empty folder
+	$(BIN)/python .ci/demo_output.py
 
 docs-images: setup ## the pictures of the page in docs/images, by Chromium
 	@bash .ci/setup.sh services

@@ -116,6 +116,13 @@ def test_each_example_dag_is_in_the_table_of_examples() -> None:
     assert sorted(listed) == sorted([*(file.name for file in folder.glob("*.py")), "managed_spark"])
 
 
+def test_the_demos_page_shows_the_tasks_that_its_dag_has() -> None:
+    from examples.demo.dags.nyc_flights import dag
+
+    shown = re.findall(r"(?m)^    ✓ (\w+) +\d+\.\d s$", (ROOT / "docs" / "demo.md").read_text(encoding="utf-8"))
+    assert sorted(shown) == sorted(dag.task_ids), "run `make docs-demo`"
+
+
 def test_no_placeholder_is_left() -> None:
     assert not re.search(r"```\n```", README)
     assert "<!-- numbers -->" not in README

@@ -52,7 +52,7 @@ def report() -> dict[str, list[object]]:
     return {"busiest": airlines.sort_by([("flights_sum", "descending")]).slice(0, 5).to_pylist()}
 
 
-with DAG("nyc_flights", schedule=None, tags=["airflow-mv"], doc_md=__doc__):
+with DAG("nyc_flights", schedule=None, tags=["airflow-mv"], doc_md=__doc__) as dag:
     create = [
         CreateMaterializedViewOperator(
             task_id=f"create_{name}",
