@@ -386,10 +386,15 @@ def test_days_are_chosen_on_a_strip_and_refreshed_in_one_run_or_backfilled(serve
     stale = view.locator(".strip .cell.stale")
     expect(stale).to_have_attribute("aria-label", "15 Jun 2024: stale")
     expect(stale).to_have_text("15!")
+    choose, told = view.get_by_role("button", name="Choose the stale days"), view.locator(".chosen [role=status]")
+    expect(choose).to_have_text("Choose the stale days (2 ranges, one after another)")
+    for chosen in ("15 Jun 2024 · 1 stale", f"{CHOSEN} · 4 never computed", "15 Jun 2024 · 1 stale"):
+        choose.press("Enter")
+        expect(told).to_have_text(chosen)
     view.locator(".strip .cell").last.focus()
     for key in ("Home", *["ArrowRight"] * 20, *["Shift+ArrowRight"] * 3):
         user.keyboard.press(key)
-    expect(view.locator(".chosen [role=status]")).to_have_text(f"{CHOSEN} · 4 never computed")
+    expect(told).to_have_text(f"{CHOSEN} · 4 never computed")
     assert faults(user) == []
 
     view.get_by_role("button", name="Refresh in one run").press("Enter")

@@ -42,6 +42,7 @@ export class Strip {
     this.found = found;
     this.done = done;
     this.cells = cellsOf(found, facts.history);
+    this.behind = stretchesBehind(this.cells);
     this.from = Math.max(0, this.cells.length - MAX_SHOWN);
     this.at = this.cells.length - 1;
     this.chosen = null;
@@ -66,8 +67,7 @@ export class Strip {
 
   draw() {
     const earlier = this.from && h("button", { type: "button", class: "plain", "data-key": "earlier", onclick: () => this.all() }, `${count(this.from)} earlier`);
-    const behind = this.cells.some((cell) => isBehind(cell.state));
-    const pick = behind && this.dags.some((dag) => dag.allowed) && h("button", { type: "button", "data-key": "choose stale", onclick: () => this.chooseBehind() }, "Choose the stale ones");
+    const pick = this.behind.length && this.dags.some((dag) => dag.allowed) && h("button", { type: "button", "data-key": "choose stale", onclick: () => this.chooseBehind() }, this.offer());
     show(this.card, h("h2", null, `Intervals: ${summary(this.found)}`, h("span", { class: "quiet" }, ` · column ${this.found.column}`)), legend(this.cells), earlier, this.strip, h("div", { class: "chosen" }, pick || null), this.told);
     this.fill();
     return this.card;
@@ -114,7 +114,7 @@ export class Strip {
     event.preventDefault();
     const to = Math.min(this.cells.length - 1, Math.max(this.from, this.at + steps[event.key]));
     if (event.shiftKey) this.choose(to, true);
-    else this.at = to;
+    else [this.at, this.anchor] = [to, null];
     this.fill();
     this.strip.querySelector(`[data-key="cell ${this.at}"]`)?.focus();
   }
@@ -127,10 +127,16 @@ export class Strip {
     this.fill();
   }
 
+  offer() {
+    const ranges = this.behind.length;
+    return `Choose the stale ${this.found.unit}s${ranges > 1 ? ` (${count(ranges)} ranges, one after another)` : ""}`;
+  }
+
   chooseBehind() {
-    const behind = this.cells.map((cell, index) => (isBehind(cell.state) ? index : -1)).filter((index) => index >= 0);
-    this.from = Math.min(this.from, behind[0]);
-    this.chosen = [behind[0], behind.at(-1)];
+    // Never one choice over two ranges: a fresh interval between them would be recomputed.
+    const next = this.chosen ? this.behind.find(([first]) => first > this.chosen[0]) : null;
+    this.chosen = next ?? this.behind[0];
+    this.from = Math.min(this.from, this.chosen[0]);
     [this.anchor, this.at] = this.chosen;
     this.draw();
   }
@@ -224,6 +230,17 @@ export class Strip {
 
 function isBehind(state) {
   return state !== "fresh" && state !== "unaffected" && state !== "running";
+}
+
+// The first and the last index of each stretch of intervals that a refresh would change.
+function stretchesBehind(cells) {
+  const found = [];
+  cells.forEach((cell, index) => {
+    if (!isBehind(cell.state)) return;
+    if (index && found.at(-1)?.[1] === index - 1) found.at(-1)[1] = index;
+    else found.push([index, index]);
+  });
+  return found;
 }
 
 function statesOf(cells) {
