@@ -63,7 +63,8 @@ def _document(row: RefreshRow) -> dict[str, Any]:
     if row.interval_column and row.interval_start and row.interval_end:
         start, end = row.interval_start.isoformat(), row.interval_end.isoformat()
         interval = {"column": row.interval_column, "start": start, "end": end}
-    who = {"dag-id": row.dag_id, "run-id": row.run_id, "task-id": row.task_id, "user": row.requested_by}
+    task = {"dag-id": row.dag_id, "run-id": row.run_id, "task-id": row.task_id}
+    who = {**task, "user": row.requested_by, "host": row.host}
     return {
         "refresh_id": row.refresh_id,
         "version_id": row.version_id,

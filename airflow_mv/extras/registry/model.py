@@ -118,6 +118,7 @@ class RefreshRow(Row):
     run_id: str | None = Field(None, description="the DAG run")
     task_id: str | None = Field(None, description="the task")
     requested_by: str | None = Field(None, description="the user who triggered the run, or ran the command")
+    host: str | None = Field(None, description="the host of the command; empty for a task")
 
     @model_validator(mode="after")
     def _of_its_month(self) -> Self:

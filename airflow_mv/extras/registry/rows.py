@@ -53,6 +53,7 @@ def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> Refr
         run_id=record.requested_by.get("run-id"),
         task_id=record.requested_by.get("task-id"),
         requested_by=record.requested_by.get("user"),
+        host=record.requested_by.get("host"),
         warned_checks=sum(check.get("result") != "passed" for check in record.checks),
     )
 

@@ -37,7 +37,7 @@ def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, re
     home.view()
     first = home.refresh(requester=ADA)
     home.append()
-    second = home.refresh()
+    second = home.refresh(requester=Requester(user="lee", host="edge"))
     home.refresh()  # it is fresh: nothing is published
     assert registry.refreshes.rows() == []
     done = sync(home.catalog)
@@ -47,6 +47,8 @@ def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, re
     row = rows[first.refresh_id or ""]
     assert (row.dag_id, row.run_id, row.task_id, row.requested_by) == ("nightly", "manual__1", "refresh", "ada")
     assert (row.view, row.mode, row.rows_written, row.outcome) == ("lake.sales.daily", "full", 2, "refreshed")
+    other = rows[second.refresh_id or ""]
+    assert (other.dag_id, other.requested_by, other.host) == (None, "lee", "edge")
     assert dict(row.base_snapshots) == dict(first.snapshots)
     assert row.seconds == pytest.approx(first.seconds, abs=0.001)
     table = registry._home.open(REFRESHES)
