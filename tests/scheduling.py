@@ -7,7 +7,7 @@ often wait for processes of their own; the files in the middle need neither, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,15 +26,16 @@ _NEIGHBOURS = ("test_scheduler.py", "test_backfill.py")
 _ROOT = Path(__file__).parent
 
 
-def room_of(item: pytest.Item, rooms: Sequence[str]) -> int | None:
-    """Return the position of the folder that a test is in, at any depth."""
-    path = item.path.relative_to(_ROOT)
+@cache
+def room_of(path: Path, rooms: tuple[str, ...]) -> int | None:
+    """Return the position of the folder that a file is in, at any depth."""
+    path = path.relative_to(_ROOT)
     return next((number for number, room in enumerate(rooms) if path.is_relative_to(room)), None)
 
 
 def place(item: pytest.Item) -> tuple[int, int]:
     """Return the position of a test's folder in the suite, and of its file in the folder."""
-    first, last, name = room_of(item, _FIRST), room_of(item, _LAST), item.path.name
+    first, last, name = room_of(item.path, _FIRST), room_of(item.path, _LAST), item.path.name
     within = _NEIGHBOURS.index(name) if name in _NEIGHBOURS else len(_NEIGHBOURS)
     if first is not None:
         return first - len(_FIRST), within
