@@ -21,6 +21,7 @@ from airflow_mv.core.catalog import (
 )
 from airflow_mv.core.catalog.catalog import next_number
 from airflow_mv.core.catalog.files import discard
+from airflow_mv.core.catalog.layouts import storage_place
 from airflow_mv.core.catalog.locations import lies_in
 from airflow_mv.core.catalog.sql import TABLE, VIEW, Entry, RowSwap
 from airflow_mv.core.catalog.tables import definition_properties
@@ -436,9 +437,10 @@ class _RenameView(_ConvertView):
         return Verdict.READY if self._taken is None else Verdict.SUPERSEDED
 
     def _source(self, state: Current) -> _Source:
-        source, layout = super()._source(state), STORED_LAYOUTS[self._layout]
-        chosen = state.storage.name != layout.storage_name(self._view, None)
-        kept = state.storage.name if chosen and self._layout == "registered" else None
+        source, place = super()._source(state), storage_place(state.view)
+        default = STORED_LAYOUTS[self._layout].storage_name(self._view, None)
+        chosen = default is not None and place != default
+        kept = place if chosen and isinstance(place, Identifier) else None
         return replace(source, view=replace(state.view, identifier=self._name), storage_name=kept)
 
 
