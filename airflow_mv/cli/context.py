@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as clock_time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console
 
 from airflow_mv.checks import read_checks
+from airflow_mv.core.spec.choices import LayoutName
 from airflow_mv.core.spec.identifiers import Identifier, split
 from airflow_mv.errors import (
     CheckFailedError,
@@ -74,7 +75,7 @@ _SNAPSHOT_IDS = frozenset(
 )
 
 #: The layouts of a storage table, as options take them.
-LAYOUTS = ("pointed", "registered", "table")
+LAYOUTS = get_args(LayoutName)
 #: Unicode categories: control characters and halves of surrogate pairs.
 _CONTROL = ("Cc", "Cs")
 
