@@ -7,10 +7,11 @@ import atexit
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -189,15 +190,13 @@ class DuckStager:
         table = self._table(scratch, script.table)
         if write["insert"] is not None:
             rows = _as_stored(rows, table)
+        stamps = {key.partition("snapshot-property.")[2]: value for key, value in script.confs if "property." in key}
         if script.branch is not None:
-            stamps = {
-                key.partition("snapshot-property.")[2]: value for key, value in script.confs if "property." in key
-            }
             overwrite_branch(table, script.branch, rows, {**stamps, **_stamp(script.refresh_id), COMPLETE_KEY: "true"})
             return rows.num_rows
         if write["insert"] is None:
             table = _reshaped(table, rows.schema)
-        overwrite(table, rows, script.refresh_id)
+        overwrite(table, rows, script.refresh_id, stamps)
         return rows.num_rows
 
     def _table(self, scratch: SqlCatalog, name: str) -> Table:
@@ -233,9 +232,9 @@ class DuckStager:
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
 
 
-def overwrite(table: Table, rows: pa.Table, refresh_id: str) -> None:
-    """Replace a table's rows with a snapshot whose summary has the refresh id."""
-    stamp = _stamp(refresh_id)
+def overwrite(table: Table, rows: pa.Table, refresh_id: str, more: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Replace a table's rows with a snapshot whose summary has the refresh id, and what else the script sets."""
+    stamp = {**more, **_stamp(refresh_id)}
     if table.scan().count() == 0:
         table.append(rows, snapshot_properties=stamp)
     else:

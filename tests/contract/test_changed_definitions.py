@@ -268,7 +268,7 @@ def test_a_view_without_its_storage_table_gets_another_one_if_that_is_allowed(ev
         ("maintenance.compact-files", "0", r"'0' is not a whole number of at least 1"),
         ("maintenance.expire-snapshots", "x", r"'x' is not a whole number of at least 1"),
         ("time-travel", "yes", r"'yes' is not true or false"),
-        ("refresh-state", "2026", r"'2026' is not 2026-06 or none"),
+        ("refresh-state", "2026", r"'2026' is not 2026-06, 2024-10 or none"),
         ("transpile", "klingon", r"there is no SQL dialect 'klingon'"),
         (
             "max-stalenes",

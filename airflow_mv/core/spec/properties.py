@@ -296,7 +296,7 @@ NEVER = "never"
 KEEP_PROPERTY = "airflow-mv.keep-base-snapshots"
 #: The version of the draft specification in which the storage table has the refresh state, or ``none``.
 REFRESH_STATE_PROPERTY = "airflow-mv.refresh-state"
-REFRESH_STATES = ("2026-06", "none")
+REFRESH_STATES = ("2026-06", "2024-10", "none")
 #: The engines that read the stored rows, separated by commas.
 READERS_PROPERTY = "airflow-mv.readers"
 
