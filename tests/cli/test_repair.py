@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY
-from airflow_mv.core.spec.stored import decode
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
@@ -184,9 +182,8 @@ def newer_table(path: Path) -> None:
 def newer_definition(path: Path) -> None:
     """A view's definition of the next format version, in a table of this one (layout ``table``)."""
     document = json.loads(path.read_bytes())
-    view = decode(base64.b64decode(document["properties"][DEFINITION_PROPERTY]), source="definition")
-    text = json.dumps({**view, "format-version": 2}).encode()
-    document["properties"][DEFINITION_PROPERTY] = base64.b64encode(text).decode()
+    view = json.loads(document["properties"][DEFINITION_PROPERTY])
+    document["properties"][DEFINITION_PROPERTY] = json.dumps({**view, "format-version": 2})
     path.write_text(json.dumps(document))
 
 

@@ -15,6 +15,7 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedView
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY
 from airflow_mv.core.spec.stored import decode
 from airflow_mv.core.spec.view import replace_version, roll_back, with_view_properties
 from airflow_mv.extras.describe import history
@@ -106,6 +107,19 @@ def test_all_metadata_files_of_a_view_s_lifetime_are_read_alike(
     packed = [path for path in warehouse.rglob("*.gz.metadata.json") if "packed" in str(path)]
     assert packed
     print(f"{views} view files ({len(packed)} of them gzip), {tables} storage table files")
+
+
+def test_the_definition_in_a_table_is_the_document_of_a_view(home: Lake, reference: Reference, warehouse: Path) -> None:
+    """Layout ``table``: any parser of view metadata reads the property, through all changes of the definition."""
+    home.view(layout="table", properties={"comment": 'été ☃ "quoted"\n'})
+    create(home.catalog, "sales.daily", Definition(TOTAL), stager=home.stager, replace=True)
+    home.refresh()
+    change(home, "sales.daily", lambda metadata: with_view_properties(metadata, {"b": "☃"}))
+    text = home.iceberg.load_table("sales.daily").properties[DEFINITION_PROPERTY]
+    path = warehouse / "definition.metadata.json"
+    path.write_text(text)
+    assert reference.view(path.as_uri()) == our_view(path) == their_view(path)
+    assert json.loads(text)["versions"][1]["representations"] == [{"type": "sql", "sql": TOTAL, "dialect": "spark"}]
 
 
 def test_time_travel_tags_rollback_and_expiry_are_read_alike(home: Lake, reference: Reference, warehouse: Path) -> None:

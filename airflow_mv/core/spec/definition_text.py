@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A view's definition as one text, for a table property (layout ``table``).
 
-The text is the view's metadata document as the Iceberg view specification defines it, compressed by gzip and written in
-base64. It is bounded: an unlimited version log is cut, and the oldest versions are dropped if the text is too long.
+The text is the view's metadata document as the Iceberg view specification defines it, so that any parser of view
+metadata reads it. It is bounded: an unlimited version log is cut, and the oldest versions are dropped if the text is
+too long.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import gzip
 from typing import Any
 
 from airflow_mv.core.spec.materialized_view import DEFINITION_PROPERTY
@@ -18,7 +16,7 @@ from airflow_mv.core.spec.view import ViewMetadata, parse_view
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 
 #: The most characters of a definition's text. Every commit to the table writes it again.
-MAX_DEFINITION_TEXT = 128 * 1024
+MAX_DEFINITION_TEXT = 256 * 1024
 #: The most entries of the version log that are stored.
 MAX_VERSION_LOG = 100
 
@@ -32,8 +30,8 @@ def definition_text(metadata: ViewMetadata, *, view: str) -> str:
     document = metadata.document()
     document["version-log"] = document["version-log"][-MAX_VERSION_LOG:]
     while True:
-        # Without a time in the header, the same definition is the same text.
-        text = base64.b64encode(gzip.compress(encode(document), mtime=0)).decode("ascii")
+        # ASCII: a metastore's database may have another character set for its copy of the property.
+        text = encode(document).decode("ascii")
         if len(text) <= MAX_DEFINITION_TEXT:
             return text
         shorter = _without_oldest(document)
@@ -75,8 +73,5 @@ def parse_definition(text: str, *, view: str, location: str) -> ViewMetadata:
     source = f"file {location}, property {DEFINITION_PROPERTY}"
     if len(text) > MAX_DEFINITION_TEXT:
         raise InvalidMetadataError(f"view {view}, {source}: more than {MAX_DEFINITION_TEXT} characters")
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidMetadataError(f"view {view}, {source}: not base64") from None
+    data = text.encode("utf-8", "surrogatepass")
     return parse_view(data, view=view, location=f"{location}, property {DEFINITION_PROPERTY}")
