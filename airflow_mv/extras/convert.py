@@ -33,6 +33,7 @@ from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     DEFINITION_PROPERTY,
     PROPERTY,
+    STORAGE_FOLDER_PROPERTY,
     STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
@@ -178,9 +179,10 @@ def _to_registered(catalog: MaterializedViewCatalog, source: _Source) -> _Conver
     updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
     table = _write_table(catalog, source, updates=updates, tags=source.tags)
     properties = {
-        PROPERTY: property_text(view.materialized.repointed(table)),
+        PROPERTY: property_text(view.materialized.repointed(None)),
         STORAGE_TABLE_PROPERTY: name.within_catalog,
         STORAGE_TABLE_UUID_PROPERTY: storage.table.table_uuid or "",
+        STORAGE_FOLDER_PROPERTY: table.rpartition("/")[0],
     }
     return _with_view(catalog, source, table, properties, name)
 
@@ -250,7 +252,7 @@ def _with_view(
     document, own = view.metadata.document(), view.metadata.location
     if lies_in(own, (source.storage.table.location,)):
         document["location"] = catalog.folders.new(view.identifier)
-    dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+    dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, STORAGE_FOLDER_PROPERTY)
     document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
     bare = ViewMetadata.read(document, source=f"view {view.identifier} in another layout")
     metadata = with_view_properties(stored_elsewhere(bare, None), properties)

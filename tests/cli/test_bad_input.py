@@ -155,7 +155,7 @@ HOSTILE = [
     ('{"storage-table-location": "file:/x', "not valid JSON"),
     ("[]", "expected a JSON object"),
     ("[" * 100_000, "nested too deeply|not valid JSON"),
-    ("{}", r"'storage-table-location': Field required"),
+    ("{}", r"'storage-table-location' of its property materialized_view_metadata names"),
     ('{"storage-table-location": 5}', r"'storage-table-location'"),
     ('{"storage-table-location": ""}', r"'storage-table-location'"),
     ('{"storage-table-location": "a", "storage-table-location": "b"}', r"occurs twice"),

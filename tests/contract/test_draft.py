@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import create_view
+from airflow_mv.common.refresh_state import REFRESH_STATE_KEY
+from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.view import with_storage_table
-from airflow_mv.refresh_state import REFRESH_STATE_KEY
-from airflow_mv.status import status
 from tests.branches import create_branch
 from tests.builders import Lake, orders
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -19,7 +18,7 @@ from airflow_mv.actions import create_view as create
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.spec.materialized_view import PROPERTY
+from airflow_mv.core.spec.materialized_view import STORAGE_FOLDER_PROPERTY
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError, ViewNotFoundError
 from airflow_mv.extras.maintenance import drop as drops
@@ -67,9 +66,8 @@ def move_storage(home: Lake, folder: Path, *, settings: bool) -> Path:
     table = home.catalog.tables.open(storage.name)
     home.iceberg.commit_table(table, (), (SetLocationUpdate(location=folder.as_uri()),))
     if settings:
-        first = f"{folder.as_uri()}/metadata/00000-first.metadata.json"
-        record = {**json.loads(view.metadata.properties[PROPERTY]), "storage-table-location": first}
-        assert home.catalog.replace(view, with_view_properties(view.metadata, {PROPERTY: json.dumps(record)}))
+        moved = {STORAGE_FOLDER_PROPERTY: f"{folder.as_uri()}/metadata"}
+        assert home.catalog.replace(view, with_view_properties(view.metadata, moved))
     return precious
 
 

@@ -20,6 +20,7 @@ OWN = {
     *(
         "storage-table",
         "storage-table-uuid",
+        "storage-table-folder",
         "storage-of",
         "definition",
         "definition-id",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 
@@ -12,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.refresh.run import refresh
 from airflow_mv.core.script import Outcome, Script
+from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.errors import BaseTableNotFoundError, RefreshRefusedError
 from airflow_mv.extras.describe import history
 from tests.engine.support import OTHER, Lake, as_arrow, no_spark
@@ -186,6 +188,12 @@ def test_base_tables_may_be_in_another_catalog(orders: Lake) -> None:
     orders.refresh("named")
 
     assert orders.rows("named") == [("Di", 30), ("Mo", 10), ("Mo", 20)]
+    storage = orders.catalog.load_storage(orders.view("named"))
+    record = json.loads(storage.table.properties[PROPERTY])["refreshes"][-1]
+    known = {item["identifier"].rpartition(".")[2]: item["properties"] for item in record["base-tables"]}
+    assert "catalog" not in known["orders"]
+    assert known["days"]["catalog"] == OTHER
+    assert known["days"]["catalog-type"] == elsewhere.properties["type"]
     elsewhere.load_table((orders.namespace, "days")).append(names)
     assert orders.codes("named") == ["BASE_CHANGED"]
 

@@ -22,7 +22,7 @@ import msgspec
 from pyiceberg.table import Table
 
 from airflow_mv.core.catalog.loaded import LoadedView
-from airflow_mv.core.catalog.locations import beside_first, check_own_file, check_places, lies_in, metadata_folders
+from airflow_mv.core.catalog.locations import check_own_file, check_places, in_folder, lies_in, metadata_folders
 from airflow_mv.core.catalog.tables import WRITABLE_FORMAT, StorageTables, require_own
 from airflow_mv.core.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace, quote
@@ -30,6 +30,7 @@ from airflow_mv.core.spec.materialized_view import (
     DEFINITION_ID_PROPERTY,
     LOG_PROPERTY,
     PROPERTY,
+    STORAGE_FOLDER_PROPERTY,
     STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
@@ -198,12 +199,13 @@ class LoadedStorage(ABC):
 
     @property
     def view_properties(self) -> dict[str, str]:
-        """The properties by which a view names the table, beside ``storage-table-location``."""
+        """The properties by which a view names the table, if the catalog holds it."""
         if self.name is None:
             return {}
         return {
             STORAGE_TABLE_PROPERTY: self.name.within_catalog,
             STORAGE_TABLE_UUID_PROPERTY: self.table.table_uuid or "",
+            STORAGE_FOLDER_PROPERTY: self.location.rpartition("/")[0],
         }
 
     @property
@@ -400,7 +402,7 @@ class RegisteredStorage(LoadedStorage):
     @classmethod
     def beside(cls, view: LoadedView, location: str) -> tuple[str, ...]:
         """Return the folder that a REST server chose for the table."""
-        return beside_first(view.materialized.storage_table_location, location)
+        return in_folder(view.metadata.properties.get(STORAGE_FOLDER_PROPERTY, ""), location)
 
     @property
     def base(self) -> str:
@@ -545,9 +547,16 @@ def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
 
 
 def storage_place(view: LoadedView) -> StoragePlace:
-    """Return where a view's storage table is: a name in the catalog, or a metadata file."""
+    """Return where a view's storage table is: a name in the catalog, or a metadata file.
+
+    Raises:
+        InvalidMetadataError: The view names neither, because another program has removed a property.
+    """
     name = view.storage_table
-    return view.materialized.storage_table_location if name is None else name
+    place = view.materialized.storage_table_location if name is None else name
+    if place is None:
+        raise InvalidMetadataError(unnamed(view))
+    return place
 
 
 def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
@@ -596,7 +605,7 @@ def readable_refreshes(view: LoadedView, storage: LoadedStorage) -> tuple[Refres
 def unnamed(view: LoadedView) -> str:
     """Return the error for a view that no longer names its storage table in the catalog."""
     return (
-        f"view {view.identifier}: its storage table is a table of the catalog, and another program has removed the "
-        f"view's property {STORAGE_TABLE_PROPERTY}, which names it. `airflow-mv repair {view.identifier} --yes` puts "
-        "it back"
+        f"view {view.identifier}, file {view.metadata_location}: neither its property {STORAGE_TABLE_PROPERTY} nor the "
+        f"field 'storage-table-location' of its property {PROPERTY} names its storage table. If another program has "
+        f"removed the property, `airflow-mv repair {view.identifier} --yes` puts it back"
     )

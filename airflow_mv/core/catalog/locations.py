@@ -234,13 +234,13 @@ def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tu
     return tuple(dict.fromkeys(folder for folder in folders if _is_folder(folder)))
 
 
-def beside_first(first: str, pointer: str) -> tuple[str, ...]:
+def in_folder(metadata: str, pointer: str) -> tuple[str, ...]:
     """Return the folder of a table if its catalog chose it and the table was not moved since.
 
     Args:
-        first: The table's first metadata file, as recorded in the view.
+        metadata: The folder of the table's metadata files when it was created, as recorded in the view.
     """
-    folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
+    folders = [folder.removesuffix("/metadata") for folder in (metadata, pointer.rpartition("/")[0])]
     same = all(map(_is_folder, folders)) and exact_form(folders[0]) == exact_form(folders[1])
     return (folders[1],) if same else ()
 

@@ -664,12 +664,9 @@ def definition_of(view: Identifier, metadata: ViewMetadata, *, location: str, ta
     Its location is the table's. A view that had another layout before keeps its own folder.
     """
     document = metadata.document()
-    settings = ViewSettings.read(
-        {**decode_text(metadata.properties[PROPERTY], source=PROPERTY), "storage-table-location": location},
-        source=PROPERTY,
-    )
+    settings = ViewSettings.read(decode_text(metadata.properties[PROPERTY], source=PROPERTY), source=PROPERTY)
     own = {
-        PROPERTY: property_text(settings),
+        PROPERTY: property_text(settings.repointed(None)),
         STORAGE_TABLE_PROPERTY: view.within_catalog,
         STORAGE_TABLE_UUID_PROPERTY: table_uuid,
     }

@@ -131,21 +131,22 @@ class Definition:
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""
-        return {**self._settings(storage.location, kept), **storage.view_properties}
+        return {**self._settings(storage.settings_location, kept), **storage.view_properties}
 
     def properties_on(self, view: LoadedView) -> dict[str, str]:
         """Return the properties of a view that is already materialized and keeps its storage table."""
         return self._settings(view.materialized.storage_table_location, view.settings)
 
-    def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
+    def _settings(self, location: str | None, kept: ViewSettings | None) -> dict[str, str]:
         named = {"allow-stale-data": self.allow_stale_data, "refresh-strategy": self.refresh_strategy}
         document = {
             # A stored view without the field is full, so a new one has it in writing.
             **(kept.document() if kept else {"refresh-strategy": NEW_STRATEGY}),
-            "storage-table-location": storage_table_location,
+            "storage-table-location": location,
             **{key: value for key, value in named.items() if value is not None},
         }
-        settings = ViewSettings.read(document, source=PROPERTY)
+        given = {key: value for key, value in document.items() if value is not None}
+        settings = ViewSettings.read(given, source=PROPERTY)
         return {**self.given_properties, PROPERTY: property_text(settings)}
 
     @property

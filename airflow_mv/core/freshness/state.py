@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from airflow_mv.core.freshness.changes import (
@@ -119,14 +120,19 @@ class ObservedTable:
         view = _view_of(name, table) if own and name.path is None else None
         return cls(name, location, head, table, table.table_uuid, text, storage=storage, view=view)
 
-    def record(self) -> BaseTable:
-        """Return the base table record of a refresh that reads this snapshot."""
+    def record(self, more: Mapping[str, str | None] = MappingProxyType({})) -> BaseTable:
+        """Return the base table record of a refresh that reads this snapshot.
+
+        Args:
+            more: More of its properties; what is ``None`` is left out.
+        """
         name = self.name
         properties = {
             METADATA_LOCATION: self.metadata_location,
             TABLE_UUID: self.table_uuid,
             SCHEMA_ID: self.schema_id,
             VIEW: str(self.view) if self.view else None,
+            **more,
         }
         if isinstance(self.storage, Identifier) and self.storage == name.selects_from:
             properties[SELECTS_FROM] = str(self.storage)

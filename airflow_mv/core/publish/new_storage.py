@@ -68,8 +68,13 @@ class NewStorage:
 
     @property
     def view_properties(self) -> dict[str, str]:
-        """The properties by which a view names it, beside ``storage-table-location``; none for a template."""
+        """The properties by which a view names it in the catalog; none for a template."""
         return {} if self.is_template else self.loaded.view_properties
+
+    @property
+    def settings_location(self) -> str | None:
+        """What ``storage-table-location`` of the view's settings is: its metadata file, if no catalog holds it."""
+        return None if self.loaded.name else self.location
 
     @property
     def fields(self) -> list[dict[str, Any]]:
@@ -86,7 +91,8 @@ class NewStorage:
         if view.settings is None:
             return False
         if not self.view_properties:  # a refresh may have published to it already
-            return lies_in(view.settings.storage_table_location, (self.table.location,))
+            location = view.settings.storage_table_location
+            return location is not None and lies_in(location, (self.table.location,))
         return all(view.metadata.properties.get(key) == value for key, value in self.view_properties.items())
 
     def discard(self, catalog: MaterializedViewCatalog) -> None:

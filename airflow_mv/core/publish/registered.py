@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.locations import beside_first
+from airflow_mv.core.catalog.locations import in_folder
 from airflow_mv.core.catalog.sql import TABLE
 from airflow_mv.core.publish.layout import (
     StorageEdit,
@@ -51,6 +51,7 @@ from airflow_mv.core.script import (
 )
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
+    STORAGE_FOLDER_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     corrected,
@@ -421,7 +422,8 @@ def _drop_table(catalog: MaterializedViewCatalog, view: LoadedView, name: Identi
 def _drop_row(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier, *, force: bool) -> bool:
     """Drop the row of a storage table that cannot be loaded, if its place proves whose it is; whether it was done."""
     row = catalog.row(name) if catalog.is_sql else None
-    if row is None or not (force or beside_first(view.materialized.storage_table_location, row.location)):
+    folder = view.metadata.properties.get(STORAGE_FOLDER_PROPERTY, "")
+    if row is None or not (force or in_folder(folder, row.location)):
         return False
     catalog.pointers.delete(name, base=row.location, kind=TABLE)
     return True

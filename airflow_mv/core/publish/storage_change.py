@@ -12,7 +12,7 @@ import logging
 from abc import abstractmethod
 from typing import Any
 
-from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
+from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog.catalog import lost_properties_of
 from airflow_mv.core.catalog.lost_properties import LostProperties
 from airflow_mv.core.publish.layout import ChangedMetadata, StorageLayout
@@ -230,5 +230,4 @@ def table_of(catalog: MaterializedViewCatalog, view: Identifier) -> Identifier |
         loaded = catalog.load(view)
     except (InvalidMetadataError, MetadataFileNotFoundError):
         return view
-    place = storage_place(loaded) if loaded.settings is not None else None
-    return place if isinstance(place, Identifier) else None
+    return loaded.storage_table if loaded.settings is not None else None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -39,7 +40,7 @@ from airflow_mv.core.refresh.statements import PartialRefresh, PinnedQuery, refr
 from airflow_mv.core.script import Script, StagedChecks
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
-from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord
+from airflow_mv.core.spec.materialized_view import SQL_IDENTIFIER, BaseTable, RefreshRecord
 from airflow_mv.core.spec.properties import (
     ON_SCHEMA_CHANGE_PROPERTY,
     UP_TO_PROPERTY,
@@ -513,7 +514,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
     observation = inputs.observation
     loaded, since = observation.view, lag(observation).since
     renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
-    records, base = tuple(table.record() for table in observation.tables), observation.storage.base
+    records, base = _recorded(inputs), observation.storage.base
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
@@ -536,6 +537,30 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         behind_since_ms=None if since is None else to_ms(since),
         renamed=tuple(renamed.items()),
         repeats=_repeats(choice.reasons, observation.record, loaded.metadata.current_version_id),
+    )
+
+
+#: A name in a query, up to a clause behind it.
+_NAME = re.compile(r"(?:`(?:[^`]|``)*`|[^\s`])+")
+
+
+def _recorded(inputs: RefreshInputs) -> tuple[BaseTable, ...]:
+    """Return the base tables as the refresh records them: with their names in the SQL, and what other catalogs are.
+
+    A table that only nested views name has no other name than its full one.
+    """
+    query, tables = inputs.observation.query, inputs.observation.tables
+    places = {item.identifier.parts: item.start for item in reversed(query.references)}
+    texts = {parts: name[0] for parts, start in places.items() if (name := _NAME.match(query.text, start))}
+    names = {table.identifier: texts.get(table.name.parts) for table in tables if table.name.path is None}
+    return tuple(
+        table.record(
+            {
+                SQL_IDENTIFIER: None if (text := names.get(table.identifier)) == table.identifier else text,
+                **inputs.catalogs.get(table.name.parts[0], {}),
+            }
+        )
+        for table in tables
     )
 
 

@@ -28,7 +28,7 @@ from airflow_mv.core.refresh.statements import (
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_in, parts_of
-from airflow_mv.core.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
+from airflow_mv.core.spec.materialized_view import CATALOG, CATALOG_PREFIX, METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.core.spec.table_metadata import TableMetadata, known_sum, same_columns
 from airflow_mv.core.sql.query import Dependencies, ParsedQuery, PinnedTable, filtered_floats, parse_query, selected
@@ -41,6 +41,7 @@ from airflow_mv.core.sql.types import (
     rebound_columns,
     refuse_metadata_columns,
 )
+from airflow_mv.foundation.redaction import is_secret
 
 #: What happens if an incremental view would have to be recomputed in full.
 FallbackPolicy = Literal["full", "fail", "skip"]
@@ -103,6 +104,7 @@ class RefreshInputs:
         pinned: Whether the run pinned the base tables' snapshots earlier.
         current: The present metadata of base tables whose given metadata lacks a recorded snapshot.
         newest: The present metadata of base tables that changed after the run pinned them.
+        catalogs: What the base tables' catalogs are, by name, as properties of a record. The view's is not among them.
     """
 
     observation: Observation
@@ -114,6 +116,7 @@ class RefreshInputs:
     pinned: bool = False
     current: Mapping[Identifier, TableMetadata] = field(default_factory=dict)
     newest: Mapping[Identifier, TableMetadata] = field(default_factory=dict)
+    catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:
@@ -184,6 +187,11 @@ def load_inputs(
         newest = {} if pins is None else _newer_tables(catalog, observation.tables)
     in_the_past = options.as_of is not None or pins is not None
     current = _current_tables(catalog, observation) if in_the_past else {}
+    others: dict[str, dict[str, str]] = {}
+    for table in observation.tables:
+        name = table.name.parts[0]
+        if table.name.path is None and name != observation.view.identifier.parts[0] and name not in others:
+            others[name] = _described(name, catalog.other(name).properties)
     return RefreshInputs(
         observation=observation,
         options=options,
@@ -194,7 +202,28 @@ def load_inputs(
         pinned=pins is not None,
         current=current,
         newest=newest,
+        catalogs=others,
     )
+
+
+#: What a catalog is, by its properties of these names.
+_DESCRIBING = ("type", "uri", "warehouse")
+
+
+def _described(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return what a catalog is, without secrets. A program that knows it under another name finds it by that."""
+    found = {key: _without_user(str(properties[key])) for key in _DESCRIBING if properties.get(key)}
+    plain = {f"{CATALOG_PREFIX}{key}": text for key, text in found.items() if not is_secret(key, text)}
+    return {CATALOG: name, **plain}
+
+
+def _without_user(text: str) -> str:
+    """Return a URL without its user, its password and its options."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    rest = rest.partition("?")[0]
+    return f"{scheme}://{rest if rest.startswith('/') else rest.rpartition('@')[2]}"
 
 
 def _is_as_defined(observation: Observation) -> bool:

@@ -33,6 +33,8 @@ PROPERTY = "materialized_view_metadata"
 #: View properties of the registered layout: the storage table's namespace and name, and its uuid.
 STORAGE_TABLE_PROPERTY = "airflow-mv.storage-table"
 STORAGE_TABLE_UUID_PROPERTY = "airflow-mv.storage-table-uuid"
+#: View property of the registered layout: the folder of the storage table's metadata files, as the catalog chose it.
+STORAGE_FOLDER_PROPERTY = "airflow-mv.storage-table-folder"
 #: View property: the id of the creation that was applied. A REST server chooses the view's uuid itself.
 CREATION_ID_PROPERTY = "airflow-mv.creation-id"
 #: Table property of a storage table in the catalog: the namespace and name of the one view that may write to it.
@@ -51,6 +53,7 @@ OWN_PROPERTIES = frozenset(
     {
         STORAGE_TABLE_PROPERTY,
         STORAGE_TABLE_UUID_PROPERTY,
+        STORAGE_FOLDER_PROPERTY,
         CREATION_ID_PROPERTY,
         STORAGE_OF_PROPERTY,
         DEFINITION_PROPERTY,
@@ -69,8 +72,14 @@ METADATA_LOCATION = "metadata-location"
 SELECTS_FROM = "selects-from"
 #: Key in a base table's ``properties``: the materialized view whose rows the table has.
 VIEW = "view"
-#: Key in a base table's ``properties``: the catalog in which another writer has found the table.
+#: Key in a base table's ``properties``: the catalog in which the writer has found the table, if it is not the view's.
 CATALOG = "catalog"
+#: What that catalog is, for a program that has it under another name: keys in ``properties`` begin so.
+CATALOG_PREFIX = "catalog-"
+#: Key in a stored base table's ``properties``: its full name, beside ``identifier``, which is as in the SQL.
+FULL_NAME = "full-name"
+#: The same in memory, where ``identifier`` is the full name: the name as in the SQL.
+SQL_IDENTIFIER = "sql-identifier"
 #: A name with at most so many parts has no catalog.
 _WITHOUT_CATALOG = 2
 
@@ -95,17 +104,20 @@ _REFRESHES = "refreshes"
 class ViewSettings(StoredModel):
     """The view's settings for its materialization."""
 
-    storage_table_location: NonEmpty
-    """Path of the storage table's current metadata file. In the registered layout it is the first one, and in the
-    layout ``table`` the table's folder, because the format requires a path; there the property
-    ``airflow-mv.storage-table`` names the storage table."""
+    storage_table_location: NonEmpty | None = None
+    """Path of the storage table's current metadata file. ``None`` if the storage table is a table of a catalog, which
+    has the path: a refresh commits to that table and does not write the view, so a path would be of an earlier state.
+    There the property ``airflow-mv.storage-table`` names the table."""
     allow_stale_data: bool = False
     """Whether stored rows may be returned although base tables have changed since."""
     refresh_strategy: Literal["full", "incremental"] = "full"
 
-    def repointed(self, location: str) -> ViewSettings:
-        """Return these settings with another storage metadata file, unknown fields kept."""
-        return type(self).read({**self.document(), "storage-table-location": location}, source=PROPERTY)
+    def repointed(self, location: str | None) -> ViewSettings:
+        """Return these settings with another storage metadata file, or with none; unknown fields are kept."""
+        document = self.document()
+        document.pop("storage-table-location", None)
+        named = {} if location is None else {"storage-table-location": location}
+        return type(self).read({**named, **document}, source=PROPERTY)
 
 
 class NestedViewVersion(StoredModel):
@@ -121,7 +133,7 @@ class BaseTable(StoredModel):
 
     type: Literal["iceberg-metastore", "iceberg-filesystem", "deltalake-filesystem"]
     identifier: NonEmpty
-    """Identifier in the SQL expression."""
+    """Identifier in the SQL expression, as it is stored. In a state that was loaded it is the full name."""
     location: NonEmpty | None = None
     """Directory of the table; required for the two filesystem types."""
     snapshot_reference: Long
@@ -146,6 +158,8 @@ class BaseTable(StoredModel):
             return self.identifier
 
     def _full_name(self, default_catalog: str, default_namespace: tuple[str, ...]) -> Identifier:
+        if (full := self.properties.get(FULL_NAME)) is not None:
+            return Identifier.parse(full)
         parts = split(self.identifier)
         if self.type != METASTORE.type:
             named = kind_of(parts) is not METASTORE
@@ -301,8 +315,11 @@ class StorageState(StoredModel):
             return self
 
         def named(table: dict[str, Any]) -> dict[str, Any]:
-            read = BaseTable.read(table, source=PROPERTY)
-            return {**table, "identifier": read.full_name(default_catalog, default_namespace)}
+            read, properties = BaseTable.read(table, source=PROPERTY), dict(table.get("properties", {}))
+            full = read.full_name(default_catalog, default_namespace)
+            if properties.pop(FULL_NAME, None) is not None or full != read.identifier:
+                properties[SQL_IDENTIFIER] = read.identifier
+            return {**table, "identifier": full, "properties": properties}
 
         document = self.document()
         for record in document["refreshes"]:
@@ -465,7 +482,17 @@ def parse_storage_state(properties: Mapping[str, str], *, view: str, location: s
 def property_text(record: ViewSettings | StorageState) -> str:
     """Write a record as the property's value."""
     try:
-        return json.dumps(record.document(), separators=(",", ":"))
+        document = record.document()
+        for item in document.get(_REFRESHES, ()):
+            for part in (item, *item.get("intervals", ())):
+                for table in part["base-tables"]:
+                    # A base table is stored with its name as in the SQL, and beside it its full name.
+                    properties = dict(table.get("properties", {}))
+                    text = properties.pop(SQL_IDENTIFIER, None)
+                    if text is not None:
+                        table["properties"] = {**properties, FULL_NAME: table["identifier"]}
+                        table["identifier"] = text
+        return json.dumps(document, separators=(",", ":"))
     except ValueError as error:
         raise InvalidMetadataError(f"{PROPERTY}: {error}") from None
 

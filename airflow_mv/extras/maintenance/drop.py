@@ -91,7 +91,8 @@ def drop(
     identifier = view.identifier if isinstance(view, LoadedView) else catalog.identify(view)
     loaded = view if isinstance(view, LoadedView) else _loaded_or_proven(catalog, identifier, effects, force=force)
     if loaded is not None:
-        log.info("Dropping %s; its files remain at %s", identifier, loaded.materialized.storage_table_location)
+        loaded.materialized  # noqa: B018 (a plain view is refused)
+        log.info("Dropping %s; its files remain at %s", identifier, loaded.metadata.location)
     if loaded is None:
         drop_by_name(catalog, identifier, known=False)
         return DropResult(identifier)

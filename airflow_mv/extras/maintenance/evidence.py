@@ -19,6 +19,7 @@ from airflow_mv.core.script import REFRESH_ID_KEY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     PROPERTY,
+    STORAGE_FOLDER_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     StorageState,
@@ -35,7 +36,7 @@ from airflow_mv.errors import (
 )
 
 #: The properties of a view that make it materialized, and name its storage table.
-_NAMING = (PROPERTY, STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+_NAMING = (PROPERTY, STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, STORAGE_FOLDER_PROPERTY)
 #: The number of earlier metadata files that are read to find an earlier state, newest first.
 MAX_EARLIER = 50
 

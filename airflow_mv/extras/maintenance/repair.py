@@ -300,7 +300,7 @@ class _Doctor:
 
     def _table(self, view: LoadedView) -> TableFile | None:
         if _in_pointer(view):
-            location = view.materialized.storage_table_location
+            location = str(storage_place(view))
             table = self._allowed(self.evidence.table_file(location, view))
             return table if table.storage else self._lost_table(view, table, self._pointed_tables(view, table))
         if self.evidence.catalog.is_rest:
@@ -333,7 +333,7 @@ class _Doctor:
         for item in sorted(files, key=lambda item: (item.location == previous, item.number), reverse=True):
             if item.view is None or not item.view.settings or not _in_pointer(item.view) or item.number >= number:
                 continue
-            table = self.evidence.table_file(item.view.materialized.storage_table_location, item.view)
+            table = self.evidence.table_file(str(storage_place(item.view)), item.view)
             if table.location != lost.location:
                 yield table, f"the view's earlier metadata file {item.location} names it"
 
@@ -426,7 +426,7 @@ _ALL_LOST = "the stored rows and the history, until the next refresh computes th
 
 def _in_pointer(view: LoadedView) -> bool:
     """Whether the view's own metadata file names the state of its stored rows, so that its pointer publishes them."""
-    return not isinstance(storage_place(view), Identifier)
+    return view.storage_table is None
 
 
 def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
@@ -612,7 +612,7 @@ def _publish_view(
     catalog: MaterializedViewCatalog,
     row: Row,
     view: LoadedView,
-    storage_location: str,
+    storage_location: str | None,
     effects: Effects,
     discards: tuple[str, ...] = (),
 ) -> None:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,6 +21,7 @@ from airflow_mv.common.status import status
 from airflow_mv.core.freshness.observe import observe
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions, plan_refresh
+from airflow_mv.core.refresh.inputs import _described
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import PROPERTY, BaseTable
 from airflow_mv.errors import BaseTableNotFoundError, InvalidMetadataError, InvalidQueryError, PinError
@@ -411,9 +413,65 @@ def test_a_base_table_is_found_by_the_name_that_another_writer_recorded(home: La
     assert (change.range.kind, change.range.snapshots) == ("appended", 1)
 
 
+def stored_tables(home: Lake) -> list[dict[str, Any]]:
+    """The base tables of the current refresh, as they are stored."""
+    document: dict[str, Any] = json.loads(home.storage(VIEW).table.properties[PROPERTY])
+    tables: list[dict[str, Any]] = document["refreshes"][-1]["base-tables"]
+    return tables
+
+
+def test_a_record_has_the_name_in_the_sql_and_beside_it_the_full_name(home: Lake) -> None:
+    """A table that only a nested view names has its full name, and a clause of time travel is no part of a name."""
+    home.table("other")
+    create_branch(home.load(), "audit", home.head())
+    home.plain_view("plain", f"{ALL}lake.sales.other", columns=("id", "region"))
+    home.view(
+        sql=f"{ALL}`sales` . orders UNION ALL {ALL}orders VERSION AS OF 'audit' UNION ALL {ALL}plain".replace(
+            " . ", "."
+        )
+    )
+    home.refresh()
+    found = {item["identifier"]: item["properties"].get("full-name") for item in stored_tables(home)}
+    assert found == {
+        "`sales`.orders": "lake.sales.orders",
+        "orders": "lake.sales.orders.tag_audit",
+        "lake.sales.other": None,
+    }
+    assert [item.identifier for item in home.storage(VIEW).record.base_tables] == [  # type: ignore[union-attr]
+        "lake.sales.orders", "lake.sales.orders.tag_audit", "lake.sales.other",
+    ]  # fmt: skip
+    assert state(home) == State.FRESH
+    before = stored_tables(home)
+    home.append((4, "east", 1))
+    assert (state(home), home.refresh().outcome) == (State.STALE, "refreshed")
+    assert [item["identifier"] for item in stored_tables(home)] == [item["identifier"] for item in before]
+
+
+@pytest.mark.parametrize(
+    ("properties", "found"),
+    [
+        (
+            {"type": "sql", "uri": "postgresql+psycopg2://me:s3cr@et/word@db:5432/lake?sslpassword=x", "token": "t"},
+            {"catalog-type": "sql", "catalog-uri": "postgresql+psycopg2://db:5432/lake"},
+        ),
+        (
+            {"uri": "https://catalog.example/api", "credential": "id:word"},
+            {"catalog-uri": "https://catalog.example/api"},
+        ),
+        ({"uri": "jdbc:oracle:thin:me/word@//db", "warehouse": "s3://b"}, {"catalog-warehouse": "s3://b"}),
+    ],
+)
+def test_a_catalog_is_described_without_users_passwords_and_options(
+    properties: dict[str, str], found: dict[str, str]
+) -> None:
+    assert _described("x", properties) == {"catalog": "x", **found}
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
+        ({"identifier": "o", "properties": {"full-name": "x.y.o"}}, "x.y.o"),
+        ({"identifier": "o", "properties": {"full-name": "not a name"}}, "o"),
         ({"identifier": "o"}, "lake.sales.o"),
         ({"identifier": "`a b`.o"}, "lake.`a b`.o"),
         ({"identifier": "x.y.o"}, "x.y.o"),
