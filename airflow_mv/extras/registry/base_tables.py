@@ -306,7 +306,6 @@ def register_tables(
     gone = known.keys() - {str(name) for name in tables}
     if gone and not faults:
         registry.tables.delete(both(own, one_of("table_name", gone)))
-    registry.tables.expire_if_due()
     return len(changed)
 
 

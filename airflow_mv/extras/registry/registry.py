@@ -27,6 +27,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
 )
+from airflow_mv.extras.registry.expiry import expire_later
 from airflow_mv.extras.registry.filters import before_month, both, equal, one_of
 from airflow_mv.extras.registry.homes import home_of
 from airflow_mv.extras.registry.model import REFRESHES, TABLES, VIEWS, RefreshRow, TableRow, ViewRow, month_of
@@ -206,7 +207,7 @@ def require_registry(catalog: MaterializedViewCatalog) -> Registry:
 
 
 def commit_staged(registry: Registry) -> tuple[int, dict[str, str]]:
-    """Add the staged refreshes to the table by one commit, then delete their files, and tidy the table.
+    """Add the staged refreshes to the table by one commit, then delete their files, and compact the table.
 
     Returns:
         How many refreshes were written, and why staged files could not be read, by location: of the first
@@ -219,7 +220,6 @@ def commit_staged(registry: Registry) -> tuple[int, dict[str, str]]:
     written = registry.refreshes.upsert(_of_best_tries(registry, [*found.rows.values()]))
     registry.forget(found.rows)
     registry.refreshes.compact()
-    registry.refreshes.expire_if_due()
     faults = dict(islice(found.faults.items(), MAX_NAMED))
     for why in faults.values():
         log.warning("The registry skipped a staged file: %s", why)
@@ -255,6 +255,7 @@ def add_refresh(registry: Registry, row: RefreshRow) -> None:
     if after and registry.count_staged() >= after:
         try:
             commit_staged(registry)
+            expire_later([registry.refreshes])
         except CommitConflictError as error:
             log.info("Another process is writing the registry; the refreshes wait for the next sync: %s", error)
         except MaterializedViewError as error:

@@ -22,6 +22,7 @@ from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError, StoreUnavailableError
 from airflow_mv.extras.registry.base_tables import register_tables
+from airflow_mv.extras.registry.expiry import expire_later
 from airflow_mv.extras.registry.filters import both, equal, one_of
 from airflow_mv.extras.registry.model import MEASURED, RefreshRow, ViewRow
 from airflow_mv.extras.registry.registry import Registry, commit_staged, compact_finished_months, require_registry
@@ -123,8 +124,8 @@ def _registered(registry: Registry, looked: _CatalogRows, written: int, faults: 
     """
     removed = _register(registry, looked)
     registry.views.compact()
-    registry.views.expire_if_due()
     tables = register_tables(registry, looked.tables, looked.faults)
+    expire_later(registry.components.values())  # after the last change: an expiry is a commit too
     return SyncResult(
         registry.place, written, len(looked.views), removed, tables, {**faults, **looked.faults}, tuple(looked.away)
     )

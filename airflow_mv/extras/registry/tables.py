@@ -266,6 +266,11 @@ class Component(Generic[R]):
 
     # -- expiration ----------------------------------------------------------------------------
 
+    @property
+    def expires(self) -> bool:
+        """Whether anything expires: a period is set."""
+        return self._settings.expire_after is not None
+
     def expire_if_due(self) -> None:
         """Expire old snapshots. A failure is only logged: the next sync tries again."""
         try:

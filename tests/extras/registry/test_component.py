@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
+from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, InvalidQueryError
+from airflow_mv.extras.registry.expiry import expire_later, wait_for_expiry
 from airflow_mv.extras.registry.filters import all_rows, before_month, equal, of_view, one_of, refreshed_since
 from airflow_mv.extras.registry.model import REFRESHES, RefreshRow
-from airflow_mv.extras.registry.registry import Registry, require_registry
+from airflow_mv.extras.registry.registry import Registry, add_refresh, require_registry
 from airflow_mv.extras.registry.settings import EXPIRE_AFTER, MAX_FILES
 from tests.builders import Lake
 from tests.extras.registry.support import START, files_of, refresh_row
@@ -114,7 +116,8 @@ def test_what_is_no_longer_current_expires_after_the_period_or_never(
     now_ms = time.time_ns() // 1_000_000
     monkeypatch.setattr(home.catalog.files, "now_ms", lambda _: now_ms + 2 * 3_600_000)
     registry.refreshes.upsert([refresh_row(1, rows_written=5)])
-    registry.refreshes.expire_if_due()
+    expire_later(registry.components.values())
+    assert wait_for_expiry()
     left = lost & {file.name for file in files_of(registry)}
     assert len(table_of(registry).metadata.snapshots) == (1 if period else snapshots + 2)
     assert left == (set() if period else lost)
@@ -198,3 +201,24 @@ def test_the_columns_are_those_of_the_model_with_its_comments(home: Lake, regist
     }
     names = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
     assert names == ["catalog", "namespace", "month"]
+
+
+def test_a_change_does_not_wait_for_an_expiry_and_the_process_does(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is slow, or refuses: the change has been answered by then, and the failure is only logged."""
+    home.catalog.properties[EXPIRE_AFTER] = "1 h"
+    registry, begun, may_end = require_registry(home.catalog), threading.Event(), threading.Event()
+
+    def slow(_component: object) -> int:
+        begun.set()
+        may_end.wait(60)
+        raise CatalogUnavailableError("the store is busy")
+
+    monkeypatch.setattr(type(registry.refreshes), "expire", slow)
+    registry.stage(refresh_row(1))
+    home.catalog.properties["airflow-mv.registry.sync-after"] = "1"
+    add_refresh(require_registry(home.catalog), refresh_row(2))
+    assert begun.wait(60)
+    assert len(registry.refreshes.rows()) == 2
+    assert not wait_for_expiry(0.01)
+    may_end.set()
+    assert wait_for_expiry()
