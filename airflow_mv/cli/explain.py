@@ -24,6 +24,7 @@ from airflow_mv.core.spec.units import human
 
 if TYPE_CHECKING:
     from airflow_mv.core.catalog import MaterializedViewCatalog
+    from airflow_mv.extras.explain.explain import Explanation
 
 #: The view's name in messages about a query alone.
 _UNNAMED = "view"
@@ -74,11 +75,28 @@ def explain(
     wanted = [Requirement.read(item) for item in requirements]
     catalog, identifier = _place(view, text or "", conn_id)
     found = explained(catalog, identifier, text)
+    document = {**found.to_dict(), "base_tables": _base_tables(catalog, found)}
     if as_json:
-        print_json(found.to_dict())
+        print_json(document)
     else:
-        _show(found.to_dict())
+        _show(document)
     require(found, wanted)
+
+
+def _base_tables(catalog: MaterializedViewCatalog, found: Explanation) -> dict[str, Any]:
+    """Return what of the files of base tables makes refreshes slower than these estimates say."""
+    from airflow_mv.core.sql.query import parse_query
+    from airflow_mv.extras.registry.advice import findings_of
+
+    tables = dict.fromkeys(item.table for item in found.prospects)
+    query = parse_query(
+        found.sql,
+        view=str(found.view),
+        default_catalog=found.view.catalog,
+        default_namespace=found.view.namespace,
+    )
+    findings = findings_of(catalog, [query], tables)
+    return {name: [item.to_dict() for item in items] for name, items in findings.items()}
 
 
 def _place(view: str | None, sql: str, conn_id: str | None) -> tuple[MaterializedViewCatalog, Identifier]:
@@ -94,6 +112,10 @@ def _show(document: Mapping[str, Any]) -> None:
     for note in document["notes"]:
         out.print(visible(note), style="dim", markup=False)
     _show_prospects(document["prospects"])
+    for table, findings in document["base_tables"].items():
+        for item in findings:
+            out.print(f"  {visible(table)}: {visible(item['message'])}", markup=False)
+            out.print(f"    {visible(item['remedy'])}", markup=False)
     advice = document["advice"]
     if advice is None:
         return

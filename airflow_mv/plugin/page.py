@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -35,6 +35,9 @@ from airflow_mv.plugin.rows import NOT_CREATED, ViewRow, row_of
 from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import SurveyedRows
+
+if TYPE_CHECKING:
+    from airflow_mv.extras.registry.advice import Finding
 
 #: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
@@ -167,6 +170,10 @@ class Page:
     def plan(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return what a refresh would do now, and why."""
         return source.ask(lambda: _plan(source.open(), view), "plan", str(view))
+
+    def tables(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
+        """Return what of the base tables' files makes the refreshes of a view slow, by table."""
+        return source.ask(lambda: _tables(source.open(), view), "tables", str(view))
 
     def coverage(
         self, source: CatalogSource, view: Identifier, start: datetime | None, end: datetime | None
@@ -317,6 +324,18 @@ def _base_tables(observation: Observation) -> list[dict[str, Any]]:
         }
         for change in observation.freshness.base_tables
     ]
+
+
+def _tables(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
+    from airflow_mv.extras.registry.advice import findings_of
+
+    observation = Chains().observe(catalog, view)
+    tables = findings_of(catalog, observation.queries, [table.name for table in observation.tables])
+    return {"tables": {name: [_shown(item) for item in items] for name, items in tables.items()}}
+
+
+def _shown(finding: Finding) -> dict[str, str]:
+    return {"code": finding.code, "message": harmless(finding.message), "remedy": harmless(finding.remedy)}
 
 
 def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:

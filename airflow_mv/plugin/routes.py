@@ -139,6 +139,12 @@ async def plan(view: ViewName, page: PageDep) -> dict[str, Any]:
     return await _in_time(page.plan(*await _found(view, page)))
 
 
+@router.get("/tables")
+async def tables(view: ViewName, page: PageDep) -> dict[str, Any]:
+    """Return what of the base tables' files makes the refreshes of a view slow."""
+    return await _in_time(page.tables(*await _found(view, page)))
+
+
 @router.get("/costs")
 async def costs(page: PageDep, user: GetUserDep, days: Days = 30) -> dict[str, Any]:
     """Return what refreshes cost, see :func:`airflow_mv.plugin.costs.costs_of`.

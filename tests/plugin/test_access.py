@@ -28,6 +28,7 @@ ADDRESSES = {
     "/api/graph": "/api/graph",
     "/api/view": "/api/view?view=pages.sales.daily",
     "/api/plan": "/api/plan?view=pages.sales.daily",
+    "/api/tables": "/api/tables?view=pages.sales.daily",
     "/api/costs": "/api/costs?days=7",
     "/api/coverage": "/api/coverage?view=pages.sales.daily",
     "/api/backfill": "/api/backfill?dag_id=by_day&type=date&start=2024-06-02T00:00:00Z&end=2024-06-04T00:00:00Z",

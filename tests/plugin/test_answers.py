@@ -219,6 +219,7 @@ def test_the_history_combines_records_with_airflow_s_runs(server: Server) -> Non
 
 def test_a_plan_has_the_mode_the_reasons_and_the_statements(server: Server) -> None:
     """The statements are those that would run."""
+    assert server.get("api/tables", view=DAILY)["tables"].keys() == {"pages.sales.orders"}
     plan = server.get("api/plan", view=DAILY)
     assert plan["mode"] == "full"
     assert "INSERT OVERWRITE" in plan["statements"][-1]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 from pyiceberg.manifest import DataFile
 from sqlglot import exp
 
+from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.units import counted, human
 from airflow_mv.core.sql.query import ParsedQuery
-from airflow_mv.extras.registry.base_tables import BaseTable, bound_of
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.extras.registry.base_tables import BaseTable, bound_of, read_base_table
+
+log = logging.getLogger(__name__)
 
 #: A data file below this size is small, unless its partition has few of them.
 SMALL_BYTES = 32 * 2**20
@@ -65,6 +70,29 @@ def findings(table: BaseTable, columns: Collection[str] = ()) -> list[Finding]:
         *_manifests(table),
         *_columns(table, data, columns),
     ]
+
+
+def findings_of(
+    catalog: MaterializedViewCatalog, queries: Collection[ParsedQuery], tables: Iterable[Identifier]
+) -> dict[str, list[Finding]]:
+    """Return the findings of the base tables of a view, by table. Manifests are read, and no data file.
+
+    Tables in no catalog, and those that cannot be read, are left out.
+
+    Args:
+        catalog: The view's.
+        queries: The view's query and those of nested views.
+        tables: The base tables.
+    """
+    found: dict[str, list[Finding]] = {}
+    for name in tables:
+        try:
+            table = read_base_table(catalog, name)
+        except MaterializedViewError as error:
+            log.info("The files of %s are not looked at: %s", name, error)
+            continue
+        found[str(name)] = findings(table, filtering_columns(queries, name))
+    return found
 
 
 def _call(table: BaseTable, procedure: str, options: str = "") -> str:

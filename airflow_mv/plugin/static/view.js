@@ -16,6 +16,7 @@ const RUNNING_MS = 3000;
 const FIRST = 20;
 const NOT_HERE = "No refresh of this view has run in this Airflow. These are the refreshes that the view has recorded.";
 const NOT_YOURS = "No refresh of this view has run in a DAG that you may read. These are the refreshes that the view has recorded.";
+const FILES = "Files of base tables";
 const MAX_ERRORS = 5; // the logs of older failures are in their runs
 
 export function showView(page, asked) {
@@ -32,6 +33,12 @@ class View {
     this.asked = asked;
     this.parts = parts;
     this.linkTo = (view) => address({ view, dag: asked.dag });
+    const look = () => {
+      show(parts.files, h("h2", null, FILES), waiting("Reading their manifests …", 2));
+      this.load(parts.files, "tables", { view: asked.view }, files);
+    };
+    // Only if somebody asks: a large table has many manifests.
+    parts.files = card(FILES, h("button", { type: "button", class: "plain", onclick: look }, "What of them makes refreshes slow?"));
   }
 
   start() {
@@ -70,6 +77,7 @@ class View {
       this.parts.intervals,
       h("div", { class: "columns" }, this.parts.why, this.parts.plan),
       baseTables(facts.base_tables, this.linkTo),
+      this.parts.files,
       refreshes(facts, this),
       this.parts.graph,
       definition(facts),
@@ -187,6 +195,13 @@ function baseTables(tables, linkTo) {
   );
   const head = [["Table"], ["Refreshed at → now"], ["Change"], ["Snapshots", 1], ["Rows added", 1], ["Rows removed", 1], ["Rows now", 1]];
   return card("Base tables", grid(head, lines));
+}
+
+function files({ tables }) {
+  const found = Object.entries(tables).flatMap(([table, items]) => items.map((item) => ({ table, ...item })));
+  const line = ({ table, message, remedy }) => h("li", null, h("b", null, table), " ", message, h("pre", null, remedy));
+  const nothing = h("p", { class: "quiet" }, "Nothing of them makes refreshes slow.");
+  return card(FILES, found.length ? h("ul", { class: "reasons" }, found.map(line)) : nothing);
 }
 
 function refreshes(facts, view) {
