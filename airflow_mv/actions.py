@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.common.each import materialized_views
@@ -32,7 +33,7 @@ from airflow_mv.core.spec.table_metadata import known_sum
 from airflow_mv.errors import MaterializedViewError, NotFoundError
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
-from airflow_mv.extras.read import ReadResult, log_what_is_read, read_rows, readable
+from airflow_mv.extras.read import Rows, is_path, log_what_is_read, read_rows, readable, table_rows
 from airflow_mv.extras.registry.model import RefreshRow
 from airflow_mv.extras.registry.settings import PLACE
 
@@ -455,6 +456,7 @@ def read(
     sequence_number: int | None = None,
     snapshot_id: int | None = None,
     bases_as_of: datetime | None = None,
+    options: Mapping[str, int | str] = MappingProxyType({}),
     catalog: MaterializedViewCatalog | None = None,
 ) -> DataFrame:
     """Return a view's stored rows as a DataFrame. If needed, the view is refreshed in this session first.
@@ -470,6 +472,7 @@ def read(
         snapshot_id: The rows in this snapshot of the storage table.
         bases_as_of: The rows that were computed from the base tables as they were at this time, or before it. See
             :class:`airflow_mv.extras.history.time_travel.TimeTravel`.
+        options: ``snapshot-id``, or ``as-of-timestamp`` in milliseconds, as for Spark's reader.
         catalog: Where the view is; by default the configured catalog of that name.
 
     Raises:
@@ -480,7 +483,7 @@ def read(
     from airflow_mv.extras.spark.session import session_stager
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
-    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
+    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).with_options(options).given
     stager = session_stager(home, spark)
     found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)
@@ -495,20 +498,24 @@ def scan(
     sequence_number: int | None = None,
     snapshot_id: int | None = None,
     bases_as_of: datetime | None = None,
+    options: Mapping[str, int | str] = MappingProxyType({}),
     limit: int | None = None,
     catalog: MaterializedViewCatalog | None = None,
-) -> ReadResult:
+) -> Rows:
     """Find a view's stored rows, without Spark and without Airflow. They are read when they are asked for.
 
     Args:
-        view: ``catalog.namespace.name``.
+        view: ``catalog.namespace.name``; or the path of any Iceberg table: its folder, ``iceberg.`folder```, or a
+            metadata file.
         as_of: The rows as the view had them at this time; a time without a zone is UTC.
         refresh_id: The rows of this recorded refresh.
         sequence_number: The rows of the recorded refresh with this sequence number.
         snapshot_id: The rows in this snapshot of the storage table.
         bases_as_of: The rows that were computed from the base tables as they were at this time, or before it.
+        options: ``snapshot-id``, or ``as-of-timestamp`` in milliseconds, as for Spark's reader.
         limit: At most this many rows.
-        catalog: Where the view is; by default the configured catalog of that name.
+        catalog: Where the view is; by default the configured catalog of that name. Of a path only its access to the
+            store is used.
 
     Returns:
         Rows with the methods ``to_pandas()``, ``to_arrow()``, ``to_polars()``, ``to_duckdb()`` and
@@ -518,9 +525,11 @@ def scan(
         StaleViewError: The view has to be refreshed first.
         RefreshNotFoundError: The history holds no such refresh.
     """
+    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).with_options(options)
+    if is_path(view):
+        return table_rows(view, wanted.chosen, limit=limit, properties=catalog.properties if catalog else {})
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
-    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
-    return read_rows(home, readable(home, view, wanted), limit=limit)
+    return read_rows(home, readable(home, view, wanted.given), limit=limit)
 
 
 def changes(

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from airflow_mv.core.spec.interval import Span
     from airflow_mv.extras.fleet.known import CatalogStatuses
     from airflow_mv.extras.history.time_travel import TimeTravel
+    from airflow_mv.extras.read import Rows
     from airflow_mv.extras.spark.session import InProcessStager
 
 _STALE = 3
@@ -504,7 +505,7 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 
 
 @main.command()
-@click.argument("view")
+@click.argument("view", metavar="VIEW|PATH")
 @click.option("--limit", type=click.IntRange(min=0), default=None, help="The most rows to print.")
 @click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
 @sparked
@@ -521,10 +522,20 @@ def read(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
-    from airflow_mv.actions import refresh_with_inputs
-    from airflow_mv.extras.read import read_rows, readable
+    """Print the stored rows. If stale rows are not allowed, the view is refreshed first.
 
+    Of a path the rows of that Iceberg table are printed, which needs no catalog: its folder, iceberg.`folder`, or a
+    metadata file.
+    """
+    from airflow_mv.actions import refresh_with_inputs
+    from airflow_mv.core.spec.identifiers import id_text
+    from airflow_mv.extras.read import is_path, read_rows, readable, table_rows
+
+    if is_path(view):
+        rows = table_rows(view, wanted.chosen if wanted else {}, limit=limit)
+        found_in = {"path": view, "metadata_location": rows.metadata_location, "snapshot_id": id_text(rows.snapshot_id)}
+        _print_rows({**found_in, "columns": rows.columns}, rows, as_json=as_json)
+        return
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
 
@@ -539,10 +550,14 @@ def read(
         "state": str(found.state),
         "columns": result.columns,
     }
+    _print_rows(document, result, as_json=as_json)
+
+
+def _print_rows(document: dict[str, Any], rows: Rows, *, as_json: bool) -> None:
     if as_json:
-        print_json_rows(document, result.rows())
+        print_json_rows(document, rows.rows())
     else:
-        render.rows({**document, "rows": list(result.rows())})
+        render.rows({**document, "rows": list(rows.rows())})
 
 
 @main.command()

@@ -215,9 +215,16 @@ def rows(document: Mapping[str, Any]) -> None:
     stored = document["rows"]
     _values(document)
     err.print(
-        f"{len(stored)} row{'s' if len(stored) != 1 else ''} of refresh {document['refresh_id']} ({document['state']})",
+        f"{len(stored)} row{'s' if len(stored) != 1 else ''} of {_of(document)}",
         style="dim",
     )
+
+
+def _of(document: Mapping[str, Any]) -> str:
+    """Return which rows were read: of a view's refresh with its state, or of a table's snapshot."""
+    if "refresh_id" in document:
+        return f"refresh {document['refresh_id']} ({document['state']})"
+    return f"snapshot {document['snapshot_id']} of {document['metadata_location']}"
 
 
 def changed_rows(document: Mapping[str, Any]) -> None:

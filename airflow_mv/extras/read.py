@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
@@ -17,16 +19,21 @@ from airflow_mv.common.damage import check_snapshots, different_size, store_of
 from airflow_mv.common.status import Chains, timestamp, with_inputs
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
-from airflow_mv.core.catalog.files import parsed
+from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
 from airflow_mv.core.catalog.layouts import snapshot_of
+from airflow_mv.core.catalog.locations import ALLOWED
+from airflow_mv.core.catalog.path_tables import locate_path
 from airflow_mv.core.freshness.observe import Observation, observe_tables
 from airflow_mv.core.freshness.state import State, assess
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord, StorageState
+from airflow_mv.core.spec.table_metadata import snapshot_as_of
+from airflow_mv.core.spec.times import parse_time, to_ms
 from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
     MetadataFileNotFoundError,
+    NotFoundError,
     RefreshNotFoundError,
     StaleViewError,
     UnsupportedError,
@@ -82,32 +89,36 @@ class Readable:
         return self.record.refresh_id
 
 
-class ReadResult:
-    """Stored rows that may be read, as pyiceberg's ``DataScan``: nothing is read before a method asks for rows.
+class Rows(ABC):
+    """Rows of one snapshot, as pyiceberg's ``DataScan``: nothing is read before a method asks for rows.
 
     Each method reads the same rows again. All but :meth:`to_arrow_batch_reader` hold all rows in memory. Each raises
     ``NotFoundError`` if a data file is missing, ``InvalidMetadataError`` if a file is truncated or cannot be read, and
     ``CatalogUnavailableError`` if the store did not respond.
 
     Args:
-        readable: What is read, and of which refresh.
+        metadata_location: The metadata file.
+        snapshot_id: The snapshot with the rows; ``None`` for no rows at all.
+        name: How the rows are called as a table of DuckDB.
         limit: At most this many rows.
     """
 
-    def __init__(self, catalog: MaterializedViewCatalog, readable: Readable, limit: int | None = None) -> None:
-        self.readable = readable
+    def __init__(self, metadata_location: str, snapshot_id: int | None, name: str, limit: int | None) -> None:
+        self.metadata_location = metadata_location
+        """The table's metadata file, by which engines open an Iceberg table."""
+        self.snapshot_id = snapshot_id
+        """The snapshot of the table with the rows; ``None`` for no rows at all."""
         self.limit = limit
-        self._catalog = catalog
+        self._name = name
 
-    @property
-    def metadata_location(self) -> str:
-        """The storage table's metadata file, by which engines open an Iceberg table."""
-        return self.readable.storage.location
+    @cached_property
+    @abstractmethod
+    def _scan(self) -> DataScan:
+        """Open the table."""
 
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot of the storage table with the rows; ``None`` for no rows at all."""
-        return self.readable.snapshot_id
+    @abstractmethod
+    def _errors(self) -> AbstractContextManager[None]:
+        """Translate the errors of a read."""
 
     @property
     def columns(self) -> list[str]:
@@ -150,20 +161,39 @@ class ReadResult:
         """Read the rows, and register them as a table of DuckDB.
 
         Args:
-            table_name: By default the view's name, without its catalog and namespace.
+            table_name: By default the name of the view or table, without its catalog and namespace.
             connection: By default a new database in memory.
 
         Raises:
             ConfigurationError: DuckDB is not installed.
         """
         opened = connection or _library("duckdb").connect()
-        opened.register(table_name or self.readable.view.identifier.name, self.to_arrow())
+        opened.register(table_name or self._name, self.to_arrow())
         return opened
 
     def rows(self) -> Iterator[list[Any]]:
         """Yield each row as a list of Python values."""
         for batch in self.to_arrow_batch_reader():
             yield from (list(row.values()) for row in batch.to_pylist())
+
+    def _each(self, batches: pyarrow.RecordBatchReader) -> Iterator[pyarrow.RecordBatch]:
+        with self._errors():
+            yield from batches
+
+
+class ReadResult(Rows):
+    """Stored rows that may be read.
+
+    Args:
+        readable: What is read, and of which refresh.
+        limit: At most this many rows.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, readable: Readable, limit: int | None = None) -> None:
+        name = readable.view.identifier.name
+        super().__init__(readable.storage.location, readable.snapshot_id, name, limit)
+        self.readable = readable
+        self._catalog = catalog
 
     def __repr__(self) -> str:
         found = self.readable
@@ -185,10 +215,6 @@ class ReadResult:
             table.io = _SizeCheckedIO(table.io, checked.sizes)
             return table.scan(snapshot_id=found.snapshot_id, limit=self.limit)
 
-    def _each(self, batches: pyarrow.RecordBatchReader) -> Iterator[pyarrow.RecordBatch]:
-        with self._errors():
-            yield from batches
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Translate the errors of a read."""
@@ -202,6 +228,91 @@ class ReadResult:
                     f"view {view}: a data file of refresh {refresh_id} is missing ({error}). Restore it, or recompute "
                     "the rows: a refresh with --full"
                 ) from None
+
+
+class TableRows(Rows):
+    """Rows of an Iceberg table that is in no catalog: it is named by its folder or by a metadata file.
+
+    Args:
+        files: The store.
+        location: The metadata file.
+        snapshot_id: The snapshot; ``None`` for a table that was never written.
+        limit: At most this many rows.
+    """
+
+    def __init__(self, files: MetadataFiles, location: str, snapshot_id: int | None, limit: int | None = None) -> None:
+        folder = location.rpartition("/")[0].removesuffix("/metadata")
+        super().__init__(location, snapshot_id, folder.rpartition("/")[2], limit)
+        self._files = files
+
+    def __repr__(self) -> str:
+        return f"<rows of {self.metadata_location}: snapshot {self.snapshot_id}>"
+
+    @cached_property
+    def _scan(self) -> DataScan:
+        """Open the table."""
+        with self._errors():
+            table = static_table(self._files, self.metadata_location, what="table metadata file")
+        return table.scan(snapshot_id=self.snapshot_id, limit=self.limit)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with parsed(self.metadata_location, "table"):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise MetadataFileNotFoundError(
+                    f"table {self.metadata_location}: a file is missing ({error})"
+                ) from None
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is the path of a table: ``iceberg.`/path```, a folder, or a metadata file."""
+    return "/" in name and (not name.rstrip().endswith("`") or name.lower().startswith(("iceberg.`", "`iceberg`.`")))
+
+
+def table_rows(
+    path: str,
+    chosen: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    limit: int | None = None,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> TableRows:
+    """Return the rows of an Iceberg table by its path. No catalog is asked.
+
+    Args:
+        path: The table's folder, as a path or in SQL's spelling ``iceberg.`path```, whose current metadata file is
+            found as Iceberg's ``HadoopTables`` do; or a metadata file.
+        chosen: ``snapshot_id``: the rows in this snapshot; or ``as_of``: the rows at this time, by the table's snapshot
+            log, where a time without a zone is UTC. By default the current rows.
+        limit: At most this many rows.
+        properties: Access to the store, as for a catalog.
+
+    Raises:
+        ConfigurationError: Something else is chosen: a table has no refreshes.
+        NotFoundError: There is no table, or no such snapshot.
+        SnapshotNotFoundError: The table has no snapshot as of the time.
+        InvalidMetadataError: The metadata cannot be read, or there is not one current file.
+    """
+    if others := sorted(chosen.keys() - {"snapshot_id", "as_of"}):
+        raise ConfigurationError(
+            f"{others[0]} chooses rows of a view, and {path} is a table: give a snapshot or a time"
+        )
+    snapshot_id, as_of = chosen.get("snapshot_id"), chosen.get("as_of")
+    files, location = MetadataFiles({ALLOWED: path, **properties}), path
+    if not path.endswith(".metadata.json"):
+        name = Identifier.parse(path if path.endswith("`") else f"iceberg.`{path.rstrip('/')}`")
+        own = {**properties, ALLOWED: name.path or ""}
+        found = locate_path(files, own, name)
+        if found is None:
+            raise NotFoundError(f"there is no Iceberg table at {name.path}")
+        location = found.metadata_location
+    table = files.read_table(location, what="table metadata file")
+    if as_of is not None:
+        snapshot_id = snapshot_as_of(table, to_ms(parse_time(as_of)), name=path).snapshot_id
+    if snapshot_id is not None and table.find(snapshot_id) is None:
+        raise NotFoundError(f"table {location} has no snapshot {snapshot_id}")
+    return TableRows(files, location, table.head if snapshot_id is None else snapshot_id, limit)
 
 
 def _library(name: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook
@@ -394,6 +395,7 @@ class MaterializedViewHook(BaseHook):
         sequence_number: int | None = None,
         snapshot_id: int | None = None,
         bases_as_of: datetime | None = None,
+        options: Mapping[str, int | str] = MappingProxyType({}),
         limit: int | None = None,
         refresh: bool = True,
     ) -> ReadResult:
@@ -407,6 +409,7 @@ class MaterializedViewHook(BaseHook):
             sequence_number: The rows of the recorded refresh with this sequence number.
             snapshot_id: The rows in this snapshot of the storage table.
             bases_as_of: The rows that were computed from the base tables as they were at this time, or before it.
+            options: ``snapshot-id``, or ``as-of-timestamp`` in milliseconds, as for Spark's reader.
             limit: At most this many rows.
             refresh: Whether a refresh may run first. If not, a view that needs one is refused.
 
@@ -423,7 +426,7 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.extras.read import read_rows, readable
 
         catalog, identifier = self.catalog_for(view), self.connection.identify(view)
-        wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).given
+        wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).with_options(options).given
         with closing(_Lazy(self, view)) as stager:
 
             def refreshed(name: Identifier) -> None:

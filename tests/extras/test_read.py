@@ -14,9 +14,9 @@ import pytest
 import airflow_mv
 from airflow_mv.common.status import status
 from airflow_mv.core.refresh import plan_refresh
-from airflow_mv.errors import ConfigurationError, NotFoundError, StaleViewError
+from airflow_mv.errors import ConfigurationError, NotFoundError, SnapshotNotFoundError, StaleViewError
 from airflow_mv.extras.explain.explain import explain
-from airflow_mv.extras.read import read_rows, readable
+from airflow_mv.extras.read import Rows, read_rows, readable
 from tests.builders import LAYOUTS, Lake, lake
 
 VIEW = "sales.daily"
@@ -90,3 +90,66 @@ def test_what_python_shows_of_a_view_is_one_line(home: Lake) -> None:
     assert re.fullmatch(
         r"<explanation of lake\.sales\.daily: \d+ kinds of changes, \d+ of .* full refresh.*>", explained
     )
+
+
+@pytest.fixture
+def table(home: Lake) -> str:
+    """The folder of a table that is also without a catalog, and one snapshot that its hint does not know."""
+    home.append((4, "east", 1))
+    loaded = home.load()
+    folder = Path(urlsplit(loaded.location()).path)
+    (folder / "metadata" / "v1.metadata.json").write_bytes(Path(urlsplit(loaded.metadata_location).path).read_bytes())
+    (folder / "metadata" / "version-hint.text").write_text("1")
+    home.append((5, "east", 1))
+    return str(folder)
+
+
+def numbers(rows: Rows) -> list[int]:
+    return sorted(row["id"] for row in rows.to_arrow().to_pylist())
+
+
+def test_a_table_is_read_by_its_folder_or_metadata_file_without_a_catalog(home: Lake, table: str) -> None:
+    """In both spellings; a metadata file is read as it is, and the folder as Iceberg finds the file that is current."""
+    newest = home.load().metadata_location
+    for place in (table, f"{table}/", f"file://{table}", f"iceberg.`{table}`", f"{table}/metadata/v1.metadata.json"):
+        assert numbers(airflow_mv.scan(place)) == [1, 2, 3, 4]
+    assert numbers(airflow_mv.scan(newest)) == [1, 2, 3, 4, 5]
+    assert airflow_mv.scan(table, limit=1).to_arrow().num_rows == 1
+    assert airflow_mv.scan(table).to_duckdb().sql("SELECT count(*) FROM orders").fetchall() == [(4,)]
+
+
+def test_an_earlier_snapshot_of_a_table_is_chosen_by_the_options_of_spark_s_reader(home: Lake, table: str) -> None:
+    first, second, *_ = home.load().metadata.snapshots
+    for options in ({"snapshot-id": first.snapshot_id}, {"as-of-timestamp": second.timestamp_ms - 1}):
+        assert numbers(airflow_mv.scan(table, options=options)) == [1, 2, 3]
+    assert numbers(airflow_mv.scan(table, options={"as-of-timestamp": str(second.timestamp_ms)})) == [1, 2, 3, 4]
+    with pytest.raises(SnapshotNotFoundError, match="no snapshot as of"):
+        airflow_mv.scan(table, options={"as-of-timestamp": 5})
+    with pytest.raises(NotFoundError, match="has no snapshot 7"):
+        airflow_mv.scan(table, snapshot_id=7)
+    with pytest.raises(NotFoundError, match="no Iceberg table at"):
+        airflow_mv.scan(f"{table}/nowhere")
+    with pytest.raises(ConfigurationError, match="refresh_id chooses rows of a view"):
+        airflow_mv.scan(table, refresh_id="x")
+
+
+def test_the_same_options_choose_earlier_rows_of_a_view(home: Lake) -> None:
+    """The rows have their own state: those of an earlier refresh are not fresh because the view is."""
+    home.view(time_travel=True)
+    home.refresh()
+    before = home.read()
+    first = home.storage().table
+    home.append((4, "east", 1))
+    home.refresh()
+    name, catalog = "lake.sales.daily", home.catalog
+    for options in ({"snapshot-id": first.head or 0}, {"as-of-timestamp": first.last_updated_ms}):
+        rows = airflow_mv.scan(name, options=options, catalog=catalog)
+        assert sorted(rows.to_arrow().to_pylist(), key=str) == sorted(before, key=str)
+        assert repr(rows).startswith(f"<rows of {name}: stale")
+    assert repr(airflow_mv.scan(name, catalog=catalog)).startswith(f"<rows of {name}: fresh")
+    with pytest.raises(ConfigurationError, match=r"options.*'snapshot_id'.*snapshot-id"):
+        airflow_mv.scan(name, options={"snapshot_id": 1}, catalog=catalog)
+    with pytest.raises(ConfigurationError, match="is not a whole number"):
+        airflow_mv.scan(name, options={"as-of-timestamp": "now"}, catalog=catalog)
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        airflow_mv.scan(name, snapshot_id=1, options={"snapshot-id": 1}, catalog=catalog)

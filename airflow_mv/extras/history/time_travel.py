@@ -24,6 +24,10 @@ from airflow_mv.core.spec.materialized_view import (
 from airflow_mv.core.spec.table_metadata import TableMetadata, ancestors
 from airflow_mv.core.spec.times import from_ms, parse_time, to_ms
 from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
+from airflow_mv.foundation.words import not_one_of
+
+#: Options of Spark's reader, and the fields that they set.
+_OPTIONS = {"snapshot-id": "snapshot_id", "as-of-timestamp": "as_of"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,26 @@ class TimeTravel:
     def __post_init__(self) -> None:
         if len(self.chosen) > 1:
             raise ConfigurationError(f"{' and '.join(self.chosen)} exclude each other: each of them chooses the rows")
+
+    def with_options(self, options: Mapping[str, int | str]) -> TimeTravel:
+        """Return the choice with that of options as Spark's reader has them.
+
+        Args:
+            options: ``snapshot-id``, or ``as-of-timestamp`` in milliseconds since the epoch.
+
+        Raises:
+            ConfigurationError: There is no such option, it is not a number, or the choice is made already.
+        """
+        chosen = dict(self.chosen)
+        for name, value in options.items():
+            if name not in _OPTIONS:
+                raise not_one_of(name, _OPTIONS, field="options")
+            if not str(value).removeprefix("-").isdigit():
+                raise ConfigurationError(f"option {name}: {value!r} is not a whole number")
+            if _OPTIONS[name] in chosen:
+                raise ConfigurationError(f"option {name} and {_OPTIONS[name]} exclude each other")
+            chosen[_OPTIONS[name]] = from_ms(int(value)) if _OPTIONS[name] == "as_of" else int(value)
+        return TimeTravel(**chosen)  # type: ignore[arg-type]
 
     @property
     def chosen(self) -> dict[str, object]:
