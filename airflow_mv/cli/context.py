@@ -364,7 +364,9 @@ def airflow_connections() -> Iterator[None]:
     Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document. No command uses
     Airflow's asynchronous access to the database, for which another driver would have to be installed (``asyncpg``).
     """
-    with contextlib.redirect_stdout(sys.stderr), _default_variable("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", ""):
+    # Airflow 3.1 takes no empty URL. The driver of this one is installed with Airflow, and nothing is opened.
+    unused = _default_variable("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", "sqlite+aiosqlite://")
+    with contextlib.redirect_stdout(sys.stderr), unused:
         _load_airflow()
         from airflow_mv.hooks.airflow_compat import connections_of_the_database
 

@@ -92,12 +92,13 @@ def _shown(error: Exception) -> str:
 
 
 def _require_database(conn_id: str) -> None:
-    from airflow import settings
     from airflow.models import Connection as Stored
-    from sqlalchemy import Engine, select
+    from sqlalchemy import select
     from sqlalchemy.exc import SQLAlchemyError
 
-    engine: Engine = settings.get_engine()  # type: ignore[no-untyped-call]
+    from airflow_mv.tasks.older_airflow import engine_of_database
+
+    engine = engine_of_database()
     try:
         with engine.connect() as database:
             database.execute(select(Stored.conn_id).limit(1))

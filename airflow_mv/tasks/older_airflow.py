@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow import __version__
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowNotFoundException as AirflowNotFoundException
     from airflow.sdk.exceptions import AirflowSkipException as AirflowSkipException
     from airflow.sdk.plugins_manager import AirflowPlugin as AirflowPlugin
+    from sqlalchemy import Engine
 
 T = TypeVar("T")
 
@@ -52,6 +53,13 @@ def __getattr__(name: str) -> Any:
     if name in MOVED_IN_3_2:
         return getattr(import_module(MOVED_IN_3_2[name][BEFORE_3_2]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def engine_of_database() -> Engine:
+    """Return the engine of Airflow's database. Airflow 3.1 has it as a variable, which is set by the import."""
+    from airflow import settings
+
+    return cast("Engine", settings.engine if BEFORE_3_2 else settings.get_engine())  # type: ignore[no-untyped-call]
 
 
 def asking_in_the_loop(call: Callable[[], T]) -> Callable[[], T]:

@@ -20,12 +20,13 @@ AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 #: Adds a connection to Airflow's database.
 STORE = """
 import sys
-from airflow import settings
-from airflow.models import Connection
+from airflow.models import Connection, import_all_models
 from airflow.models.base import Base
 from airflow.utils.session import create_session
+from airflow_mv.tasks.older_airflow import engine_of_database
 
-Base.metadata.create_all(settings.get_engine())
+import_all_models()
+Base.metadata.create_all(engine_of_database())
 with create_session() as session:
     session.add(Connection(conn_id="my_lake", conn_type="iceberg", extra=sys.argv[1]))
 """

@@ -44,6 +44,11 @@ def test_a_name_that_moved_is_where_it_is_said_to_be(name: str) -> None:
     assert getattr(older, name) is not None
 
 
+def test_the_engine_of_the_database_is_a_function_since_airflow_3_2() -> None:
+    """A release of Airflow 3.1 that has it, too, needs nothing else."""
+    assert _has("airflow.settings", "get_engine") is not BEFORE_3_2
+
+
 @pytest.mark.parametrize("name", NEW_IN_3_3)
 def test_a_name_with_a_stand_in_is_not_there(name: str) -> None:
     """A release of Airflow 3.2 that has it needs no stand-in."""
