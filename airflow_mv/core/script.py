@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from airflow_mv.core.spec.identifiers import quote, string_literal
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import AccessDeniedError, InvalidMetadataError, JobError
 from airflow_mv.foundation.documents import document_of, json_object, read
 from airflow_mv.version import __version__
 
@@ -60,6 +60,14 @@ _ROW_COUNTS = ("added-records", "deleted-records", "added-position-deletes", "re
 #: Spark writes the settings below this prefix into the summary of each snapshot that a session makes.
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _DIGEST = "#sha256="
+#: How Java's clients of stores and catalogs refuse an account, in the error of a Spark job.
+_DENIED = re.compile(
+    r"Status Code: 40[13]\b|\b(AccessDenied|AccessControl|Forbidden)Exception\b|AuthorizationPermissionMismatch"
+    r"|\b403 Forbidden\b|\(Permission denied\)",
+    re.ASCII,
+)
+#: The same status, where another try may have other credentials or a right clock.
+_OUTDATED = re.compile(r"(?i)expired|does not exist|difference between the request time")
 
 
 def script_beside(outcome_location: str) -> str:
@@ -689,6 +697,23 @@ def rows_changed(summaries: Iterable[Mapping[str, str]]) -> tuple[int, int]:
 
     added, *deleted, again = map(total, _ROW_COUNTS)
     return added, max(sum(deleted) - again, 0)
+
+
+def job_error(text: str, location: str = "") -> JobError | AccessDeniedError:
+    """Return the error of a failed Spark job: that of a refused account if its text says so.
+
+    Args:
+        text: The message, with Spark's reason.
+        location: The folder below which the job writes.
+    """
+    if _DENIED.search(text) is None or _OUTDATED.search(text) is not None:
+        return JobError(text)
+    below = f"below {location}" if location else "in the view's folder"
+    return AccessDeniedError(
+        f"{text}. The account of Spark's driver or executors has no permission: it has to read and list the files of "
+        f"the base tables, and to read, list and write {below}",
+        location,
+    )
 
 
 def _step(raw: dict[str, Any]) -> Step:

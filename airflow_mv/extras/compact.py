@@ -28,7 +28,7 @@ from airflow_mv.core.publish.publications import layout_of_view
 from airflow_mv.core.publish.refresh import Current, load_current
 from airflow_mv.core.publish.registered import drop_branch, holds_files
 from airflow_mv.core.publish.storage_change import StorageChange
-from airflow_mv.core.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script, Stager
+from airflow_mv.core.script import BRANCH, CLOCK, SESSION_CONFS, Outcome, RewriteStep, Script, Stager, job_error
 from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag, staging_branch
 from airflow_mv.core.spec.properties import sort_order_of
@@ -98,7 +98,7 @@ def compact(
         effects: Clock, sleep and jitter.
 
     Raises:
-        JobError, ClockError: The Spark job failed. Nothing was published.
+        JobError, ClockError, AccessDeniedError: The Spark job failed. Nothing was published.
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.core.publish.protocol.commit`.
     """
     identifier, result = catalog.identify(view), None
@@ -187,10 +187,8 @@ def _rewritten(
     view, storage = planned
     outcome = stager(_script(view, storage))
     if outcome.error is not None or outcome.metadata_location is None:
-        kind = ClockError if outcome.error_class == CLOCK else JobError
-        raise kind(
-            f"view {view.identifier}: the Spark job of the compaction failed, nothing was published: {outcome.error}"
-        )
+        text = f"view {view.identifier}: the Spark job of the compaction failed, nothing was published: {outcome.error}"
+        raise ClockError(text) if outcome.error_class == CLOCK else job_error(text, storage.table.location)
     try:
         found = _staged(catalog, planned, outcome)
     except MaterializedViewError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_mv.errors import ConfigurationError, JobError, StoppedError
+from airflow_mv.errors import AccessDeniedError, ConfigurationError, JobError, StoppedError
 from airflow_mv.foundation.redaction import shortened
 from airflow_mv.hooks import SparkTarget, spark_target
 from airflow_mv.hooks.airflow_compat import redacted
@@ -110,6 +110,7 @@ class SparkJob:
 
         Raises:
             JobError: It failed.
+            AccessDeniedError: A store refuses its account.
             ConfigurationError: The provider does not accept the arguments together.
         """
         from airflow_mv.extras.spark.submit import main_file
@@ -124,7 +125,9 @@ class SparkJob:
                 self._submission.submit(context)
                 return self._submission.driver
         except (AirflowException, RuntimeError, OSError) as error:
-            raise JobError(f"{what}: spark-submit failed: {_tail(error)}") from None
+            from airflow_mv.core.script import job_error
+
+            raise job_error(f"{what}: spark-submit failed: {_tail(error)}") from None
         except ValueError as error:  # the provider does not accept the arguments together
             raise ConfigurationError(f"{what}: spark-submit was not started: {_tail(error)}") from None
         finally:
@@ -321,7 +324,7 @@ class TaskStager:
                 what=f"view {script.view}",
                 on_submit=None if deferral is None else discard_outcome,
             )
-        except JobError:
+        except (AccessDeniedError, JobError):
             outcome = read_outcome(catalog, script)
             if outcome is not None and outcome.error is not None:
                 return outcome

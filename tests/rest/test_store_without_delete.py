@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
-from http import HTTPStatus
-from urllib.parse import urlsplit
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -24,25 +21,10 @@ from tests.builders import QUERY, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW
 from tests.duck import DuckStager
 from tests.protocol.foreign import BucketStore
-from tests.rest.proxy import Forwarding
-from tests.services import http_server
+from tests.rest.keeping import Keeping, keeping
 
-_DENIED = b"<Error><Code>AccessDenied</Code><Message>you are not authorized</Message></Error>"
 #: Now, because nothing is deleted before its time.
 NOW = timedelta(0)
-
-
-@dataclass
-class Keeping:
-    """A bucket that refuses requests, and those that it has refused.
-
-    Args:
-        denies: The method of the requests; an empty text for none.
-    """
-
-    bucket: BucketStore
-    denies: str = "DELETE"
-    refused: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -52,19 +34,8 @@ def store(s3_server: str) -> Keeping:
 
 @pytest.fixture(params=["pointed", "table"])
 def home(request: pytest.FixtureRequest, store: Keeping, sqlite_uri: str) -> Iterator[Lake]:
-    class Handler(Forwarding):
-        other = urlsplit(store.bucket.endpoint).netloc
-
-        def answer(self, body: bytes) -> None:
-            deletes = self.command == "DELETE" or "delete" in urlsplit(self.path).query
-            if store.denies != ("DELETE" if deletes else self.command):
-                super().answer(body)
-                return
-            store.refused.append(self.path)
-            self.write(HTTPStatus.FORBIDDEN, {"Content-Type": "application/xml"}, _DENIED)
-
-    with http_server(Handler) as port:
-        access = {**store.bucket.access, "s3.endpoint": f"http://127.0.0.1:{port}"}
+    with keeping(store) as address:
+        access = {**store.bucket.access, "s3.endpoint": address}
         iceberg = SqlCatalog("lake", uri=sqlite_uri, warehouse=store.bucket.warehouse, **access)
         iceberg.create_namespace("sales")
         catalog = MaterializedViewCatalog(iceberg)

@@ -47,7 +47,7 @@ from airflow_mv.core.refresh.statements import (
     partitioning_text,
     storage_settings,
 )
-from airflow_mv.core.script import MAX_AHEAD_MS, METADATA_COLUMNS, Stager
+from airflow_mv.core.script import MAX_AHEAD_MS, METADATA_COLUMNS, Stager, job_error
 from airflow_mv.core.spec.choices import TRANSPILE_PROPERTY, RefreshStrategy
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
@@ -73,7 +73,6 @@ from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
     InvalidQueryError,
-    JobError,
     MaterializedViewError,
     NotFoundError,
     NotMaterializedError,
@@ -551,8 +550,8 @@ def _made_by_spark(view: Identifier, resolved: ResolvedQuery, new: EmptyStorage,
     script = create_storage(view=view, pinned=resolved.pinned, token=token, new=new)
     outcome = stager(script)
     if outcome.error is not None or outcome.metadata_location is None:
-        kind = InvalidQueryError if outcome.query_error else JobError
-        raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
+        text = f"view {view}: {outcome.error or 'the job ended without a storage table'}"
+        raise InvalidQueryError(text) if outcome.query_error else job_error(text, new.location or "")
     if new.location is not None:
         # The job's location is untrusted: it is read, and deleted if the view is refused.
         check_confined(outcome.metadata_location, (new.location,), what=f"view {view}, file of its new storage table")

@@ -24,7 +24,7 @@ from airflow_mv.core.refresh.choose import StaleInputs
 from airflow_mv.core.refresh.inputs import renamed_by_now
 from airflow_mv.core.refresh.intervals import EarlierRound
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.core.script import Delta, Outcome, Script, Stager
+from airflow_mv.core.script import Delta, Outcome, Script, Stager, job_error
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Interval
 from airflow_mv.core.spec.interval_parts import IntervalPart, parts_in, parts_of
@@ -34,7 +34,6 @@ from airflow_mv.core.sql.order import in_order
 from airflow_mv.errors import (
     CommitConflictError,
     InvalidQueryError,
-    JobError,
     MaterializedViewError,
     QueryValueError,
     RefreshRefusedError,
@@ -93,6 +92,7 @@ def stage(
         RefreshRefusedError: The job cannot continue incrementally, and may not recompute.
         CheckFailedError: The staged rows have not passed the checks.
         QueryValueError: A value of the base tables makes the query fail.
+        AccessDeniedError: A store refuses Spark's account.
         JobError: Spark failed; a retry may succeed.
     """
     if plan.script is None:
@@ -143,7 +143,7 @@ def _failure(
             f"{text} A retry fails too, until the rows of the base tables or the query change. `try_divide`, "
             "`try_cast` and the like return NULL instead"
         )
-    return JobError(text)
+    return job_error(text, plan.storage_table_location.rpartition("/metadata/")[0])
 
 
 def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
