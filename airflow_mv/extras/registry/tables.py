@@ -80,10 +80,12 @@ class Component(Generic[R]):
                 f"the component {self.kind.name} has no column {unknown[0]!r}{did_you_mean(unknown[0], known)}. Its "
                 f"columns are {', '.join(known)}"
             )
-        names = tuple(self.kind.model.model_fields) if columns is None else tuple(columns)
+        names = tuple(self.kind.model.model_fields) if columns is None else tuple(dict.fromkeys(columns))
+        # A selection has the order of the schema, and the answer that of the question.
+        types = schema_of(self.kind).select(*names).as_arrow()
         table = self._home.open(self.kind)
         if table is None:
-            return schema_of(self.kind).select(*names).as_arrow().empty_table()
+            return types.empty_table().select(list(names))
         with answered(self._home.name, f"reading the registry's table {self.kind.name}"):
             stored = tuple(name for name in names if name in table.schema().column_names)
             scan = table.scan(row_filter=where or all_rows(), selected_fields=stored, limit=limit)
@@ -93,10 +95,9 @@ class Component(Generic[R]):
                     f"and at most {most:,} are read here. Choose fewer days, or use the command line"
                 )
             found = scan.to_arrow()
-        wanted = schema_of(self.kind).select(*names).as_arrow()
         arrays = [
-            found[field.name].cast(field.type) if field.name in stored else pa.nulls(len(found), field.type)
-            for field in wanted
+            found[name].cast(types.field(name).type) if name in stored else pa.nulls(len(found), types.field(name).type)
+            for name in names
         ]
         return pa.table(arrays, names=list(names))
 

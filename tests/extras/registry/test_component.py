@@ -99,6 +99,9 @@ def test_a_read_opens_only_the_partitions_of_its_filter_and_reads_only_its_colum
     where = of_view(Identifier.parse(VIEWS[0]))
     found = registry.refreshes.read(where & refreshed_since(february), ["refresh_id", "mode"])
     assert found.column_names == ["refresh_id", "mode"]
+    turned = registry.refreshes.read(where & refreshed_since(february), ["mode", "refresh_id"])
+    assert turned.column_names == ["mode", "refresh_id"]
+    assert turned.select(found.column_names).sort_by("refresh_id") == found.sort_by("refresh_id")
     wanted = [row.refresh_id for row in rows if row.view == VIEWS[0] and row.refreshed_at >= february]
     assert sorted(found["refresh_id"].to_pylist()) == sorted(wanted)
 
