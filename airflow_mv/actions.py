@@ -30,7 +30,7 @@ from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.table_metadata import known_sum
-from airflow_mv.errors import MaterializedViewError, NotFoundError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError, NotFoundError
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import Rows, is_path, log_what_is_read, read_rows, readable, table_rows
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from airflow_mv.extras.define import DefinitionResult
     from airflow_mv.extras.folder.files import ViewFile
     from airflow_mv.extras.folder.plan import Applied, FolderPlan
+    from airflow_mv.extras.fresh.plan import FreshPlan
+    from airflow_mv.extras.fresh.result import FreshResult
+    from airflow_mv.extras.fresh.rows import FreshRows
 
 log = logging.getLogger(__name__)
 
@@ -447,10 +450,58 @@ def _measured(
     )
 
 
+def plan_fresh(catalog: MaterializedViewCatalog, view: str | Identifier) -> FreshPlan:
+    """Plan how the fresh rows of a view are read, with those of the views that it reads. Reads metadata only.
+
+    Raises:
+        BaseTableNotFoundError: A base table cannot be read.
+    """
+    from airflow_mv.common.file_statistics import FileStatistics
+    from airflow_mv.extras.fresh.plan import plan_fresh_read
+
+    chain, pins = pinned_chain(catalog, [catalog.identify(view)])
+    return plan_fresh_read(catalog, chain, pins, FileStatistics)
+
+
+def read_fresh(
+    catalog: MaterializedViewCatalog, session: Callable[[], SparkSession], view: str | Identifier
+) -> FreshRows:
+    """Compute the fresh rows of a view in a session; see :func:`airflow_mv.extras.fresh.rows.fresh_rows`.
+
+    Args:
+        session: Returns the session. It is called after the catalogs of all tables that are read were opened.
+        view: Its name.
+    """
+    from airflow_mv.extras.fresh.rows import fresh_rows
+    from airflow_mv.extras.spark.session import knowing_catalogs
+
+    plan = plan_fresh(catalog, view)
+    return fresh_rows(catalog, knowing_catalogs(catalog, session()), plan)
+
+
+def fetch_fresh(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    session: Callable[[], SparkSession],
+    limit: int | None = None,
+) -> FreshResult:
+    """Compute the fresh rows of a view in Spark, and fetch them.
+
+    Args:
+        view: Its name.
+        session: Opens a session that knows the catalogs.
+        limit: At most this many rows.
+    """
+    from airflow_mv.extras.fresh.result import fetched
+
+    return fetched(catalog.identify(view), read_fresh(catalog, session, view), limit)
+
+
 def read(
     spark: SparkSession,
     view: str,
     *,
+    fresh: bool = False,
     as_of: datetime | None = None,
     refresh_id: str | None = None,
     sequence_number: int | None = None,
@@ -466,6 +517,8 @@ def read(
     Args:
         spark: The session; it must have Iceberg's jars.
         view: ``catalog.namespace.name``.
+        fresh: Return the rows that the view's query has now, whether or not stale rows are allowed: the stored rows
+            with what changed since. Nothing is refreshed, committed or written.
         as_of: The rows as the view had them at this time; a time without a zone is UTC.
         refresh_id: The rows of this recorded refresh.
         sequence_number: The rows of the recorded refresh with this sequence number.
@@ -476,6 +529,7 @@ def read(
         catalog: Where the view is; by default the configured catalog of that name.
 
     Raises:
+        ConfigurationError: ``fresh`` and a time or a refresh in the past exclude each other.
         JobError: The refresh failed.
         RefreshNotFoundError: The history holds no such refresh.
     """
@@ -484,10 +538,25 @@ def read(
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).with_options(options).given
+    if fresh:
+        refuse_past(wanted)
+        return read_fresh(home, lambda: spark, view).frame
     stager = session_stager(home, spark)
     found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
+
+
+def refuse_past(wanted: TimeTravel | None) -> None:
+    """Refuse to read fresh rows of the past.
+
+    Raises:
+        ConfigurationError: A time or a refresh in the past is wanted.
+    """
+    if wanted is not None:
+        raise ConfigurationError(
+            "fresh rows are those of now: fresh and a time or refresh in the past exclude each other"
+        )
 
 
 def scan(

@@ -19,6 +19,7 @@ from airflow_mv.cli.context import (
     query_text,
     visible,
 )
+from airflow_mv.cli.fresh import explain_fresh
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.units import human
 
@@ -49,6 +50,7 @@ def with_requirements(command: Any) -> Any:
     help="A file with the query.",
 )
 @with_requirements
+@click.option("--fresh", is_flag=True, help="Show instead what a read of the view's fresh rows would cost now.")
 @common
 def explain(
     *,
@@ -56,6 +58,7 @@ def explain(
     sql: str | None,
     sql_file: Path | None,
     requirements: tuple[str, ...],
+    fresh: bool,
     as_json: bool,
     conn_id: str | None,
 ) -> None:
@@ -72,6 +75,12 @@ def explain(
     text = query_text(sql, sql_file)
     if view is None and text is None:
         raise click.UsageError("name a view, or give a query with --sql or --sql-file")
+    if fresh:
+        if view is None or text is not None or requirements:
+            raise click.UsageError("--fresh takes an existing view, and no query or requirement")
+        catalog, (identifier,) = open_catalog([view], conn_id)
+        explain_fresh(catalog, identifier, as_json=as_json)
+        return
     wanted = [Requirement.read(item) for item in requirements]
     catalog, identifier = _place(view, text or "", conn_id)
     found = explained(catalog, identifier, text)

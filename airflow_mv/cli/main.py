@@ -45,6 +45,7 @@ from airflow_mv.cli.context import (
 from airflow_mv.cli.costs import costs
 from airflow_mv.cli.explain import explain, with_requirements
 from airflow_mv.cli.folder import apply_folder, export
+from airflow_mv.cli.fresh import read_fresh
 from airflow_mv.cli.impact import impact
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.refresh_each import refresh_each
@@ -508,6 +509,7 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 @click.argument("view", metavar="VIEW|PATH")
 @click.option("--limit", type=click.IntRange(min=0), default=None, help="The most rows to print.")
 @click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
+@click.option("--fresh", is_flag=True, help="The rows of now: stored rows and what changed since. Nothing is written.")
 @sparked
 @common
 @with_time_travel
@@ -517,6 +519,7 @@ def read(
     wanted: TimeTravel | None,
     limit: int | None,
     no_refresh: bool,
+    fresh: bool,
     master: str | None,
     remote: str | None,
     as_json: bool,
@@ -532,12 +535,17 @@ def read(
     from airflow_mv.extras.read import is_path, read_rows, readable, table_rows
 
     if is_path(view):
+        if fresh:
+            raise click.UsageError("--fresh takes a view: a table has no other rows than those that are stored")
         rows = table_rows(view, wanted.chosen if wanted else {}, limit=limit)
         found_in = {"path": view, "metadata_location": rows.metadata_location, "snapshot_id": id_text(rows.snapshot_id)}
         _print_rows({**found_in, "columns": rows.columns}, rows, as_json=as_json)
         return
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
+    if fresh:
+        read_fresh(catalog, identifier, wanted, stager, limit, as_json=as_json)
+        return
 
     def refreshed(view: Identifier) -> None:
         refresh_with_inputs(catalog, [view], stager=stager)

@@ -227,6 +227,14 @@ def _of(document: Mapping[str, Any]) -> str:
     return f"snapshot {document['snapshot_id']} of {document['metadata_location']}"
 
 
+def fresh_rows(document: Mapping[str, Any]) -> None:
+    """Print fresh rows as a table, and how they were computed."""
+    count = len(document["rows"])
+    _values(document)
+    why = "; ".join(reason["message"] for reason in document["reasons"])
+    err.print(f"{count} row{'s' if count != 1 else ''}, {document['mode']}: {why}", style="dim", markup=False)
+
+
 def changed_rows(document: Mapping[str, Any]) -> None:
     """Print the rows by which two snapshots differ as a table, and how many there are."""
     _values(document)

@@ -76,7 +76,7 @@ class _TableReader:
         """Read the table of a metadata file.
 
         Iceberg's data source opens a metadata file through Hadoop only. Where the catalog uses another FileIO, the
-        table is registered in a staging catalog, which the session keeps: a frame may be read at any later time.
+        table is registered in a staging catalog, which the session keeps.
         """
         access = file_access(self._spark, self._catalog)
         if access["io-impl"] == HADOOP:
@@ -84,18 +84,24 @@ class _TableReader:
             return self._spark.read.format("iceberg").options(**options).load(location)
         kept = _kept.setdefault(self._spark, {})
         if self._catalog not in kept:
-            kept[self._catalog] = self._opened(access)
+            kept[self._catalog] = kept_staging(self._spark, access)
         table = f"{STAGING_NAMESPACE}.read_{uuid.uuid4().hex}"
         arguments = f"table => {string_literal(table)}, metadata_file => {string_literal(location)}"
         self._spark.sql(f"CALL {quote(kept[self._catalog])}.system.register_table({arguments})")
         return self.table(f"{quote(kept[self._catalog])}.{table}")
 
-    def _opened(self, access: Mapping[str, str]) -> str:
-        """Open a staging catalog with this access to files, and return its name."""
-        name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
-        jvm: Any = getattr(self._spark, "_jvm", None)
-        if jvm is not None:
-            jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
-        with temporary_settings(self._spark, staging_catalog(name)):
-            open_staging(self._spark, name, access)
-        return name
+
+def kept_staging(spark: SparkSession, access: Mapping[str, str]) -> str:
+    """Open a staging catalog that the session keeps, and return its name: a frame may be read at any later time.
+
+    Args:
+        spark: A session, classic or Connect.
+        access: The settings for access to files.
+    """
+    name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
+    with temporary_settings(spark, staging_catalog(name)):
+        open_staging(spark, name, access)
+    return name

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
 from airflow_mv.common.damage import check_snapshots, different_size, store_of
+from airflow_mv.common.frames import ArrowRows
 from airflow_mv.common.status import Chains, timestamp, with_inputs
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
@@ -41,9 +41,6 @@ from airflow_mv.errors import (
 from airflow_mv.foundation.documents import short_id
 
 if TYPE_CHECKING:
-    import duckdb
-    import pandas
-    import polars
     import pyarrow
     from pyiceberg.table import DataScan
 
@@ -89,7 +86,7 @@ class Readable:
         return self.record.refresh_id
 
 
-class Rows(ABC):
+class Rows(ArrowRows):
     """Rows of one snapshot, as pyiceberg's ``DataScan``: nothing is read before a method asks for rows.
 
     Each method reads the same rows again. All but :meth:`to_arrow_batch_reader` hold all rows in memory. Each raises
@@ -137,44 +134,6 @@ class Rows(ABC):
         with self._errors():
             batches = self._scan.to_arrow_batch_reader()
         return pyarrow.RecordBatchReader.from_batches(batches.schema, self._each(batches))
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Read the rows as a pandas frame.
-
-        Raises:
-            ConfigurationError: pandas is not installed.
-        """
-        _library("pandas")
-        return self.to_arrow().to_pandas()
-
-    def to_polars(self) -> polars.DataFrame:
-        """Read the rows as a Polars frame.
-
-        Raises:
-            ConfigurationError: Polars is not installed.
-        """
-        return _library("polars").from_arrow(self.to_arrow())
-
-    def to_duckdb(
-        self, table_name: str | None = None, connection: duckdb.DuckDBPyConnection | None = None
-    ) -> duckdb.DuckDBPyConnection:
-        """Read the rows, and register them as a table of DuckDB.
-
-        Args:
-            table_name: By default the name of the view or table, without its catalog and namespace.
-            connection: By default a new database in memory.
-
-        Raises:
-            ConfigurationError: DuckDB is not installed.
-        """
-        opened = connection or _library("duckdb").connect()
-        opened.register(table_name or self._name, self.to_arrow())
-        return opened
-
-    def rows(self) -> Iterator[list[Any]]:
-        """Yield each row as a list of Python values."""
-        for batch in self.to_arrow_batch_reader():
-            yield from (list(row.values()) for row in batch.to_pylist())
 
     def _each(self, batches: pyarrow.RecordBatchReader) -> Iterator[pyarrow.RecordBatch]:
         with self._errors():
@@ -313,18 +272,6 @@ def table_rows(
     if snapshot_id is not None and table.find(snapshot_id) is None:
         raise NotFoundError(f"table {location} has no snapshot {snapshot_id}")
     return TableRows(files, location, table.head if snapshot_id is None else snapshot_id, limit)
-
-
-def _library(name: str) -> Any:
-    """Import a library that is needed for one kind of frame only.
-
-    Raises:
-        ConfigurationError: It is not installed.
-    """
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigurationError(f"{name} is not installed: pip install {name}") from None
 
 
 def readable(

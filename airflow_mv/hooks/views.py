@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_mv.extras.define import DefinitionResult
     from airflow_mv.extras.explain.explain import Explanation
     from airflow_mv.extras.fleet.coverage import Coverage
+    from airflow_mv.extras.fresh.result import FreshResult
     from airflow_mv.extras.history.rollback import RollbackResult, VersionRollbackResult
     from airflow_mv.extras.read import ReadResult
     from airflow_mv.extras.registry.registry import Registry
@@ -434,6 +435,26 @@ class MaterializedViewHook(BaseHook):
 
             found = readable(catalog, identifier, wanted, refresh=refreshed if refresh else None)
         return read_rows(catalog, found, limit=limit)
+
+    def read_fresh(self, view: str, *, limit: int | None = None) -> FreshResult:
+        """Return the rows that a view's query has now: the stored rows with what changed since.
+
+        They are computed in Spark by this call, in this process or over Connect. Nothing is refreshed or written.
+
+        Args:
+            limit: At most this many rows.
+
+        Returns:
+            Rows with the methods of those of :meth:`read`, which are in memory, and how they were computed: ``mode``
+            and ``reasons``.
+
+        Raises:
+            JobError: Spark failed.
+        """
+        from airflow_mv.actions import fetch_fresh
+
+        with closing(in_process_stager(self, view)) as spark:
+            return fetch_fresh(self.catalog_for(view), self.connection.identify(view), lambda: spark.session, limit)
 
 
 def _open(name: str, conn_id: str) -> MaterializedViewCatalog:

@@ -90,7 +90,7 @@ def _merge_additive(context: JobContext, step: MergeAdditiveStep) -> None:
     if whole:
         context.written_by = "overwrite"
         with context.sized_for(0):  # a few rows of both
-            context.write(f"INSERT OVERWRITE {step.table}\n{new}")
+            context.overwrite(step.table, new)
         return
     if step.how == "overwrite":
         keys.write(new)  # a single statement reads the stored rows and replaces them
@@ -106,7 +106,7 @@ def _replace_all(context: JobContext, step: ReplaceKeysStep, affected: str) -> N
     context.keys = found.rows if found else 0
     context.written_by = "overwrite" if context.keys else "none"
     if context.keys:
-        context.write(f"INSERT OVERWRITE {step.table}\n{step.query}")
+        context.overwrite(step.table, step.query)
 
 
 class _Keys:
@@ -229,10 +229,11 @@ class _Keys:
     def _overwrite(self, new: str) -> None:
         table, columns = self.step.table, columns_of(self.step.columns)
         equal = self._equal("`__old`", "`__d`", self.step.keys)
-        self.context.write(
-            f"INSERT OVERWRITE {table}\nSELECT /*+ BROADCAST(`__d`) */ {columns} FROM {table} AS `__old`\n"
-            f"LEFT ANTI JOIN {self.view} AS `__d` ON {equal}\nUNION ALL\n{new}"
+        others = (
+            f"SELECT /*+ BROADCAST(`__d`) */ {columns} FROM {table} AS `__old`\n"
+            f"LEFT ANTI JOIN {self.view} AS `__d` ON {equal}"
         )
+        self.context.overwrite(table, new, others)
 
     def _delete(self, new: str) -> None:
         table = self.step.table

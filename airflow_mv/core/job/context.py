@@ -299,6 +299,16 @@ class JobContext:
         self.before_last()
         self.run(sql)
 
+    def overwrite(self, table: str, rows: str, others: str = "") -> None:
+        """Replace all rows of a table, by the last statement of a step.
+
+        Args:
+            table: Its quoted name.
+            rows: A query for the new rows.
+            others: A query for the rows that stay.
+        """
+        self.write(f"INSERT OVERWRITE {table}\n" + (f"{others}\nUNION ALL\n" if others else "") + rows)
+
     def view(self, name: str, frame: DataFrame) -> None:
         """Give a frame a quoted name until the run ends."""
         frame.createOrReplaceTempView(name)

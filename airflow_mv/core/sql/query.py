@@ -53,6 +53,8 @@ class PinnedTable:
     where: str = ""
     #: What to select of it, if that is not ``*``; see :func:`selected`.
     selected: str = ""
+    #: Whether ``sql`` names a temporary view that has its rows at the snapshot.
+    is_temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -263,7 +265,7 @@ class _Pinner:
                 return _as_subquery(table, reference.relation.name), True
             if table.sql is None:
                 return pinned_table(name, table.snapshot_id), False
-            return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(reference.relation.name)}"), True
+            return _rows_of(table, alias=f" AS {quote(reference.relation.name)}"), True
         nested = self.views.get(name)
         if nested is None:
             raise query_error(query.text, reference.start, f"no snapshot of {name} is given", query.view)
@@ -281,6 +283,14 @@ def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
     return f"({pinned})" if alias else pinned
 
 
+def _rows_of(table: PinnedTable, *, alias: str) -> str:
+    """Return the rows of a table at its snapshot, see :func:`_at_snapshot`."""
+    name = table.sql or table.identifier.sql()
+    if not table.is_temporary:
+        return _at_snapshot(name, table.snapshot_id, alias=alias)
+    return f"({name}{alias})" if alias else name
+
+
 def _as_subquery(table: PinnedTable, name: str) -> str:
     """Return a table at a snapshot as a subquery with a condition, or as one through which Spark pushes no filter.
 
@@ -288,7 +298,7 @@ def _as_subquery(table: PinnedTable, name: str) -> str:
     now means another column, Iceberg would skip files by the statistics of the wrong column. Spark does not push
     filters below a nondeterministic one.
     """
-    pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
+    pinned = _rows_of(table, alias="")
     condition = UNFILTERED if table.unfiltered else table.where
     where = f" WHERE {condition}" if condition else ""
     return f"((SELECT {table.selected or '*'} FROM {pinned}{where}) AS {quote(name)})"

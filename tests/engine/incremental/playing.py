@@ -14,9 +14,10 @@ from typing import TypeVar
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from airflow_mv.actions import read_fresh
 from airflow_mv.core.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
 from tests.core.job.changing import Table, delete_by_equality
-from tests.engine.incremental.checking import Mismatch, accepting, check
+from tests.engine.incremental.checking import Mismatch, accepting, check, differences, plain, stored
 from tests.engine.incremental.histories import VARIANTS, Change, Changing, make
 from tests.engine.incremental.schemas import TABLES, Schema
 from tests.engine.incremental.views import has_star, naming, query
@@ -40,6 +41,8 @@ class Tally:
     refreshes: int = 0
     by_duckdb: int = 0
     modes: Counter[str] = field(default_factory=Counter)
+    #: How fresh rows were read before each refresh.
+    reads: Counter[str] = field(default_factory=Counter)
     variants: Counter[str] = field(default_factory=Counter)
     layouts: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
@@ -57,7 +60,7 @@ class Tally:
             f"{self.sequences} sequences, {self.refreshes} refreshes ({self.by_duckdb} by DuckDB too) "
             f"in {self.seconds:.0f} s",
             f"modes {dict(self.modes)}; variants {dict(self.variants)}; layouts {dict(self.layouts)}",
-            f"methods {dict(self.methods)}",
+            f"methods {dict(self.methods)}; fresh reads {dict(self.reads)}",
             f"changes {dict(self.changes)}; full because {dict(self.fallbacks)}",
             f"{len(self.functions)} functions: {' '.join(sorted(self.functions))}",
             f"ended by an error of the query itself: {dict(self.broken)}",
@@ -261,6 +264,8 @@ def _refresh(lake: Lake, view: View, tally: Tally, random: Random, *, first: boo
     if first:
         sql = naming(view.sql, {name: lake(name) for name in TABLES})
         lake.create(view.name, sql, refresh_strategy="incremental", properties=ALWAYS, layout=view.layout)
+    fresh = None if first else read_fresh(lake.catalog, lambda: lake.spark, lake(view.name))
+    rows = None if fresh is None else plain(fresh.frame.toArrow())
     result = lake.refresh(view.name, on_fallback="full", stager=writing(lake, view.how, tally.methods))
     mode = "first" if first else str(result.mode)
     tally.modes[mode] += 1
@@ -282,6 +287,10 @@ def _refresh(lake: Lake, view: View, tally: Tally, random: Random, *, first: boo
         twice=random.random() < 0.2,
         columns={name: tuple(columns) for name, columns in view.columns.items()} if has_star(view.sql) else {},
     )
+    if fresh is not None and rows is not None:
+        tally.reads[str(fresh.mode)] += 1
+        if differing := differences(plain(stored(lake, view.name)), rows):
+            raise Mismatch(f"the fresh rows of {view.sql}, by {fresh.mode}, are not those of its refresh: {differing}")
 
 
 # --------------------------------------------------------------------------------------- shrinking

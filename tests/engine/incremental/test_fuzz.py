@@ -4,6 +4,8 @@
 DuckDB recomputes at the recorded snapshots if the query has the same meaning there; otherwise, and sometimes in
 addition, Spark does. A failing history is run again, reduced step by step, and the smallest failing one is reported.
 
+Before each refresh the fresh rows are read without it, and compared with those that it has stored.
+
 A sequence is one view of one history, refreshed and compared after changes of its tables. ``TORTURE_SEED`` chooses the
 histories of the long run, and ``TORTURE_SLICE=2/4`` runs the second quarter of them.
 """
@@ -29,6 +31,7 @@ from tests.engine.support import MASTER, Lake
 
 #: The first history of the long run.
 _FIRST = 1000 * (1 + int(os.environ.get("TORTURE_SEED") or 0))
+_READS = {"stored", "append", "merge", "replace-keys"}
 _MODES = {"append", "merge", "replace-keys", "fast-forward", "noop"}
 #: How changes are read and rows are written.
 _METHODS = {"append", "deleted", "diff", "gathered", "lineage", "positions", "delete", "overwrite"}
@@ -60,6 +63,7 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
         return tally
     # A fuzzer that does not reach a mode proves nothing about it.
     assert not _MODES - set(tally.modes), tally
+    assert not _READS - set(tally.reads), tally
     # Few views are not refreshed incrementally.
     assert len(histories) < 100 or "full" in tally.modes, tally
     assert set(CHANGES) == set(tally.changes), tally
