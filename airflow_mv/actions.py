@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.common.each import materialized_views
+from airflow_mv.common.each import for_each, materialized_views
 from airflow_mv.common.status import stale_inputs
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
@@ -25,12 +25,12 @@ from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.core.refresh.run import Callbacks, refresh
 from airflow_mv.core.script import Outcome, Stager
-from airflow_mv.core.spec.identifiers import Identifier
+from airflow_mv.core.spec.identifiers import Identifier, quote, split_namespace
 from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.table_metadata import known_sum
-from airflow_mv.errors import ConfigurationError, MaterializedViewError, NotFoundError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError, NotFoundError, StaleViewError
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import Rows, is_path, log_what_is_read, read_rows, readable, table_rows
@@ -545,6 +545,57 @@ def read(
     found = readable(home, view, wanted, refresh=lambda view: refresh_with_inputs(home, [view], stager=stager))
     log_what_is_read(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
+
+
+def register(
+    spark: SparkSession, namespace: str, *, catalog: MaterializedViewCatalog | None = None
+) -> dict[str, str | None]:
+    """Make each materialized view of a namespace a temporary view of its name: its rows as they are now.
+
+    A view that allows stale data has its stored rows, another one its fresh rows; see :func:`read`. Call it again for
+    the rows of later.
+
+    Args:
+        spark: The session; it must have Iceberg's jars.
+        namespace: ``catalog.namespace``.
+        catalog: Where the namespace is; by default the configured catalog of that name.
+
+    Returns:
+        How the rows of each view are computed, by its name, such as ``stored`` or ``merge``; ``None`` for a view that
+        cannot be read, which is logged as a warning and has no temporary view.
+    """
+    name, inner = split_namespace(namespace)
+    home = catalog or MaterializedViewCatalog(name)
+
+    def rows_of(view: Identifier) -> tuple[DataFrame, str]:
+        allowed = home.load(view).materialized.allow_stale_data
+        found = stale_rows(home, spark, view) if allowed else None
+        if found is not None:
+            return found, "stored"
+        fresh = read_fresh(home, lambda: spark, view)
+        return fresh.frame, str(fresh.mode)
+
+    done: dict[str, str | None] = {}
+    for result in for_each(materialized_views(home, inner), rows_of):
+        done[result.item.name] = None
+        if result.error is not None:
+            log.warning("%s", result.error)
+        elif result.value is not None:
+            frame, done[result.item.name] = result.value
+            frame.createOrReplaceTempView(quote(result.item.name))
+    return done
+
+
+def stale_rows(catalog: MaterializedViewCatalog, spark: SparkSession, view: Identifier) -> DataFrame | None:
+    """Return a view's stored rows; ``None`` if it has none that may be read without a refresh."""
+    from airflow_mv.common.stored_rows import stored_rows
+    from airflow_mv.extras.spark.session import knowing_catalogs
+
+    try:
+        found = readable(catalog, view)
+    except StaleViewError:
+        return None
+    return stored_rows(knowing_catalogs(catalog, spark), view, found.storage, found.snapshot_id)
 
 
 def refuse_past(wanted: TimeTravel | None) -> None:

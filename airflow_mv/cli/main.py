@@ -47,6 +47,7 @@ from airflow_mv.cli.explain import explain, with_requirements
 from airflow_mv.cli.folder import apply_folder, export
 from airflow_mv.cli.fresh import read_fresh
 from airflow_mv.cli.impact import impact
+from airflow_mv.cli.lag import lag
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.refresh_each import refresh_each
 from airflow_mv.cli.registry import registry
@@ -704,6 +705,7 @@ for _command in (
     export,
     apply_folder,
     impact,
+    lag,
 ):
     main.add_command(_command)
 if (Path(__file__).parents[2] / "examples" / "demo").is_dir():  # a clone of the repository; not the wheel

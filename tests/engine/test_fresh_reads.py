@@ -140,3 +140,20 @@ def test_the_rows_do_not_depend_on_the_settings_of_the_session(lake: Lake) -> No
 def create(lake: Lake, name: str, sql: str) -> None:
     """Create an incremental view, whose cost never decides."""
     lake.create(name, sql, refresh_strategy="incremental", properties=ALWAYS)
+
+
+def test_each_view_of_a_namespace_is_a_temporary_view_of_its_name(lake: Lake) -> None:
+    """Stored rows where stale ones are allowed and there are some, else fresh ones."""
+    lake.table("orders", "id integer, day integer, amount bigint", "(1, 1, 10), (2, 2, 20)")
+    sql = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+    for name, stale in (("daily", False), ("old", True), ("never", True), ("odd name", False)):
+        lake.create(f"`{name}`", sql, refresh_strategy="incremental", properties=ALWAYS, allow_stale_data=stale)
+    lake.refresh("daily", "old", "`odd name`")
+    lake.insert("orders", "(3, 1, 5)")
+    found = airflow_mv.register(lake.spark, f"{lake.catalog.name}.{lake.namespace}", catalog=lake.catalog)
+    rows = {name: lake.spark.sql(f"SELECT amount FROM `{name}` WHERE day = 1").collect()[0][0] for name in found}
+    for name in found:
+        lake.spark.catalog.dropTempView(name)
+
+    assert found == {"daily": "merge", "never": "query", "odd name": "merge", "old": "stored"}
+    assert rows == {"daily": 15, "never": 15, "odd name": 15, "old": 10}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
 from airflow_mv.checks import CHECKS_PROPERTY
 from airflow_mv.core.spec.choices import (
@@ -282,6 +282,9 @@ UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
 #: How far the view may be behind, like ``2 h``.
 MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
 #: How many refresh records are kept, and how old they may be, like ``30 days``.
+TARGET_LAG_PROPERTY = "airflow-mv.target-lag"
+#: The target lag of a view that is refreshed as the views that read it need it.
+DOWNSTREAM = "downstream"
 MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
 MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
 DEFAULT_MAX_COUNT = 100
@@ -370,6 +373,21 @@ def max_staleness_of(text: str | None, *, view: str) -> timedelta | None:
     return duration(text, what=f"view {view}, property {MAX_STALENESS_PROPERTY}")
 
 
+def target_lag_of(text: str | None, *, view: str) -> timedelta | Literal["downstream"] | None:
+    """Return a view's target lag from the text of its property, or ``None`` without one.
+
+    Raises:
+        ConfigurationError: The text is neither a length of time, more than none, nor ``downstream``.
+    """
+    if text is not None and text.strip().lower() == DOWNSTREAM:
+        return "downstream"
+    what = f"view {view}, property {TARGET_LAG_PROPERTY}"
+    found = duration(text, what=what)
+    if found == timedelta(0):
+        raise ConfigurationError(f"{what} is {text!r}; it must be more than none, such as 15 minutes, or {DOWNSTREAM}")
+    return found
+
+
 def refresh_state_of(properties: Mapping[str, str], *, view: str) -> str | None:
     """Return the version of the draft specification in which a view's refresh state is written; ``None`` for none.
 
@@ -456,6 +474,10 @@ def _max_staleness(properties: Mapping[str, str], *, view: str) -> timedelta | N
     return max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
 
 
+def _target_lag(properties: Mapping[str, str], *, view: str) -> object:
+    return target_lag_of(properties.get(TARGET_LAG_PROPERTY), view=view)
+
+
 def _most_old_snapshots(properties: Mapping[str, str], *, view: str) -> int | None:
     return most_old_snapshots(properties, view=view, default=None)
 
@@ -467,6 +489,7 @@ PROPERTY_READERS: Mapping[str, Callable[..., object]] = {
     ON_SCHEMA_CHANGE_PROPERTY: on_schema_change,
     **dict.fromkeys((ON_FALLBACK_PROPERTY, MAX_FULL_BYTES_PROPERTY, UP_TO_PROPERTY), Policy.of),
     MAX_STALENESS_PROPERTY: _max_staleness,
+    TARGET_LAG_PROPERTY: _target_lag,
     **dict.fromkeys((MAX_COUNT_PROPERTY, MAX_AGE_PROPERTY), history_limits),
     COMPACT_PROPERTY: most_files,
     EXPIRE_PROPERTY: _most_old_snapshots,

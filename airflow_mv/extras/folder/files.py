@@ -29,6 +29,7 @@ from airflow_mv.core.spec.properties import (
     MAX_STALENESS_PROPERTY,
     READERS_PROPERTY,
     SORT_PROPERTY,
+    TARGET_LAG_PROPERTY,
 )
 from airflow_mv.core.spec.view import COMMENT_PROPERTY
 from airflow_mv.core.sql.query import parse_query, spark_sql
@@ -46,6 +47,7 @@ _PROPERTIES = {
     "sort_by": SORT_PROPERTY,
     "interval_column": COLUMN_PROPERTY,
     "max_staleness": MAX_STALENESS_PROPERTY,
+    "target_lag": TARGET_LAG_PROPERTY,
     "readers": READERS_PROPERTY,
     "owner": "owner",
     "tags": "tags",
@@ -210,7 +212,7 @@ _FLAG = _Key("true or false", lambda value: isinstance(value, bool))
 #: The keys above a query.
 KEYS: Mapping[str, _Key] = {
     **dict.fromkeys(("name", "layout", "strategy", "description", "storage_name", "renamed_from", "uuid"), _TEXT),
-    **dict.fromkeys(("sort_by", "interval_column", "max_staleness", "readers", "owner"), _TEXT),
+    **dict.fromkeys(("sort_by", "interval_column", "max_staleness", "target_lag", "readers", "owner"), _TEXT),
     **dict.fromkeys(("partition_by", "columns", "dialects", "tags"), _LIST),
     **dict.fromkeys(("properties", "column_comments"), _MAP),
     **dict.fromkeys(("allow_stale_data", "time_travel"), _FLAG),
