@@ -13,6 +13,7 @@ import airflow_mv
 from benchmarks import (
     connect,
     demo,
+    fresh_reads,
     freshness,
     full_refresh,
     incremental,
@@ -37,6 +38,7 @@ _COMMANDS = {
     "demo": demo,
     "full-refresh": full_refresh,
     "connect": connect,
+    "fresh-reads": fresh_reads,
     "freshness": freshness,
     "incremental": incremental,
     "lag-day": lag_day,
