@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build DAGs: of views that read each other, in dependency order; of alerts; of maintenance.
+"""Build DAGs: of views that read each other, in dependency order; of alerts; of maintenance; of target lags.
 
 Names are imported on first use: a DAG file imports only the operators of its own DAGs.
 """
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_mv.dags.factory import materialized_views_dag as materialized_views_dag
     from airflow_mv.dags.factory import materialized_views_dags as materialized_views_dags
     from airflow_mv.dags.group import materialized_views_group as materialized_views_group
+    from airflow_mv.dags.lag import target_lag_dag as target_lag_dag
     from airflow_mv.dags.maintenance import maintenance_dag as maintenance_dag
 
 _MODULES = {
@@ -23,6 +24,7 @@ _MODULES = {
     "materialized_views_dags": "airflow_mv.dags.factory",
     "materialized_views_group": "airflow_mv.dags.group",
     "maintenance_dag": "airflow_mv.dags.maintenance",
+    "target_lag_dag": "airflow_mv.dags.lag",
 }
 __all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
     "ChainedView",
@@ -31,5 +33,6 @@ __all__ = [  # for ``import *``, which knows nothing of names that are imported 
     "materialized_views_dag",
     "materialized_views_dags",
     "materialized_views_group",
+    "target_lag_dag",
 ]
 __getattr__ = on_first_use(__name__, _MODULES)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -106,6 +106,7 @@ def add_tasks(
     spark: SparkTaskArguments | None,
     refresh: RefreshKeywords | None,
     spark_application: Applications,
+    pinning: Callable[..., PinBaseTablesOperator] = PinBaseTablesOperator,
 ) -> None:
     """Add a chain's tasks to the current DAG and group.
 
@@ -118,6 +119,7 @@ def add_tasks(
         spark: Arguments of tasks that run Spark.
         refresh: Arguments of refreshes.
         spark_application: Whether these tasks share a Spark application.
+        pinning: Makes the task that lists the namespace's views.
 
     Raises:
         ConfigurationError: ``spark_application`` is another word, or an argument is unknown.
@@ -135,7 +137,7 @@ def add_tasks(
         spark_application = "per-task" if chain is not None and len(chain.views) == 1 else "shared"
     application = _application(spark_application, namespace or _namespace_of(chain), options)
     if chain is None:
-        tasks = _add_levels(PinBaseTablesOperator(namespace=namespace, depth=depth, **pin), depth, options, application)
+        tasks = _add_levels(pinning(namespace=namespace, depth=depth, **pin), depth, options, application)
     else:
         order = {str(view): [str(name) for name in names] for view, names in chain.reads.items()}
         definitions = {str(view): item.sql for view, item in chain.views.items() if item.sql is not None}
