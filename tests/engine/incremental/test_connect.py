@@ -57,8 +57,15 @@ def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, con
             return tuple(item["mode"] for item in documents)
 
         for name, sql in zip(names, queries.values(), strict=True):
-            run("create", name, "--sql", sql, "--refresh-strategy", "incremental", "--refresh")
+            always = ("--property", "airflow-mv.incremental-up-to=1000000")
+            run("create", name, "--sql", sql, "--refresh-strategy", "incremental", "--refresh", *always)
         insert("c", 7)
+        fresh = [run("read", name, "--fresh") for name in names]
+        assert [item["mode"] for item in fresh] == ["append", "merge"]
+        assert [sorted(map(tuple, item["rows"])) for item in fresh] == [
+            [("a", 10), ("b", 5), ("b", 20), ("c", 7)],
+            [("a", 10), ("b", 20), ("c", 7)],
+        ]
         reason = "COST"
         assert modes("fail") == ("append", "merge")
         assert _rows(lake, "rows") == [("a", 10), ("b", 5), ("b", 20), ("c", 7)]
