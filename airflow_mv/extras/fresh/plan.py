@@ -211,7 +211,7 @@ def _over_fresh_inputs(inputs: RefreshInputs, below: Mapping[Identifier, FreshPl
         Reason(Code.INPUT_STALE, f"{plan.view.identifier} is not fresh: the query is run over its fresh rows")
         for plan in below.values()
     )
-    others = [inputs.metadata(table).bytes_at(table.head) for table in seen.tables if table.name not in names]
+    others = [inputs.metadata(item).bytes_at(item.head) for item in seen.tables if item.name not in names]
     estimate = full_cost(known_sum(others))
     choice = Choice(Mode.FULL, (*seen.freshness.reasons, *reasons), None, (estimate,))
     script = _script(inputs, pinned, choice)
@@ -224,9 +224,9 @@ def _script(inputs: RefreshInputs, pinned: PinnedQuery, choice: Choice) -> Scrip
     seen = inputs.observation
     view, storage = seen.view, seen.storage
     columns = columns_of({"fields": view.metadata.schema_.fields})
-    name = storage.name
-    stored = staged(STORAGE) if name is None else _at(name, storage.rows_snapshot)
-    opening = [register(STORAGE, storage.location)] if name is None else []
+    place = storage.place
+    stored = _at(place, storage.rows_snapshot) if isinstance(place, Identifier) else staged(STORAGE)
+    opening = [] if isinstance(place, Identifier) else [register(STORAGE, place)]
     opening += [register(table, location) for table, location in sorted(pinned.nested.items())]
     query = SqlStep(f"INSERT OVERWRITE {stored}\n{pinned.sql}", pinned.sql if pinned.reads else "")
     script = Script(
