@@ -54,7 +54,7 @@ def test_no_command_writes_a_number_that_other_programs_change(variables: dict[s
         calls = (
             *(("status", VIEW), ("plan", VIEW), ("history", VIEW), ("show", VIEW), ("pin", VIEW), ("explain", VIEW)),
             *(("costs", VIEW), ("timeline", VIEW), ("tables", "lake.sales.orders")),
-            ("impact", "lake.sales.orders", "--drop", "amount"),
+            *(("impact", "lake.sales.orders", "--drop", "amount"), ("lag", VIEW)),
             *(("versions", VIEW), ("doctor", VIEW), ("repair", VIEW), ("verify", VIEW, "--files")),
             ("read", VIEW, "--refresh-id", first.refresh_id),
             ("maintain", VIEW, "--older-than", "0s"),
