@@ -93,6 +93,10 @@ if version("pyiceberg").startswith("0.11."):
 
     create_tables_with_kinds()
 
+from tests.repeated import compute_once  # noqa: E402 (it imports pyiceberg)
+
+compute_once()
+
 # Flushing to disk only costs time: no test cuts the power, and the tests of durability record the flushes.
 os.fsync = lambda descriptor: None
 
