@@ -56,7 +56,7 @@ NESTED = (
 )
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("mode", [pytest.param("copy-on-write", marks=pytest.mark.slow), "merge-on-read"])
 def test_a_nested_field_that_is_added_beside_those_of_the_query_leaves_a_view_valid_and_incremental(
     lake: Lake, mode: str
 ) -> None:
