@@ -293,6 +293,7 @@ def test_an_unreachable_catalog_is_reported_without_its_password(
 
 def test_an_edited_connection_is_seen_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read behind the old one is not shown any more, however long it might be kept."""
+    monkeypatch.setattr("airflow_mv.plugin.page._FIRST_WAIT", 60)  # a busy machine needs longer than a person waits
     page = Page(Sources(("edited:pages",), 3600))
     right = json.loads(os.environ["AIRFLOW_CONN_PAGES"])
     wrong = {**right, "extra": {**right["extra"], "uri": "postgresql+psycopg://127.0.0.1:1/nothing"}}
