@@ -13,6 +13,7 @@ import airflow_mv
 from airflow_mv.actions import plan_fresh, read_fresh
 from airflow_mv.errors import ConfigurationError
 from tests.builders import LAYOUTS
+from tests.cli.support import call
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.support import Lake, multiset
 
@@ -140,6 +141,26 @@ def test_the_rows_do_not_depend_on_the_settings_of_the_session(lake: Lake) -> No
 def create(lake: Lake, name: str, sql: str) -> None:
     """Create an incremental view, whose cost never decides."""
     lake.create(name, sql, refresh_strategy="incremental", properties=ALWAYS)
+
+
+def test_the_commands_print_fresh_rows_and_their_cost(lake: Lake) -> None:
+    """Both with the mode and the reasons. Rows of the past, of a path or of a query cannot be fresh."""
+    lake.table("orders", "id integer, day integer, amount bigint", "(1, 1, 10), (2, 2, 20)")
+    create(lake, "by_day", "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day")
+    lake.refresh("by_day")
+    lake.insert("orders", "(3, 1, 5)")
+    explained = call("explain", lake("by_day"), "--fresh", "--json").json
+    rows = call("read", lake("by_day"), "--fresh", "--json").json
+    limited = call("read", lake("by_day"), "--fresh", "--limit", "1")
+
+    assert (explained["mode"], explained["rows_changed"], explained["stored_rows"]) == ("merge", 1, 2)
+    assert [item["mode"] for item in explained["estimates"]] == ["merge", "query"]
+    assert explained["bytes_read"] > explained["stored_bytes"]
+    assert (rows["mode"], rows["columns"], sorted(rows["rows"])) == ("merge", ["day", "amount"], [[1, 15], [2, 20]])
+    assert "1 row, merge: " in limited.stderr
+    assert call("read", lake("by_day"), "--fresh", "--snapshot-id", "1").code != 0
+    assert call("explain", "--sql", "SELECT 1 AS one", "--fresh").code == 2
+    assert lake.rows("by_day") == [(1, 10), (2, 20)]
 
 
 def test_each_view_of_a_namespace_is_a_temporary_view_of_its_name(lake: Lake) -> None:
