@@ -9,6 +9,7 @@ Their records are read in ``tests/core/spec/test_refresh_state.py``.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from airflow_mv.common.status import status
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.view import with_storage_table
+from airflow_mv.extras.maintenance.orphans import expire
 from tests.branches import create_branch
 from tests.builders import Lake, orders
 
@@ -136,3 +138,14 @@ def test_a_materialized_view_of_another_engine_becomes_one_of_this_package_and_s
     assert home.catalog.load(VIEW).metadata.view_uuid == view.metadata.view_uuid
     assert (Reader(home).storage_table, Reader(home).is_fresh) == (("sales", "daily__storage"), True)
     assert sorted(row["id"] for row in home.read(VIEW)) == [1, 2, 3]
+
+
+def test_the_record_stays_when_earlier_snapshots_expire(home: Lake) -> None:
+    home.view()
+    for _ in range(2):
+        home.refresh()
+        home.append((4, "east", 1))
+    home.refresh()
+    state = Reader(home).state
+    assert expire(home.catalog, VIEW, older_than=timedelta(0)).snapshot_ids
+    assert (Reader(home).state, Reader(home).is_fresh) == (state, True)
