@@ -13,9 +13,8 @@ from typing import Any
 from pyiceberg.avro import file, resolver
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import MetadataLogEntry, SnapshotLogEntry
 from pyiceberg.table.refs import SnapshotRef
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
