@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,18 @@ from airflow_mv.core.script import Outcome, Stager
 from airflow_mv.core.spec.identifiers import Identifier, quote, split_namespace
 from airflow_mv.core.spec.interval_parts import bounds
 from airflow_mv.core.spec.materialized_view import RefreshRecord
+from airflow_mv.core.spec.properties import DiffPolicy
 from airflow_mv.core.spec.reasons import Mode
 from airflow_mv.core.spec.table_metadata import known_sum
-from airflow_mv.errors import ConfigurationError, MaterializedViewError, NotFoundError, StaleViewError
+from airflow_mv.core.spec.units import counted
+from airflow_mv.errors import (
+    CheckFailedError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    NotFoundError,
+    StaleViewError,
+)
 from airflow_mv.extras.history.time_travel import TimeTravel
 from airflow_mv.extras.pins import pinned_chain
 from airflow_mv.extras.read import Rows, is_path, log_what_is_read, read_rows, readable, table_rows
@@ -42,7 +52,8 @@ if TYPE_CHECKING:
 
     from airflow_mv.core.define.definition import Definition
     from airflow_mv.core.spec.choices import OnChange
-    from airflow_mv.extras.define import DefinitionResult
+    from airflow_mv.extras.define import DefinitionResult, Difference
+    from airflow_mv.extras.diff import Diff
     from airflow_mv.extras.folder.files import ViewFile
     from airflow_mv.extras.folder.plan import Applied, FolderPlan
     from airflow_mv.extras.fresh.plan import FreshPlan
@@ -139,6 +150,7 @@ def create_view(
     stager: Stager,
     replace: bool = False,
     effects: Effects | None = None,
+    before: Callable[[LoadedView], None] | None = None,
 ) -> LoadedView:
     """Create a view as :func:`airflow_mv.core.define.create.create` does, without Spark where its columns are certain.
 
@@ -148,7 +160,14 @@ def create_view(
     from airflow_mv.extras.columns.empty_table import make_without_spark
 
     return create(
-        catalog, view, definition, stager=stager, replace=replace, effects=effects, without_spark=make_without_spark
+        catalog,
+        view,
+        definition,
+        stager=stager,
+        replace=replace,
+        effects=effects,
+        without_spark=make_without_spark,
+        before=before,
     )
 
 
@@ -180,6 +199,7 @@ def define_view(
     stager: Stager,
     on_change: OnChange = "apply",
     adopt: bool = False,
+    create: Callable[..., LoadedView] = create_view,
 ) -> DefinitionResult:
     """Define a view as :func:`airflow_mv.extras.define.define` does, for its readers; say why refreshes would be full.
 
@@ -191,7 +211,7 @@ def define_view(
 
     adopting = adopt_table if adopt else None
     definition = for_readers(definition, catalog, view)
-    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting, create=create_view)
+    done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting, create=create)
     is_new = done.action in ("created", "adopted", "replaced")
     return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
 
@@ -204,14 +224,27 @@ def plan_views(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, p
         prune: Whether views that no file defines are dropped.
     """
     from airflow_mv.extras.convert import require_renamable
-    from airflow_mv.extras.define import differences
     from airflow_mv.extras.folder.plan import Callbacks as PlanCallbacks
     from airflow_mv.extras.folder.plan import plan_folder
 
     namespaces = sorted({file.view.namespace for file in files})
     existing = [view for name in namespaces for view in _existing_views(catalog, name)]
-    callbacks = PlanCallbacks(differences, cost_of_rebuild, require_renamable)
+    callbacks = PlanCallbacks(_compared, cost_of_rebuild, require_renamable)
     return plan_folder(catalog, files, callbacks=callbacks, materialized=existing, prune=prune)
+
+
+def _compared(catalog: MaterializedViewCatalog, view: LoadedView, definition: Definition) -> Sequence[Difference]:
+    """Return the differences of a view from a definition; and its rows, if an apply has not finished their rebuild."""
+    from airflow_mv.extras.define import Difference, Effect, differences
+
+    found = differences(catalog, view, definition)
+    if DiffPolicy.of({**view.metadata.properties, **definition.properties}, view=str(view.identifier)) is None:
+        return found
+    record, version = catalog.load_storage(view).record, view.metadata.current_version_id
+    if record is None or record.version_id == version or any(item.effect == Effect.REBUILD for item in found):
+        return found
+    rows = Difference("rows", f"of version {record.version_id}", f"of version {version}", Effect.REBUILD)
+    return (*found, rows)
 
 
 def _existing_views(catalog: MaterializedViewCatalog, namespace: tuple[str, ...]) -> list[Identifier]:
@@ -250,22 +283,168 @@ def cost_of_rebuild(
         return None
 
 
-def apply_views(catalog: MaterializedViewCatalog, plan: FolderPlan, *, stager: Stager) -> Iterator[Applied]:
+@dataclass(frozen=True, slots=True)
+class Rebuilds:
+    """How changed definitions get their rows, if a view has the property ``airflow-mv.on-diff``.
+
+    Args:
+        stager: Runs the jobs.
+        session: Opens the session in which rows are compared.
+        on_diff: A policy for all views, instead of their properties.
+        ask: Decides on a difference above the limits, for the policy ``ask``; by default it is refused.
+        report: Receives the difference, line by line.
+        requester: Who requested it, for the refresh record.
+    """
+
+    stager: Stager
+    session: Callable[[], SparkSession] | None = None
+    on_diff: DiffPolicy | None = None
+    ask: Callable[[Diff], bool] = lambda _: False
+    report: Callable[[str], None] = log.info
+    requester: Requester | None = None
+
+
+def apply_views(catalog: MaterializedViewCatalog, plan: FolderPlan, how: Rebuilds) -> Iterator[Applied]:
     """Do what a plan of a folder says, see :func:`airflow_mv.extras.folder.plan.apply_plan`.
+
+    The rows of a definition that changes are computed beside those on show, compared with them and published, if a
+    policy is given, by the view's property or for all; otherwise the next refresh computes them.
 
     Args:
         plan: From :func:`plan_views`.
-        stager: Runs the scripts that find the columns of queries.
+        how: How rows are computed, and which differences are accepted.
     """
     from airflow_mv.extras.convert import rename
     from airflow_mv.extras.folder.plan import apply_plan
     from airflow_mv.extras.maintenance.drop import drop
 
+    rebuilt = {change.view for change in plan.changes if change.rebuilds}
+
+    def define(view: Identifier, wanted: Definition) -> list[str]:
+        policy = _policy(catalog, view, wanted, how.on_diff) if view in rebuilt else None
+        if policy is not None:
+            return rebuild_view(catalog, view, wanted, policy, how)
+        return define_view(catalog, view, wanted, stager=how.stager, on_change="rebuild").lines
+
     return apply_plan(
         plan,
-        define=lambda view, wanted: define_view(catalog, view, wanted, stager=stager, on_change="rebuild").lines,
+        define=define,
         drop=lambda view: drop(catalog, view),
         rename=lambda view, name: rename(catalog, view, name),
+    )
+
+
+def _policy(
+    catalog: MaterializedViewCatalog, view: Identifier, wanted: Definition, given: DiffPolicy | None
+) -> DiffPolicy | None:
+    """Return the policy for a changed definition; ``None`` without one, or without rows to compare with."""
+    loaded = catalog.load(view)
+    try:
+        if catalog.load_storage(loaded).record is None:
+            return None
+    except (NotFoundError, InvalidMetadataError):
+        return None
+    return given or DiffPolicy.of({**loaded.metadata.properties, **wanted.properties}, view=str(view))
+
+
+def rebuild_view(
+    catalog: MaterializedViewCatalog, view: Identifier, wanted: Definition, policy: DiffPolicy, how: Rebuilds
+) -> list[str]:
+    """Compute the rows of a changed definition beside those on show, compare them, and publish both if accepted.
+
+    See :func:`airflow_mv.extras.rebuild.rebuild`, also for the errors.
+
+    Args:
+        wanted: The definition.
+        policy: Which differences are accepted.
+
+    Returns:
+        What was done, in sentences.
+
+    Raises:
+        CheckFailedError: The difference is above a limit. Nothing was published.
+    """
+    from airflow_mv.extras.diff import recorded_bases
+    from airflow_mv.extras.rebuild import rebuild
+
+    if how.session is None:
+        raise ConfigurationError(
+            f"view {view}: airflow-mv.on-diff compares rows in a Spark session, and there is none here: apply it with "
+            "`airflow-mv apply`, or with a connection to Spark Connect"
+        )
+    done, spark = list[str](), how.session
+
+    def define(before: Callable[[LoadedView], None]) -> None:
+        from airflow_mv.extras.define import differences
+
+        changed = any(item.effect == "rebuild" for item in differences(catalog, catalog.load(view), wanted))
+        made = partial(create_view, before=before)
+        done.extend(define_view(catalog, view, wanted, stager=how.stager, on_change="rebuild", create=made).lines)
+        if not changed:  # an earlier try has published the definition, and not the rows
+            before(catalog.load(view))
+
+    def accept(will_be: LoadedView, plan: RefreshPlan, outcome: Outcome, pins: SnapshotSet | None) -> None:
+        found = _difference(catalog, will_be, plan, outcome, spark())
+        found = replace(found, same_bases=pins is not None)
+        for line in found.lines():
+            how.report(line)
+        _require_accepted(found, policy, how)
+
+    made = rebuild(
+        catalog,
+        define=define,
+        stager=how.stager,
+        bases=partial(recorded_bases, catalog),
+        accept=accept,
+        options=informed(None),
+        diagnose=diagnose,
+        requester=how.requester,
+    )
+    if made.result is None:
+        return [*done, f"{view} has changed meanwhile: the next refresh computes its rows"]
+    add_to_registry(catalog, made.plan, made.outcome, made.result, requester=how.requester or Requester())
+    return [*done, f"published {counted(made.result.rows_written, 'row')} as refresh {made.result.refresh_id}"]
+
+
+def _difference(
+    catalog: MaterializedViewCatalog, view: LoadedView, plan: RefreshPlan, outcome: Outcome, spark: SparkSession
+) -> Diff:
+    from airflow_mv.common.stored_rows import spark_errors, staged_rows, stored_rows
+    from airflow_mv.core.job.session import interruptible
+    from airflow_mv.extras.diff import compare, key_of
+
+    existing = catalog.load(view.identifier)
+    storage, names = catalog.load_storage(existing), view.metadata.schema_.names
+    had = storage.table.current_schema.get("fields", ())
+    common = {str(field["name"]) for field in had} & set(names)
+    keys = next((found for found in (key_of(view), key_of(existing)) if found and common.issuperset(found)), ())
+
+    def compared() -> Diff:
+        with spark_errors(f"comparing view {view.identifier}"):
+            before = stored_rows(spark, view.identifier, storage, storage.rows_snapshot)
+            after = staged_rows(spark, view.identifier, plan.storage_table, outcome)
+            return compare(spark, view.identifier, before, after, keys)
+
+    return interruptible(spark, compared)
+
+
+def _require_accepted(found: Diff, policy: DiffPolicy, how: Rebuilds) -> None:
+    """Raise if a difference is above the limits of a policy that does not publish it.
+
+    Raises:
+        CheckFailedError: Names the limits, and has the difference.
+    """
+    beyond = found.beyond(policy)
+    if not beyond or policy.action == "publish" or (policy.action == "ask" and how.ask(found)):
+        return
+    raise CheckFailedError(
+        "\n".join(
+            [
+                f"view {found.view}: nothing was published, because the rows of the changed definition differ: "
+                f"{'; '.join(beyond)}. To publish them, raise the limits or give --on-diff publish",
+                *found.lines(),
+            ]
+        )
     )
 
 

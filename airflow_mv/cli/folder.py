@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_mv.cli.context import common, named_views, open_named, out, print_json, sparked, stager_for, visible
+from airflow_mv.cli.context import (
+    common,
+    err,
+    named_views,
+    open_named,
+    out,
+    print_json,
+    sparked,
+    stager_for,
+    this_user,
+    visible,
+)
 from airflow_mv.core.spec.units import human
 
 if TYPE_CHECKING:
@@ -72,6 +83,12 @@ def export(*, namespace: str, folder: Path, overwrite: bool, uuid: bool, as_json
 @click.option("--prune", is_flag=True, help="Drop materialized views of the same namespaces that no file defines.")
 @click.option("--markdown", is_flag=True, help="Show the plan as Markdown, for the comment of a pull request.")
 @click.option("--yes", is_flag=True, help="Confirm the changes without prompting.")
+@click.option(
+    "--on-diff",
+    metavar="POLICY",
+    help="Compute changed rows beside those on show, and publish, fail or ask if they differ, above limits such as "
+    "'fail, rows=1%, changed=5%'. By default as each view's property airflow-mv.on-diff says.",
+)
 @sparked
 @common
 def apply_folder(
@@ -83,6 +100,7 @@ def apply_folder(
     prune: bool,
     markdown: bool,
     yes: bool,
+    on_diff: str | None,
     as_json: bool,
     conn_id: str | None,
     **spark: Any,
@@ -90,9 +108,11 @@ def apply_folder(
     """Make views what a folder of SQL files says.
 
     Shows the plan, asks, and changes the views in the order in which they read
-    each other. A view changes as a whole or not at all. It refreshes nothing.
+    each other. A view changes as a whole or not at all. It refreshes nothing,
+    but the views whose changed rows are compared before they are published.
     """
-    from airflow_mv.actions import apply_views, plan_views
+    from airflow_mv.actions import Rebuilds, apply_views, plan_views
+    from airflow_mv.core.spec.properties import DiffPolicy
     from airflow_mv.extras.folder.files import read_folder
 
     files = read_folder(folder, namespace=namespace)
@@ -108,7 +128,16 @@ def apply_folder(
         _print_plan(plan, as_json=False, markdown=markdown)
     if plan.to_do and not yes:
         click.confirm(f"Change {len(plan.to_do)} views?", abort=True, err=True)
-    done = [_shown(item, quiet=as_json) for item in apply_views(catalog, plan, stager=stager_for(catalog, **spark))]
+    stager = stager_for(catalog, **spark)
+    how = Rebuilds(
+        stager,
+        session=lambda: stager.session,
+        on_diff=None if on_diff is None else DiffPolicy.read(on_diff, source="--on-diff"),
+        ask=lambda found: not yes and click.confirm(f"Publish the rows of {found.view}?", err=True),
+        report=lambda line: err.print(visible(line), markup=False),
+        requester=this_user(),
+    )
+    done = [_shown(item, quiet=as_json) for item in apply_views(catalog, plan, how)]
     if as_json:
         print_json({**plan.to_dict(), "applied": [item.to_dict() for item in done]})
     if plan.refused or any(item.outcome != "done" for item in done):

@@ -43,6 +43,7 @@ from airflow_mv.cli.context import (
     with_time_travel,
 )
 from airflow_mv.cli.costs import costs
+from airflow_mv.cli.diff import diff
 from airflow_mv.cli.explain import explain, with_requirements
 from airflow_mv.cli.folder import apply_folder, export
 from airflow_mv.cli.fresh import read_fresh
@@ -691,6 +692,7 @@ def demo(*, home: Path | None) -> None:
 for _command in (
     changes,
     costs,
+    diff,
     explain,
     maintain,
     rollback,

@@ -16,7 +16,7 @@ from airflow_mv.core.job.context import table_at
 from airflow_mv.core.job.driver import open_staging, reason, staging_catalog
 from airflow_mv.core.job.driver_files import HADOOP, file_access
 from airflow_mv.core.job.session import made_active, temporary_settings
-from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE
+from airflow_mv.core.script import STAGING_CATALOG, STAGING_NAMESPACE, Outcome
 from airflow_mv.core.spec.identifiers import Identifier, quote, string_literal
 from airflow_mv.errors import JobError, MaterializedViewError
 
@@ -52,6 +52,21 @@ def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, s
     with made_active(spark), spark_errors(f"reading the rows of view {view}"):
         frame: DataFrame = frame_of(storage, _TableReader(spark, view.catalog, snapshot_id))
         return frame
+
+
+def staged_rows(spark: SparkSession, view: Identifier, table: Identifier | None, outcome: Outcome) -> DataFrame:
+    """Return the rows that a job has staged.
+
+    Args:
+        spark: A session that knows the view's catalog, classic or Connect.
+        table: The storage table, if a catalog holds it.
+        outcome: What the job did; it has not failed.
+    """
+    with made_active(spark), spark_errors(f"reading the staged rows of view {view}"):
+        if table is not None and outcome.branch is not None:
+            version = f"VERSION AS OF {string_literal(outcome.branch)}"
+            return spark.sql(f"SELECT * FROM {table.sql()} {version}")  # noqa: S608 (both are quoted)
+        return _TableReader(spark, view.catalog, None).load(outcome.metadata_location or "")
 
 
 class _TableReader:

@@ -53,6 +53,7 @@ from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import (
     CREATION_ID_PROPERTY,
     PARTITIONING_PROPERTY,
+    parse_settings,
     storage_table_field,
 )
 from airflow_mv.core.spec.properties import (
@@ -63,7 +64,7 @@ from airflow_mv.core.spec.properties import (
 )
 from airflow_mv.core.spec.reasons import Reason
 from airflow_mv.core.spec.table_metadata import same_columns
-from airflow_mv.core.spec.view import DIALECT, new_view, with_view_properties
+from airflow_mv.core.spec.view import DIALECT, ViewMetadata, new_view, with_view_properties
 from airflow_mv.core.sql.query import parse_query, spark_sql
 from airflow_mv.core.sql.translation import known_dialects
 from airflow_mv.errors import (
@@ -86,6 +87,8 @@ log = logging.getLogger(__name__)
 
 #: Makes the empty table of a query without Spark; returns its metadata file, or why only Spark knows its columns.
 WithoutSpark = Callable[[MaterializedViewCatalog, ResolvedQuery, EmptyStorage], str | Reason]
+#: Called with a view as a change will leave it; raises to refuse the change.
+BeforeChange = Callable[[LoadedView], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def create(
     replace: bool = False,
     effects: Effects | None = None,
     without_spark: WithoutSpark | None = None,
+    before: BeforeChange | None = None,
 ) -> LoadedView:
     """Create a materialized view with an empty storage table.
 
@@ -115,6 +119,7 @@ def create(
     Args:
         stager: Runs the script in which Spark analyses the query and makes the table.
         without_spark: Asked first; Spark is started only if it returns a reason.
+        before: Called with a materialized view that is replaced, as it will be, before anything is changed.
 
     Raises:
         AlreadyExistsError: The name is taken.
@@ -155,7 +160,7 @@ def create(
         raise AlreadyExistsError(
             f"a view {identifier} exists already; replace it with --replace, or choose another name"
         )
-    return _redefine(catalog, existing, definition, makers, effects)
+    return _redefine(catalog, existing, definition, makers, effects, before)
 
 
 def possible(
@@ -318,6 +323,7 @@ def _redefine(
     definition: Definition,
     makers: Makers,
     effects: Effects,
+    before_change: BeforeChange | None = None,
 ) -> LoadedView:
     existing.materialized  # noqa: B018 (a plain view is refused, before anything is made)
     view = existing.identifier
@@ -349,10 +355,24 @@ def _redefine(
         return NewDefinition(catalog, existing, wanted, context, columns, definition, storage=storage, effects=effects)
 
     if _keeps_storage(catalog, existing, columns):
-        return change(_with_partitioning(catalog, existing, definition, columns), None).publish()
+        new = change(_with_partitioning(catalog, existing, definition, columns), None)
+        (before_change or _accept)(as_changed(existing, new.wanted(existing)))
+        return new.publish()
     drop_storage(catalog, existing)  # it can no longer be used, and has the new one's name
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         return change(definition, storage).publish()
+
+
+def _accept(_view: LoadedView) -> None:
+    """Refuse nothing."""
+
+
+def as_changed(view: LoadedView, metadata: ViewMetadata | None) -> LoadedView:
+    """Return a view as it will be with other metadata; ``None``: nothing changes."""
+    if metadata is None:
+        return view
+    settings = parse_settings(metadata.properties, view=str(view.identifier), location=view.metadata_location)
+    return dataclasses.replace(view, metadata=metadata, settings=settings)
 
 
 def names_the_same(sql: str, one: Identifier, other: Identifier) -> bool:

@@ -515,6 +515,9 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
     loaded, since = observation.view, lag(observation).since
     renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
     records, base = _recorded(inputs), observation.storage.base
+    scope = _scope(observation, choice.mode, renamed, checks)
+    if inputs.options.definition:
+        scope += f" definition {inputs.options.definition}"
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
@@ -526,7 +529,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         layout=stored_layout(loaded).layout,
         mode=choice.mode,
         reasons=(*(item for item in _altered(observation) if item not in choice.reasons), *choice.reasons),
-        refresh_id=_identity(observation, records, base, _scope(observation, choice.mode, renamed, checks)),
+        refresh_id=_identity(observation, records, base, scope),
         records=records,
         nested_views=observation.nested_views,
         changes=observation.freshness.base_tables,

@@ -77,6 +77,8 @@ class RefreshOptions:
         summary: Gives more fields for the summary of the new snapshot, such as
             :func:`airflow_mv.common.refresh_state.summary_fields`. Only engines that load the table by name read them.
         checks: Checks of the new rows before they are published, in addition to the view's own checks.
+        definition: A digest of the definition, if it is not the view's yet: rows that were staged for another one are
+            never reused, although its version would have the same number.
     """
 
     as_of: datetime | None = None
@@ -88,6 +90,7 @@ class RefreshOptions:
     bound: Bound | None = None
     summary: Callable[[RefreshInputs], Mapping[str, str]] = lambda _: {}
     statistics: Callable[[MaterializedViewCatalog], Statistics] = lambda _: Statistics()
+    definition: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
@@ -303,6 +303,9 @@ REFRESH_STATES = ("2026-06", "2024-10", "none")
 #: The engines that read the stored rows, separated by commas.
 READERS_PROPERTY = "airflow-mv.readers"
 
+#: What happens if the rows of a changed definition differ from the present ones, and from which difference on.
+ON_DIFF_PROPERTY = "airflow-mv.on-diff"
+
 _FALLBACKS: tuple[FallbackPolicy, ...] = get_args(FallbackPolicy)
 _ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = get_args(OnSchemaChange)
 _AT_LEAST_ONE = "a whole number of at least 1"
@@ -470,6 +473,65 @@ def kept_for(properties: Mapping[str, str], *, view: str) -> timedelta | None:
     return _length(properties, KEEP_PROPERTY, view)
 
 
+OnDiff = Literal["publish", "fail", "ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPolicy:
+    """What happens if the rows of a changed definition differ from the present ones. All limits are shares.
+
+    Args:
+        action: What happens above a limit.
+        rows: How much the number of rows may change.
+        added: How many keys may be added, of the present ones.
+        removed: How many of the present keys may be gone.
+        changed: How many values of a column may differ.
+        columns: The same for single columns, by name.
+    """
+
+    action: OnDiff
+    rows: float = 0.0
+    added: float = 0.0
+    removed: float = 0.0
+    changed: float = 0.0
+    columns: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str, *, source: str) -> DiffPolicy:
+        """Read a policy, such as ``fail, rows=1%, removed=0, changed=5%, changed.amount=100%``.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        action, *limits = (part.strip() for part in text.split(","))
+        shares: dict[str, float] = {}
+        for limit in limits:
+            key, _, share = (part.strip() for part in limit.partition("="))
+            names = ("rows", "added", "removed", "changed")
+            found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", share)
+            if (key not in names and not key.startswith("changed.")) or found is None:
+                raise ConfigurationError(
+                    f"{source}: {limit!r} is not a limit: write one of {', '.join(names)} or changed.COLUMN, and a "
+                    f"share, such as removed=0.5%{did_you_mean(key, names)}"
+                )
+            shares[key] = float(found[1]) / (100 if found[2] else 1)
+        actions = get_args(OnDiff)
+        if action not in actions:
+            raise ConfigurationError(f"{source}: {action!r} is not {listed(actions)}{did_you_mean(action, actions)}")
+        columns = {key.removeprefix("changed."): shares.pop(key) for key in [*shares] if "." in key}
+        return cls(action, columns=columns, **shares)  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], *, view: str) -> DiffPolicy | None:
+        """Return the policy of a view; ``None`` if it has none.
+
+        Raises:
+            ConfigurationError: The property is not one.
+        """
+        text = properties.get(ON_DIFF_PROPERTY)
+        return None if text is None else cls.read(text, source=f"view {view}, property {ON_DIFF_PROPERTY}")
+
+
 def _max_staleness(properties: Mapping[str, str], *, view: str) -> timedelta | None:
     return max_staleness_of(properties.get(MAX_STALENESS_PROPERTY), view=view)
 
@@ -494,6 +556,7 @@ PROPERTY_READERS: Mapping[str, Callable[..., object]] = {
     COMPACT_PROPERTY: most_files,
     EXPIRE_PROPERTY: _most_old_snapshots,
     KEEP_PROPERTY: kept_for,
+    ON_DIFF_PROPERTY: DiffPolicy.of,
     REFRESH_STATE_PROPERTY: refresh_state_of,
 }
 

@@ -27,6 +27,7 @@ from airflow_mv.core.spec.identifiers import Identifier, quote, split
 from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY
 from airflow_mv.core.spec.properties import (
     MAX_STALENESS_PROPERTY,
+    ON_DIFF_PROPERTY,
     READERS_PROPERTY,
     SORT_PROPERTY,
     TARGET_LAG_PROPERTY,
@@ -49,6 +50,7 @@ _PROPERTIES = {
     "max_staleness": MAX_STALENESS_PROPERTY,
     "target_lag": TARGET_LAG_PROPERTY,
     "readers": READERS_PROPERTY,
+    "on_diff": ON_DIFF_PROPERTY,
     "owner": "owner",
     "tags": "tags",
 }
@@ -117,7 +119,7 @@ def read_file(path: Path, folder: Path, *, namespace: str | None = None) -> View
     content = path.read_bytes()
     if len(content) > MAX_BYTES:
         raise ConfigurationError(f"{path} has {len(content):,} bytes; at most {MAX_BYTES:,} are read")
-    head, sql = _split(utf8_text(content, source=str(path)).replace("\r\n", "\n"), path)
+    head, sql = split_file(utf8_text(content, source=str(path)).replace("\r\n", "\n"), path)
     given = _mapping(head, path)
     for key, (line, value) in given.items():
         if key not in KEYS:
@@ -136,8 +138,12 @@ def read_file(path: Path, folder: Path, *, namespace: str | None = None) -> View
         raise type(error)(f"{path}: {error}") from None
 
 
-def _split(text: str, path: Path) -> tuple[str, str]:
-    """Return the YAML and the query."""
+def split_file(text: str, path: Path) -> tuple[str, str]:
+    """Return the YAML above the query of a file, and the query.
+
+    Raises:
+        ConfigurationError: The part in YAML does not end.
+    """
     lines = text.split("\n")
     if lines[0].rstrip() != _FENCE:
         return "", text
@@ -212,7 +218,8 @@ _FLAG = _Key("true or false", lambda value: isinstance(value, bool))
 #: The keys above a query.
 KEYS: Mapping[str, _Key] = {
     **dict.fromkeys(("name", "layout", "strategy", "description", "storage_name", "renamed_from", "uuid"), _TEXT),
-    **dict.fromkeys(("sort_by", "interval_column", "max_staleness", "target_lag", "readers", "owner"), _TEXT),
+    **dict.fromkeys(("sort_by", "interval_column", "max_staleness", "target_lag", "readers"), _TEXT),
+    **dict.fromkeys(("owner", "on_diff"), _TEXT),
     **dict.fromkeys(("partition_by", "columns", "dialects", "tags"), _LIST),
     **dict.fromkeys(("properties", "column_comments"), _MAP),
     **dict.fromkeys(("allow_stale_data", "time_travel"), _FLAG),
