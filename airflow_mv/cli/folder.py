@@ -56,7 +56,7 @@ def export(*, namespace: str, folder: Path, overwrite: bool, uuid: bool, as_json
     """
     from airflow_mv.common.each import materialized_views
     from airflow_mv.core.spec.identifiers import split_namespace
-    from airflow_mv.extras.folder.files import write_file
+    from airflow_mv.extras.folder.write import write_file
 
     name, inner = split_namespace(namespace)
     catalog = open_named(name, conn_id)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import DAG
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def materialized_views_dag(
     dag_id: str,
-    views: Views | None = None,
+    views: Views | str | Path | None = None,
     *,
     namespace: str | None = None,
     schedule: Any = None,
@@ -41,8 +42,11 @@ def materialized_views_dag(
     Args:
         dag_id: The DAG's id.
         views: ``{"lake.sales.daily": "SELECT …"}``, ``{"lake.sales.total": ["lake.sales.daily"]}`` or a list of names
-            and :class:`~airflow_mv.dags.chain.ChainedView`.
-        namespace: Instead of ``views``: all materialized views of ``catalog.namespace``.
+            and :class:`~airflow_mv.dags.chain.ChainedView`. Or a folder of SQL files, as ``airflow-mv apply`` reads it:
+            views are created with all that their files say, and the DAG has the views' tags. The file ``dag.yaml`` in
+            it may have ``schedule``, ``description``, ``tags`` and ``namespace``.
+        namespace: Instead of ``views``: all materialized views of ``catalog.namespace``. With a folder: that of files
+            whose names have fewer parts.
         schedule: As for ``DAG``.
         depth: With ``namespace``: number of dependency levels with tasks.
         scope: What a run refreshes: ``whole`` views as the base tables are now, ``as_of`` the end of the run's data
@@ -60,6 +64,12 @@ def materialized_views_dag(
     Raises:
         ConfigurationError, InvalidIdentifierError, InvalidQueryError: See :func:`airflow_mv.dags.chain.read_chain`.
     """
+    if isinstance(views, str | Path):
+        from airflow_mv.dags.folder import views_of
+
+        views, said = views_of(views, namespace=namespace)
+        namespace, schedule = None, said.pop("schedule", None) if schedule is None else schedule
+        kwargs = {**said, **kwargs, "tags": [*said.get("tags", ()), *(kwargs.get("tags") or ())]}  # type: ignore[typeddict-item]
     chain = chain_of(views, namespace)
     own = dag_arguments(kwargs, doc_md=_doc(chain, namespace, scope))
     own["params"] = {**refresh_params(), **(kwargs.get("params") or {})}

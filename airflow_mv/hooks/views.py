@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,7 @@ from airflow.sdk import BaseHook
 
 from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import (
+    ConfigurationError,
     MaterializedViewError,
     ViewNotFoundError,
 )
@@ -23,6 +25,7 @@ from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
 
     from airflow_mv.common.status import ViewStatus
     from airflow_mv.core.catalog import Layout, LoadedView, MaterializedViewCatalog
@@ -208,6 +211,54 @@ class MaterializedViewHook(BaseHook):
             return define_view(
                 self.catalog_for(view), self.connection.identify(view), wanted, stager=stager, on_change=on_change
             )
+
+    def apply(
+        self, folder: str | Path, *, namespace: str | None = None, prune: bool = False, on_diff: str | None = None
+    ) -> dict[str, Any]:
+        """Make views what a folder of SQL files says; Spark runs in this process or over Connect, if it is needed.
+
+        Args:
+            folder: The folder.
+            namespace: ``catalog.namespace`` of files whose names have fewer parts.
+            prune: Whether materialized views of the same namespaces that no file defines are dropped.
+            on_diff: Which differences of rows are accepted, instead of what the views' property ``airflow-mv.on-diff``
+                says.
+
+        Returns:
+            The document of ``airflow-mv apply --json``.
+
+        Raises:
+            ConfigurationError: A file is refused; the views of the others were changed.
+            MaterializedViewError: A view could not be changed; those that do not read it were.
+        """
+        from airflow_mv.actions import Rebuilds, apply_views, plan_views
+        from airflow_mv.core.spec.properties import DiffPolicy
+        from airflow_mv.extras.folder.files import read_folder
+
+        files = read_folder(Path(folder), namespace=namespace)
+        if len({file.view.catalog for file in files}) > 1:
+            raise ConfigurationError(f"{folder}: its views are of several catalogs; apply a folder for each")
+        first = str(files[0].view)
+        catalog = self.catalog_for(first)
+        plan, policy = plan_views(catalog, files, prune=prune), None
+        if on_diff is not None:
+            policy = DiffPolicy.read(on_diff, source="on_diff")
+        applied = []
+        with closing(_Lazy(self, first)) as stager:
+            how = Rebuilds(stager, session=lambda: stager.session, on_diff=policy, report=self.log.info)
+            for item in apply_views(catalog, plan, how):
+                applied.append(item)
+                for line in item.lines:
+                    self.log.info("%s", line)
+        for change in plan.refused:
+            self.log.error("%s: %s", change.view, change.reason)
+        error = next((item.error for item in applied if item.error is not None), None)
+        if plan.refused:
+            names = ", ".join(str(change.view) for change in plan.refused)
+            error = ConfigurationError(f"{folder}: refused: {names}: {plan.refused[0].reason}")
+        if error is not None:
+            raise error
+        return {**plan.to_dict(), "applied": [item.to_dict() for item in applied]}
 
     def adopt(self, view: str, sql: str, **definition: Any) -> LoadedView:
         """Make the existing table of a name a materialized view of a query. Its first refresh replaces the rows.
@@ -486,8 +537,17 @@ class _Lazy:
         self._stager: InProcessStager | None = None
 
     def __call__(self, script: Any) -> Outcome:
+        return self._opened(script)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session of the scripts."""
+        return self._opened.session
+
+    @property
+    def _opened(self) -> InProcessStager:
         self._stager = self._stager or in_process_stager(self._hook, self._view)
-        return self._stager(script)
+        return self._stager
 
     def close(self) -> None:
         if self._stager is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_mv.operators.application import SharedSparkApplicationOperator as SharedSparkApplicationOperator
     from airflow_mv.operators.application import share_spark_application as share_spark_application
     from airflow_mv.operators.create import CreateMaterializedViewOperator as CreateMaterializedViewOperator
+    from airflow_mv.operators.folder import ApplyMaterializedViewsOperator as ApplyMaterializedViewsOperator
     from airflow_mv.operators.maintenance import ConvertMaterializedViewOperator as ConvertMaterializedViewOperator
     from airflow_mv.operators.maintenance import DropMaterializedViewOperator as DropMaterializedViewOperator
     from airflow_mv.operators.maintenance import MaintainMaterializedViewOperator as MaintainMaterializedViewOperator
@@ -33,6 +34,7 @@ _MODULES = {
     "SharedSparkApplicationOperator": "airflow_mv.operators.application",
     "share_spark_application": "airflow_mv.operators.application",
     "CreateMaterializedViewOperator": "airflow_mv.operators.create",
+    "ApplyMaterializedViewsOperator": "airflow_mv.operators.folder",
     "ConvertMaterializedViewOperator": "airflow_mv.operators.maintenance",
     "DropMaterializedViewOperator": "airflow_mv.operators.maintenance",
     "MaintainMaterializedViewOperator": "airflow_mv.operators.maintenance",
@@ -45,6 +47,7 @@ _MODULES = {
     "PlanRefreshOperator": "airflow_mv.operators.steps",
 }
 __all__ = [  # for ``import *``, which knows nothing of names that are imported on first use
+    "ApplyMaterializedViewsOperator",
     "CommitRefreshOperator",
     "ConvertMaterializedViewOperator",
     "CreateMaterializedViewOperator",

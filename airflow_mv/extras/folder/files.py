@@ -5,26 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_mv.checks import CHECKS_PROPERTY, Check, read_checks
-from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog, stored_layout
-from airflow_mv.core.define.create import comments_of
-from airflow_mv.core.define.definition import Definition
-from airflow_mv.core.refresh.checks import stored_checks
-from airflow_mv.core.refresh.statements import wanted_partitioning
-from airflow_mv.core.spec.choices import (
-    COLUMN_PROPERTY,
-    DIALECTS_PROPERTY,
-    TIME_TRAVEL_PROPERTY,
-    TRANSPILE_PROPERTY,
-)
+from airflow_mv.checks import read_checks
+from airflow_mv.core.spec.choices import COLUMN_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier, quote, split
-from airflow_mv.core.spec.materialized_view import OWN_PROPERTIES, PROPERTY
 from airflow_mv.core.spec.properties import (
     MAX_STALENESS_PROPERTY,
     ON_DIFF_PROPERTY,
@@ -32,19 +22,23 @@ from airflow_mv.core.spec.properties import (
     SORT_PROPERTY,
     TARGET_LAG_PROPERTY,
 )
-from airflow_mv.core.spec.view import COMMENT_PROPERTY
-from airflow_mv.core.sql.query import parse_query, spark_sql
 from airflow_mv.errors import ConfigurationError, InvalidQueryError, MaterializedViewError
 from airflow_mv.foundation.documents import utf8_text
 from airflow_mv.foundation.words import did_you_mean
 
+if TYPE_CHECKING:
+    from airflow_mv.core.define.definition import Definition
+
+#: Parses YAML in C where the library has it: in a fifth of the time.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: The most bytes of a file.
 MAX_BYTES = 2**20
 #: The deepest nesting of lists and mappings.
 MAX_DEPTH = 20
-_FENCE = "---"
+#: The line above and below the part in YAML.
+FENCE = "---"
 #: Keys that stand for a property.
-_PROPERTIES = {
+PROPERTIES = {
     "sort_by": SORT_PROPERTY,
     "interval_column": COLUMN_PROPERTY,
     "max_staleness": MAX_STALENESS_PROPERTY,
@@ -54,39 +48,38 @@ _PROPERTIES = {
     "owner": "owner",
     "tags": "tags",
 }
-#: Properties that have a key of their own, or that no user writes.
-_NOT_LISTED = frozenset(
-    {PROPERTY, TIME_TRAVEL_PROPERTY, CHECKS_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY, COMMENT_PROPERTY}
-    | OWN_PROPERTIES
-    | set(_PROPERTIES.values())
-)
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+#: A part of a name that is also a file's name.
+PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 #: Catalog, namespace and name.
 _PARTS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ViewFile:
     """The definition of one view.
 
     Args:
         path: The file, for messages.
         view: The view's full name.
-        definition: What the view should be.
+        sql: The query.
+        arguments: What else defines it: arguments of :class:`airflow_mv.core.define.definition.Definition`.
         renamed_from: The name that the view has had before, if the file says it.
         uuid: The view's uuid, if the file says it: a view with this uuid and another name is renamed.
     """
 
     path: Path
     view: Identifier
-    definition: Definition
+    sql: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     renamed_from: Identifier | None = None
     uuid: str | None = None
 
-    @property
-    def sql(self) -> str:
-        """The query."""
-        return self.definition.sql or ""
+    @cached_property
+    def definition(self) -> Definition:
+        """What the view should be."""
+        from airflow_mv.core.define.definition import Definition  # a DAG file that is parsed needs no catalog
+
+        return Definition(sql=self.sql, **self.arguments)
 
 
 def read_folder(folder: Path, *, namespace: str | None = None) -> list[ViewFile]:
@@ -133,7 +126,8 @@ def read_file(path: Path, folder: Path, *, namespace: str | None = None) -> View
         view = _name(values.pop("name", None), path, folder, namespace)
         before = values.pop("renamed_from", None)
         renamed_from = None if before is None else _name(before, path, folder, ".".join(_space(view)))
-        return ViewFile(path, view, _definition(sql, values), renamed_from, values.get("uuid"))
+        text = sql.strip().rstrip(";").strip()
+        return ViewFile(path, view, text, _arguments(values), renamed_from, values.get("uuid"))
     except MaterializedViewError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -145,9 +139,9 @@ def split_file(text: str, path: Path) -> tuple[str, str]:
         ConfigurationError: The part in YAML does not end.
     """
     lines = text.split("\n")
-    if lines[0].rstrip() != _FENCE:
+    if lines[0].rstrip() != FENCE:
         return "", text
-    ends = [number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE]
+    ends = [number for number, line in enumerate(lines[1:], 1) if line.rstrip() == FENCE]
     if not ends:
         raise ConfigurationError(f"{path}, line 1: a line with --- must also end the part in YAML")
     return "\n".join(lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :])
@@ -157,7 +151,7 @@ def _mapping(text: str, path: Path) -> dict[str, tuple[int, Any]]:
     """Return the values in YAML with their lines. Aliases, tags and repeated keys are refused."""
     try:
         _refuse_aliases(text, path)
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -183,7 +177,7 @@ def _mapping(text: str, path: Path) -> dict[str, tuple[int, Any]]:
 def _refuse_aliases(text: str, path: Path) -> None:
     """Refuse YAML whose values are much larger than its text, or nested too deeply."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise ConfigurationError(f"{path}: YAML aliases (*name) are not read; write the value twice")
@@ -239,118 +233,29 @@ def _space(view: Identifier) -> tuple[str, ...]:
     return tuple(quote(part) for part in (view.catalog, *view.namespace))
 
 
-def _definition(sql: str, values: dict[str, Any]) -> Definition:
+def _arguments(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a definition, besides its query."""
     properties = dict(values.get("properties") or {})
-    for key, property_ in _PROPERTIES.items():
+    for key, property_ in PROPERTIES.items():
         if key in values:
             if property_ in properties:
                 raise ConfigurationError(f"{key} and the property {property_} are the same: give one")
             value = values[key]
             properties[property_] = ", ".join(value) if isinstance(value, list) else value
-    checks = read_checks(values["checks"], source="checks") if "checks" in values else None
-    return Definition(
-        sql=sql.strip().rstrip(";").strip(),
-        refresh_strategy=values.get("strategy"),
-        allow_stale_data=values.get("allow_stale_data"),
-        time_travel=values.get("time_travel"),
-        partition_by=tuple(values.get("partition_by", ())),
-        properties=properties,
-        layout=values.get("layout"),
-        checks=checks,
-        columns=tuple(values["columns"]) if "columns" in values else None,
-        dialects=tuple(values.get("dialects", ())),
-        storage_name=values.get("storage_name"),
-        comment=values.get("description"),
-        column_comments=values.get("column_comments", {}),
-    )
-
-
-# -- write ---------------------------------------------------------------------------------------
-
-
-def write_file(
-    folder: Path, catalog: MaterializedViewCatalog, view: LoadedView, *, overwrite: bool = False, uuid: bool = False
-) -> tuple[Path, bool]:
-    """Write the definition of a materialized view into a file of its name.
-
-    Args:
-        overwrite: Whether a file with another content is replaced.
-        uuid: Whether the file names the view's uuid, by which a file with another name is a rename.
-
-    Returns:
-        The file, and whether it was written.
-
-    Raises:
-        ConfigurationError: The file exists with another content.
-    """
-    path, text = folder / _path_of(view.identifier), text_of(catalog, view, uuid=uuid)
-    if path.exists():
-        if path.read_text(encoding="utf-8") == text:
-            return path, False
-        if not overwrite:
-            raise ConfigurationError(f"{path} exists with another content, and is kept: --overwrite replaces it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return path, True
-
-
-def _path_of(view: Identifier) -> Path:
-    """Return a view's path. Characters that are not plain are written as codes, and the file has a name."""
-    parts = (view.catalog, *view.namespace, view.name)
-    safe = ["".join(c if _PLAIN.fullmatch(c) else f"%{ord(c):x}" for c in part) for part in parts]
-    return Path(*safe[:-1], f"{safe[-1]}.sql")
-
-
-def text_of(catalog: MaterializedViewCatalog, view: LoadedView, *, uuid: bool = False) -> str:
-    """Return the text of the file that defines a materialized view as it is.
-
-    Args:
-        uuid: See :func:`write_file`.
-    """
-    metadata, settings = view.metadata, view.materialized
-    properties = metadata.properties
-    storage = catalog.load_storage(view)
-    checks = stored_checks(properties, view=str(view.identifier))
-    name = view.identifier
-    sql = spark_sql(metadata, view=str(name)).strip()
-    plain = all(_PLAIN.fullmatch(part) for part in (name.catalog, *name.namespace, name.name))
-    listed = {key: text for key, text in properties.items() if key not in _NOT_LISTED}
-    head: dict[str, Any] = {
-        "name": None if plain else str(name),
-        "uuid": metadata.view_uuid if uuid else None,
-        "description": properties.get(COMMENT_PROPERTY),
-        **{key: properties.get(property_) for key, property_ in _PROPERTIES.items() if key != "tags"},
-        "tags": [tag.strip() for tag in properties["tags"].split(",")] if "tags" in properties else None,
-        "layout": stored_layout(view).layout,
-        "strategy": settings.refresh_strategy,
-        "allow_stale_data": settings.allow_stale_data or None,
-        "time_travel": properties.get(TIME_TRAVEL_PROPERTY, "").lower() == "true" or None,
-        "partition_by": list(wanted_partitioning(view.identifier, metadata, storage.table)) or None,
-        "dialects": [item for item in properties.get(DIALECTS_PROPERTY, "").split(",") if item] or None,
-        "columns": _renamed(sql, metadata.schema_.names, view=name),
-        "column_comments": {key: text for key, text in comments_of(metadata.schema_.fields).items() if text} or None,
-        "checks": [_brief(check) for check in checks] or None,
-        "properties": listed or None,
+    return {
+        "refresh_strategy": values.get("strategy"),
+        "allow_stale_data": values.get("allow_stale_data"),
+        "time_travel": values.get("time_travel"),
+        "partition_by": tuple(values.get("partition_by", ())),
+        "properties": properties,
+        "layout": values.get("layout"),
+        "checks": read_checks(values["checks"], source="checks") if "checks" in values else None,
+        "columns": tuple(values["columns"]) if "columns" in values else None,
+        "dialects": tuple(values.get("dialects", ())),
+        "storage_name": values.get("storage_name"),
+        "comment": values.get("description"),
+        "column_comments": values.get("column_comments", {}),
     }
-    given = {key: value for key, value in head.items() if value is not None}
-    text = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=120)
-    return f"{_FENCE}\n{text}{_FENCE}\n{sql}\n"
-
-
-def _renamed(sql: str, names: Sequence[str], *, view: Identifier) -> list[str] | None:
-    """Return a view's column names; ``None`` if they are those that the query has itself."""
-    tree = parse_query(sql, default_catalog=view.catalog, default_namespace=view.namespace, view=str(view)).tree
-    return None if list(names) == list(getattr(tree, "named_selects", ())) else list(names)
-
-
-def _brief(check: Check) -> dict[str, Any]:
-    """Return a check's document without what it has by default."""
-    document = check.document()
-    for key, default in (("severity", "error"), ("name", None)):
-        shorter = {name: value for name, value in document.items() if name != key}
-        if key in document and default in (None, document[key]) and read_checks([shorter], source="checks") == (check,):
-            document = shorter
-    return document
 
 
 def queries(folder: str | Path, *, namespace: str | None = None) -> dict[str, str]:
