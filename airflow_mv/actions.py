@@ -207,13 +207,17 @@ def define_view(
     """
     from airflow_mv.extras.define import define
     from airflow_mv.extras.explain.explain import why_recomputed
+    from airflow_mv.extras.keep_rows import keep_rows
     from airflow_mv.extras.readers import for_readers
 
     adopting = adopt_table if adopt else None
     definition = for_readers(definition, catalog, view)
     done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting, create=create)
-    is_new = done.action in ("created", "adopted", "replaced")
-    return replace(done, notes=tuple(why_recomputed(catalog, done.view))) if is_new else done
+    if done.action not in ("created", "adopted", "replaced"):
+        return done
+    if done.action == "replaced" and keep_rows(catalog, done.view.identifier):
+        return replace(done, notes=("the rows are kept: the new version gives the same",))
+    return replace(done, notes=tuple(why_recomputed(catalog, done.view)))
 
 
 def plan_views(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, prune: bool = False) -> FolderPlan:
@@ -236,15 +240,17 @@ def plan_views(catalog: MaterializedViewCatalog, files: Sequence[ViewFile], *, p
 def _compared(catalog: MaterializedViewCatalog, view: LoadedView, definition: Definition) -> Sequence[Difference]:
     """Return the differences of a view from a definition; and its rows, if an apply has not finished their rebuild."""
     from airflow_mv.extras.define import Difference, Effect, differences
+    from airflow_mv.extras.keep_rows import are_kept
 
     found = differences(catalog, view, definition)
     if DiffPolicy.of({**view.metadata.properties, **definition.properties}, view=str(view.identifier)) is None:
         return found
-    record, version = catalog.load_storage(view).record, view.metadata.current_version_id
+    storage, version = catalog.load_storage(view), view.metadata.current_version_id
+    record = storage.record
     if record is None or record.version_id == version or any(item.effect == Effect.REBUILD for item in found):
         return found
-    rows = Difference("rows", f"of version {record.version_id}", f"of version {version}", Effect.REBUILD)
-    return (*found, rows)
+    versions = f"of version {record.version_id}", f"of version {version}"
+    return (*found, Difference("rows", *versions, Effect.REBUILD, are_kept(view, storage)))
 
 
 def _existing_views(catalog: MaterializedViewCatalog, namespace: tuple[str, ...]) -> list[Identifier]:
@@ -316,6 +322,7 @@ def apply_views(catalog: MaterializedViewCatalog, plan: FolderPlan, how: Rebuild
     """
     from airflow_mv.extras.convert import rename
     from airflow_mv.extras.folder.plan import apply_plan
+    from airflow_mv.extras.keep_rows import keep_rows
     from airflow_mv.extras.maintenance.drop import drop
 
     rebuilt = {change.view for change in plan.changes if change.rebuilds}
@@ -324,7 +331,10 @@ def apply_views(catalog: MaterializedViewCatalog, plan: FolderPlan, how: Rebuild
         policy = _policy(catalog, view, wanted, how.on_diff) if view in rebuilt else None
         if policy is not None:
             return rebuild_view(catalog, view, wanted, policy, how)
-        return define_view(catalog, view, wanted, stager=how.stager, on_change="rebuild").lines
+        lines = define_view(catalog, view, wanted, stager=how.stager, on_change="rebuild").lines
+        if view not in rebuilt:
+            keep_rows(catalog, view)  # an earlier try may have ended before
+        return lines
 
     return apply_plan(
         plan,

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.core.define.create import comments_of, create, names_the_same, possible
+from airflow_mv.core.define.create import comments_of, create, names_the_same, possible, same_meaning
 from airflow_mv.core.define.definition import NEW_STRATEGY, Definition, NewProperties, check_interval_column
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.refresh.checks import require_fitting, stored_checks
@@ -61,12 +61,14 @@ class Difference:
         stored: What the view has.
         wanted: What the definition has; ``None`` if it does not name the field.
         effect: What the difference leads to.
+        keeps_rows: Whether it gives the view a new version with the same rows, which can be kept.
     """
 
     field: str
     stored: str
     wanted: str | None
     effect: Effect
+    keeps_rows: bool = False
 
     def __str__(self) -> str:
         if self.wanted is None:
@@ -106,9 +108,14 @@ class DefinitionResult:
             Effect.REBUILD: "the next refresh recomputes all rows, because of",
             Effect.KEPT: "kept, because the definition does not name it",
         }
-        found = {effect: [str(item) for item in self.differences if item.effect == effect] for effect in Effect}
+        same = [str(item) for item in self.differences if item.keeps_rows]
+        found = {
+            effect: [str(item) for item in self.differences if item.effect == effect and not item.keeps_rows]
+            for effect in Effect
+        }
         return [
             name,
+            *([f"a new version with the same rows, because of: {'; '.join(same)}"] if same else []),
             *(f"{heads[effect]}: {'; '.join(texts)}" for effect, texts in found.items() if texts),
             *self.notes,
         ]
@@ -258,7 +265,13 @@ def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Differen
         equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stored, wanted, strict=False)))
         same = max(equal - _CONTEXT, 0)
         texts = [f"{'…' if same else ''}{shown(' '.join(text[same:].split()))}" for text in (stored, wanted)]
-        yield Difference("query", texts[0], texts[1], Effect.REBUILD)
+        yield Difference(
+            "query",
+            texts[0],
+            texts[1],
+            Effect.REBUILD,
+            same_meaning((stored, existing.context), (wanted, existing.identifier)),
+        )
     elif definition.sql is not None and not names_the_same(stored, existing.context, existing.identifier):
         places = [".".join((view.catalog, *view.namespace)) for view in (existing.context, existing.identifier)]
         yield Difference("namespace of short names", places[0], places[1], Effect.REBUILD)
@@ -268,7 +281,7 @@ def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Differen
     has = existing.metadata.properties.get(DIALECTS_PROPERTY, "")
     dialects = definition.given_dialects
     if dialects is not None and ",".join(dialects) != has:
-        yield Difference("dialects", has or "none", ",".join(dialects) or "none", Effect.REBUILD)
+        yield Difference("dialects", has or "none", ",".join(dialects) or "none", Effect.REBUILD, keeps_rows=True)
     elif has and dialects is None:
         yield Difference("dialects", has, None, Effect.KEPT)
 
@@ -278,7 +291,8 @@ def _of_comments(existing: LoadedView, definition: Definition) -> Iterator[Diffe
     stored = comments_of(existing.metadata.schema_.fields)
     for column, text in definition.column_comments.items():
         if (before := stored.get(column, "")) != text:
-            yield Difference(f"comment of column {column}", repr(shown(before)), repr(shown(text)), Effect.REBUILD)
+            texts = repr(shown(before)), repr(shown(text))
+            yield Difference(f"comment of column {column}", *texts, Effect.REBUILD, keeps_rows=True)
     has, wanted = existing.metadata.properties.get(COMMENT_PROPERTY), definition.comment
     if wanted is not None and wanted != has:
         yield Difference("comment", "none" if has is None else repr(shown(has)), repr(shown(wanted)), Effect.METADATA)

@@ -38,13 +38,13 @@ def test_a_folder_is_a_dag_in_order_with_all_that_its_files_say(views: Path) -> 
     (views / "dag.yaml").write_text("schedule: '@daily'\ndescription: sales views\ntags: [team-a]\n")
     dag = materialized_views_dag("folder", views, tags=["mine"])
     assert dag.tags == {"airflow-mv", "daily", "mine", "money", "team-a"}
-    assert (dag.description, dag.timetable.summary) == ("sales views", "0 0 * * *")
+    assert (dag.description, dag.schedule) == ("sales views", "@daily")
     assert dag.task_dict["refresh_a_top"].upstream_task_ids >= {"refresh_daily", "create_a_top"}
     created = dag.task_dict["create_daily"]
     assert (created.sql, created.comment, created.on_change) == (QUERY, "orders by region", "apply")
     assert created.properties == {"airflow-mv.max-staleness": "1 hour", "owner": "sales", "tags": "money, daily"}
     assert [check["not_null"] for check in created.checks] == [["region"]]
-    assert str(materialized_views_dag("other", str(views), schedule="@hourly").timetable.summary) == "0 * * * *"
+    assert materialized_views_dag("other", str(views), schedule="@hourly").schedule == "@hourly"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_a_change_that_needs_a_recompute_must_be_asked_for(home: Lake) -> None:
             assert f"on_change is {policy!r}: {said}. Nothing was changed: set on_change to 'rebuild'" in message
         done = defined(home, "rebuild", **change)
         assert (done.action, status(home.catalog, VIEW).state) == ("replaced", State.DEFINITION_CHANGED)
-        assert f"the next refresh recomputes all rows, because of: {said}" in done.lines
+        head = "the next refresh recomputes all rows"
+        head = "a new version with the same rows" if said.startswith(("dialects", "comment")) else head
+        assert f"{head}, because of: {said}" in done.lines
         assert defined(home, "fail", **change).action == "unchanged"
     home.refresh()
     assert home.read() == [{"Area": "north", "n": 2}, {"Area": "south", "n": 1}]

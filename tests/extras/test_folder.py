@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_mv.actions import refresh_views
+from airflow_mv.common.status import status
+from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish import Requester
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.extras.folder.files import KEYS, queries, read_folder
@@ -131,6 +133,34 @@ def test_a_view_that_is_renamed_keeps_its_uuid_and_its_rows(home: Lake, views: P
     assert apply(folder).code == 0
     third = home.catalog.load("sales.third").metadata
     assert (third.view_uuid, third.properties["comment"]) == (before, "orders by its region")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_new_version_with_the_same_rows_keeps_them(home: Lake, views: Path, layout: Any) -> None:
+    """Comments, dialects and the text of the query; not if the query means something else."""
+    put(views, "lake/sales/daily.sql", f"---\nlayout: {layout}\n---\n{QUERY}")
+    apply(views)
+    home.refresh()
+    refreshed, first = home.storage().record, home.catalog.load("sales.daily").metadata.current_version_id
+    text = QUERY.replace("SELECT", "select -- by region\n ").replace("region,", "region ,")
+    put(views, "lake/sales/daily.sql", f"---\nlayout: {layout}\ncolumn_comments: {{region: where}}\n---\n{text}")
+    assert plan(views) == {"daily": "in-place", "a_top": "unchanged"}
+    shown = call("apply", str(views), "--check")
+    assert (shown.code, "recomputes all rows" in shown.stdout) == (3, False)
+    assert "the rows are kept: the new version gives the same" in apply(views).stdout
+    now, record = home.catalog.load("sales.daily").metadata, home.storage().record
+    assert (now.current_version_id, now.schema_.fields[0]["doc"]) == (first + 1, "where")
+    assert record is not None
+    assert refreshed is not None
+    assert (record.version_id, record.refresh_id) == (first + 1, refreshed.refresh_id)
+    assert status(home.catalog, "sales.daily").state == State.FRESH
+    assert home.refresh().outcome == "fresh"
+    home.append()
+    assert home.refresh().outcome == "refreshed"
+    put(views, "lake/sales/daily.sql", f"---\nlayout: {layout}\n---\n{text.replace('count(*)', 'count(id)')}")
+    assert plan(views) == {"daily": "rebuild", "a_top": "unchanged"}
+    apply(views)
+    assert status(home.catalog, "sales.daily").state == State.DEFINITION_CHANGED
 
 
 def test_a_rename_is_never_guessed(home: Lake, views: Path) -> None:

@@ -390,6 +390,27 @@ def names_the_same(sql: str, one: Identifier, other: Identifier) -> bool:
     return first == second
 
 
+def same_meaning(one: tuple[str, Identifier], other: tuple[str, Identifier]) -> bool:
+    """Whether two queries differ at most in white space, comments and the case of keywords, and read the same tables.
+
+    Args:
+        one: A query, and a view in whose catalog and namespace its short names are resolved.
+        other: Another one.
+    """
+    if one == other:
+        return True
+    try:
+        queries = [
+            parse_query(sql, view=str(at), default_catalog=at.catalog, default_namespace=at.namespace)
+            for sql, at in (one, other)
+        ]
+    except MaterializedViewError:
+        return False
+    texts = {query.tree.sql(dialect="spark", comments=False) for query in queries}
+    reads = [[item.identifier for item in query.references] for query in queries]
+    return len(texts) == 1 and reads[0] == reads[1]
+
+
 def comments_of(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the comment of each column, by column; an empty one if it has none.
 

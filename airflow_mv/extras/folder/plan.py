@@ -49,7 +49,11 @@ class Difference(Protocol):
 
     @property
     def effect(self) -> str:
-        """``metadata``, ``in-place``, ``rebuild`` or ``kept``."""
+        """``metadata``, ``rebuild`` or ``kept``."""
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it gives the view a new version with the same rows, which are kept."""
 
     def to_dict(self) -> dict[str, str | None]:
         """Return the JSON form."""
@@ -108,7 +112,7 @@ class Change:
     @property
     def rebuilds(self) -> bool:
         """Whether the next refresh recomputes all rows."""
-        return any(item.effect == "rebuild" for item in self.differences)
+        return any(item.effect == "rebuild" and not item.keeps_rows for item in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -274,8 +278,8 @@ class _Planning:
             found = self.callbacks.compare(self.catalog, existing, definition)
         except MaterializedViewError as error:
             return Change(view, Action.REFUSED, file, reason=str(error))
-        effects = {item.effect for item in found}
-        action = next((item for item in _EFFECTS if item.value in effects), Action.UNCHANGED)
+        effects = {Action.IN_PLACE if item.keeps_rows else item.effect for item in found}
+        action = next((item for item in _EFFECTS if item in effects), Action.UNCHANGED)
         change = Change(view, Action.RENAME if before else action, file, found, before=before)
         return self._with_consequences(change, existing) if change.action != Action.UNCHANGED else change
 
