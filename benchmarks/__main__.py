@@ -13,6 +13,7 @@ import airflow_mv
 from benchmarks import (
     connect,
     demo,
+    folder,
     fresh_reads,
     freshness,
     full_refresh,
@@ -36,6 +37,7 @@ from benchmarks.whole import command as whole
 _COMMANDS = {
     "all": whole,
     "demo": demo,
+    "folder": folder,
     "full-refresh": full_refresh,
     "connect": connect,
     "fresh-reads": fresh_reads,

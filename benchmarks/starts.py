@@ -59,8 +59,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             found.setdefault("imports", []).append(_imports(environment))
         (folder / "plain.py").write_text(_PLAIN)
         for _ in range(min(options.repeat, _PARSES)):
-            found.setdefault("plain_ms", []).append(_parse(environment, folder / "plain.py"))
-            found.setdefault("parse_ms", []).append(max(_parse(environment, _EXAMPLES / name) for name in _FILES))
+            found.setdefault("plain_ms", []).append(parse_ms(environment, folder / "plain.py"))
+            found.setdefault("parse_ms", []).append(max(parse_ms(environment, _EXAMPLES / name) for name in _FILES))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     titles = {
@@ -97,7 +97,7 @@ def _imports(environment: Mapping[str, str]) -> float:
     return sum(map(int, _IMPORT.findall(done.stderr))) / 1e6
 
 
-def _parse(environment: Mapping[str, str], file: Path) -> float:
+def parse_ms(environment: Mapping[str, str], file: Path) -> float:
     """Return the milliseconds of a DAG file."""
     command = [sys.executable, "-c", _PARSE, str(file)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
