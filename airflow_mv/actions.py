@@ -207,7 +207,6 @@ def define_view(
     """
     from airflow_mv.extras.define import define
     from airflow_mv.extras.explain.explain import why_recomputed
-    from airflow_mv.extras.keep_rows import keep_rows
     from airflow_mv.extras.readers import for_readers
 
     adopting = adopt_table if adopt else None
@@ -215,8 +214,11 @@ def define_view(
     done = define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopting, create=create)
     if done.action not in ("created", "adopted", "replaced"):
         return done
-    if done.action == "replaced" and keep_rows(catalog, done.view.identifier):
-        return replace(done, notes=("the rows are kept: the new version gives the same",))
+    if done.action == "replaced" and any(item.keeps_rows for item in done.differences):
+        from airflow_mv.extras.keep_rows import keep_rows
+
+        if keep_rows(catalog, done.view.identifier):
+            return replace(done, notes=("the rows are kept: the new version gives the same",))
     return replace(done, notes=tuple(why_recomputed(catalog, done.view)))
 
 
