@@ -68,7 +68,8 @@ def materialized_views_dag(
         from airflow_mv.dags.folder import views_of
 
         views, said = views_of(views, namespace=namespace)
-        namespace, schedule = None, said.pop("schedule", None) if schedule is None else schedule
+        in_folder = said.pop("schedule", None)
+        namespace, schedule = None, in_folder if schedule is None else schedule
         kwargs = {**said, **kwargs, "tags": [*said.get("tags", ()), *(kwargs.get("tags") or ())]}  # type: ignore[typeddict-item]
     chain = chain_of(views, namespace)
     own = dag_arguments(kwargs, doc_md=_doc(chain, namespace, scope))
