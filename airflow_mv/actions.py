@@ -391,7 +391,8 @@ def rebuild_view(
 
         changed = any(item.effect == "rebuild" for item in differences(catalog, catalog.load(view), wanted))
         made = partial(create_view, before=before)
-        done.extend(define_view(catalog, view, wanted, stager=how.stager, on_change="rebuild", create=made).lines)
+        lines = define_view(catalog, view, wanted, stager=how.stager, on_change="rebuild", create=made).lines
+        done.extend(line for line in lines if not line.startswith("the next refresh"))
         if not changed:  # an earlier try has published the definition, and not the rows
             before(catalog.load(view))
 
