@@ -489,12 +489,15 @@ def _work(choice: Choice, policy: Policy) -> PartialRefresh | None:
 
 
 def _scope(
-    observation: Observation, mode: Mode, renamed: Mapping[str, tuple[str, ...]], checks: StagedChecks | None
+    inputs: RefreshInputs, mode: Mode, renamed: Mapping[str, tuple[str, ...]], checks: StagedChecks | None
 ) -> str:
     """Return what a refresh covers. Rows that were staged for another scope are never reused."""
-    scope = f"{mode} {observation.interval}" if observation.interval else str(mode)
+    interval = inputs.observation.interval
+    scope = f"{mode} {interval}" if interval else str(mode)
     if renamed:
         scope += f" renamed {sorted(renamed.items())}"
+    if inputs.options.definition:
+        scope += f" definition {inputs.options.definition}"
     # Rows that failed a check must not be found by a refresh that does not have this check.
     return f"{scope} checks {checks.digest}" if checks is not None and mode not in _WITHOUT_ROWS else scope
 
@@ -515,9 +518,6 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
     loaded, since = observation.view, lag(observation).since
     renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
     records, base = _recorded(inputs), observation.storage.base
-    scope = _scope(observation, choice.mode, renamed, checks)
-    if inputs.options.definition:
-        scope += f" definition {inputs.options.definition}"
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
@@ -529,7 +529,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         layout=stored_layout(loaded).layout,
         mode=choice.mode,
         reasons=(*(item for item in _altered(observation) if item not in choice.reasons), *choice.reasons),
-        refresh_id=_identity(observation, records, base, scope),
+        refresh_id=_identity(observation, records, base, _scope(inputs, choice.mode, renamed, checks)),
         records=records,
         nested_views=observation.nested_views,
         changes=observation.freshness.base_tables,
