@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +15,6 @@ from airflow.sdk import BaseHook
 
 from airflow_mv.core.spec.identifiers import Identifier, split_namespace
 from airflow_mv.errors import (
-    ConfigurationError,
     MaterializedViewError,
     ViewNotFoundError,
 )
@@ -207,58 +205,10 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.core.define.definition import Definition
 
         wanted = Definition(sql, **definition)
-        with closing(_Lazy(self, view)) as stager:
+        with closing(LazyStager(self, view)) as stager:
             return define_view(
                 self.catalog_for(view), self.connection.identify(view), wanted, stager=stager, on_change=on_change
             )
-
-    def apply(
-        self, folder: str | Path, *, namespace: str | None = None, prune: bool = False, on_diff: str | None = None
-    ) -> dict[str, Any]:
-        """Make views what a folder of SQL files says; Spark runs in this process or over Connect, if it is needed.
-
-        Args:
-            folder: The folder.
-            namespace: ``catalog.namespace`` of files whose names have fewer parts.
-            prune: Whether materialized views of the same namespaces that no file defines are dropped.
-            on_diff: Which differences of rows are accepted, instead of what the views' property ``airflow-mv.on-diff``
-                says.
-
-        Returns:
-            The document of ``airflow-mv apply --json``.
-
-        Raises:
-            ConfigurationError: A file is refused; the views of the others were changed.
-            MaterializedViewError: A view could not be changed; those that do not read it were.
-        """
-        from airflow_mv.actions import Rebuilds, apply_views, plan_views
-        from airflow_mv.core.spec.properties import DiffPolicy
-        from airflow_mv.extras.folder.files import read_folder
-
-        files = read_folder(Path(folder), namespace=namespace)
-        if len({file.view.catalog for file in files}) > 1:
-            raise ConfigurationError(f"{folder}: its views are of several catalogs; apply a folder for each")
-        first = str(files[0].view)
-        catalog = self.catalog_for(first)
-        plan, policy = plan_views(catalog, files, prune=prune), None
-        if on_diff is not None:
-            policy = DiffPolicy.read(on_diff, source="on_diff")
-        applied = []
-        with closing(_Lazy(self, first)) as stager:
-            how = Rebuilds(stager, session=lambda: stager.session, on_diff=policy, report=self.log.info)
-            for item in apply_views(catalog, plan, how):
-                applied.append(item)
-                for line in item.lines:
-                    self.log.info("%s", line)
-        for change in plan.refused:
-            self.log.error("%s: %s", change.view, change.reason)
-        error = next((item.error for item in applied if item.error is not None), None)
-        if plan.refused:
-            names = ", ".join(str(change.view) for change in plan.refused)
-            error = ConfigurationError(f"{folder}: refused: {names}: {plan.refused[0].reason}")
-        if error is not None:
-            raise error
-        return {**plan.to_dict(), "applied": [item.to_dict() for item in applied]}
 
     def adopt(self, view: str, sql: str, **definition: Any) -> LoadedView:
         """Make the existing table of a name a materialized view of a query. Its first refresh replaces the rows.
@@ -277,7 +227,7 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.extras.readers import for_readers
 
         catalog = self.catalog_for(view)
-        with closing(_Lazy(self, view)) as stager:
+        with closing(LazyStager(self, view)) as stager:
             wanted = for_readers(Definition(sql, **definition), catalog, view)
             return adopt_table(catalog, self.connection.identify(view), wanted, stager=stager)
 
@@ -361,7 +311,7 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.core.publish.refresh import DEFAULT_GRACE
 
         catalog, grace = self.catalog_for(view), DEFAULT_GRACE if older_than is None else older_than
-        with closing(_Lazy(self, view)) as stager:
+        with closing(LazyStager(self, view)) as stager:
             return maintain_view(
                 catalog,
                 self.connection.identify(view),
@@ -479,7 +429,7 @@ class MaterializedViewHook(BaseHook):
 
         catalog, identifier = self.catalog_for(view), self.connection.identify(view)
         wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of).with_options(options).given
-        with closing(_Lazy(self, view)) as stager:
+        with closing(LazyStager(self, view)) as stager:
 
             def refreshed(name: Identifier) -> None:
                 refresh_with_inputs(catalog, [name], stager=stager)
@@ -528,7 +478,7 @@ def in_process_stager(hook: MaterializedViewHook, view: str) -> InProcessStager:
     return InProcessStager(hook.catalog_for(view), master=target.master, remote=target.remote, report=hook.log.info)
 
 
-class _Lazy:
+class LazyStager:
     """A stager that reads the Spark connection only if a script has to run."""
 
     def __init__(self, hook: MaterializedViewHook, view: str) -> None:

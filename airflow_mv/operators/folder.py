@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import Context
 
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
+from airflow_mv.hooks.views import LazyStager
 from airflow_mv.retries import RetriedOperator, task_errors
 from airflow_mv.tasks.literals import CheckedOperator
 
@@ -66,5 +70,33 @@ class ApplyMaterializedViewsOperator(CheckedOperator, RetriedOperator):
             MaterializedViewError: A file is refused, or a view could not be changed.
         """
         with task_errors(self):
-            hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
-            return hook.apply(self.folder, namespace=self.namespace, prune=self.prune, on_diff=self.on_diff)
+            return self._applied(MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id))
+
+    def _applied(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        from airflow_mv.actions import Rebuilds, apply_views, plan_views
+        from airflow_mv.core.spec.properties import DiffPolicy
+        from airflow_mv.extras.folder.files import read_folder
+
+        files = read_folder(Path(self.folder), namespace=self.namespace)
+        if len({file.view.catalog for file in files}) > 1:
+            raise ConfigurationError(f"{self.folder}: its views are of several catalogs; apply a folder for each")
+        first = str(files[0].view)
+        catalog = hook.catalog_for(first)
+        plan = plan_views(catalog, files, prune=self.prune)
+        policy = None if self.on_diff is None else DiffPolicy.read(self.on_diff, source="on_diff")
+        applied = []
+        with closing(LazyStager(hook, first)) as stager:
+            how = Rebuilds(stager, session=lambda: stager.session, on_diff=policy, report=self.log.info)
+            for item in apply_views(catalog, plan, how):
+                applied.append(item)
+                for line in item.lines:
+                    self.log.info("%s", line)
+        for change in plan.refused:
+            self.log.error("%s: %s", change.view, change.reason)
+        error = next((item.error for item in applied if item.error is not None), None)
+        if plan.refused:
+            names = ", ".join(str(change.view) for change in plan.refused)
+            error = ConfigurationError(f"{self.folder}: refused: {names}: {plan.refused[0].reason}")
+        if error is not None:
+            raise error
+        return {**plan.to_dict(), "applied": [item.to_dict() for item in applied]}
