@@ -487,6 +487,7 @@ class LazyStager:
         self._stager: InProcessStager | None = None
 
     def __call__(self, script: Any) -> Outcome:
+        """Run a script."""
         return self._opened(script)
 
     @property
@@ -500,5 +501,6 @@ class LazyStager:
         return self._stager
 
     def close(self) -> None:
+        """Close the session, if it was opened."""
         if self._stager is not None:
             self._stager.close()
