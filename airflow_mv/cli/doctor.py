@@ -194,7 +194,10 @@ def _in_process() -> Inspection:
         fix = "pip install 'airflow-mv[spark]', if this environment accepts these versions"
         return Inspection(check, ok=None, found="PySpark is not installed", fix=fix)
     if client is not None and spark != client:
-        fix = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
+        # Not each version of PySpark has a client. The lower one of the two probably has both.
+        wanted = min(spark, client, key=lambda text: [int(number) for number in re.findall(r"\d+", text)])
+        same = f"pyspark-client=={wanted} pyspark=={wanted}"
+        fix = f"both write the folder pyspark/: pip install --force-reinstall --no-deps {same}"
         return Inspection(check, ok=False, found=f"PySpark {spark}, and pyspark-client {client}", fix=fix)
     return _of_version(check, spark, f"PySpark {spark}")
 

@@ -550,7 +550,8 @@ def read(
         return
 
     def refreshed(view: Identifier) -> None:
-        refresh_with_inputs(catalog, [view], stager=stager)
+        progress(f"the rows of {view} are not fresh, so it is refreshed first; with --no-refresh that is an error")
+        refresh_with_inputs(catalog, [view], stager=stager, requester=this_user())
 
     found = readable(catalog, identifier, wanted, refresh=None if no_refresh else refreshed)
     result = read_rows(catalog, found, limit=limit)

@@ -295,7 +295,9 @@ def test_reading_a_stale_view_without_a_refresh_is_refused(lake: Lake) -> None:
     assert call("read", lake("daily"), "--json").json["rows"] == [[1, 10]]
     assert call("read", lake("daily"), "--no-refresh", "--json").json["state"] == "fresh"
     lake.insert("orders", "(NULL, 5), (2, NULL)")
-    shown = call("read", lake("daily")).stdout.splitlines()
+    read = call("read", lake("daily"))
+    assert "are not fresh, so it is refreshed first" in read.stderr
+    shown = read.stdout.splitlines()
     assert sorted(shown[1:]) == ["   1      10", "   2    NULL", "NULL       5"]
     assert [None, 5] in call("read", lake("daily"), "--json").json["rows"]
 

@@ -156,6 +156,8 @@ def test_two_versions_of_pyspark_in_one_folder_are_a_fault(monkeypatch: pytest.M
     found = _ways(monkeypatch, pyspark="4.1.3", pyspark_client="4.2.0")["in this process"]
     assert not found.ok
     assert "pyspark-client==4.1.3" in found.fix
+    without_client = _ways(monkeypatch, pyspark="4.1.4", pyspark_client="4.1.3")["in this process"]
+    assert without_client.fix.endswith("--no-deps pyspark-client==4.1.3 pyspark==4.1.3")
     assert not _ways(monkeypatch, pyspark="4.2.0", pyspark_client="4.2.0")["in this process"].ok
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -927,6 +928,17 @@ def open_configured(name: str) -> Catalog:
     return catalog
 
 
+def _refusal(error: Exception, text: str, cause: str, properties: Mapping[str, Any]) -> str | None:
+    """Return why a database can never be opened with these properties; ``None``: it may only not respond now."""
+    if isinstance(error, DBAPIError) and _REFUSED_BY_DATABASE.search(text):
+        return f"{cause}; check its uri, user and password"
+    uri = str(properties.get("uri", ""))
+    folder = Path(uri.removeprefix("sqlite:///").partition("?")[0]).parent
+    if uri.startswith("sqlite:///") and not folder.is_dir():
+        return f"there is no folder {folder}; see its uri"
+    return None
+
+
 @contextmanager
 def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
     """Translate errors of opening a catalog. The secrets in its properties are removed from errors and warnings.
@@ -956,8 +968,8 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
         text = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         notes = getattr(getattr(error, "orig", None) or error, "__notes__", ())
         cause = without_secrets(": ".join((text, *notes)), properties)
-        if isinstance(error, DBAPIError) and _REFUSED_BY_DATABASE.search(text):
-            raise ConfigurationError(f"{what} cannot be opened: {cause}; check its uri, user and password") from None
+        if refusal := _refusal(error, text, cause, properties):
+            raise ConfigurationError(f"{what} cannot be opened: {refusal}") from None
         raise CatalogUnavailableError(f"{what} does not respond: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)
         if isinstance(error, ValidationError) and error.title.endswith("Response"):

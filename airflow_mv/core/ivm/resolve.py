@@ -407,10 +407,11 @@ class Resolver:
 
 # ------------------------------------------------------------------------------------ small parts
 def _is_word_of_a_call(part: exp.Expr, names: Sequence[str]) -> bool:
-    """Whether a name without a column may be no column: a unit of time, or the name of an argument."""
+    """Whether a name without a column may be no column: a unit of time in a call, or the name of an argument."""
     parent = part.parent
+    in_call = isinstance(parent, exp.Func) and not isinstance(parent, exp.AggFunc)
     return len(names) == 1 and (
-        names[0].lower() in _UNITS
+        (in_call and names[0].lower() in _UNITS)
         or names[0].lower() == "grouping__id"
         or isinstance(parent, exp.Kwarg | exp.PropertyEQ | exp.Lambda)
     )

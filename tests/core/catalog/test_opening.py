@@ -19,6 +19,7 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
         ("sql", "postgresql+psycopg2://me:4711@127.0.0.1:1/x", CatalogUnavailableError, "'far' does not respond"),
         ("rest", "http://me:4711@127.0.0.1:1/", CatalogUnavailableError, "'far' does not respond"),
         ("sql", "nonsense://me:4711@127.0.0.1:1/x", ConfigurationError, "'far' cannot be opened"),
+        ("sql", "sqlite:////no/such/folder/x.db", ConfigurationError, "there is no folder /no/such/folder"),
         ("nonsense", "http://me:4711@127.0.0.1:1/", ConfigurationError, "'far' cannot be opened"),
         ("sql", "postgresql+psycopg2://me:p@ss4711@127.0.0.1:1/x", ConfigurationError, "holds an '@'. Write it as %40"),
         ("sql", "postgresql+psycopg2://127.0.0.1:1/x?user=me&password=a4711", CatalogUnavailableError, "not respond"),

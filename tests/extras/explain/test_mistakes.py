@@ -42,6 +42,8 @@ WRONG_NAMES = [
     ("SELECT id, (SELECT max(^i.idd) FROM orders AS i) AS z FROM orders", "did you mean 'id'?"),
     ("WITH w AS (SELECT id AS total FROM orders) SELECT ^totl FROM w", "did you mean 'total'?"),
     ("SELECT id FROM orders AS o JOIN orders AS p USING (^idd)", "no common column idd; did you mean 'id'?"),
+    ("SELECT ^day, count(*) AS n FROM orders GROUP BY day", "cannot resolve the column day"),
+    ("SELECT max(^hour) AS h FROM orders", "cannot resolve the column hour"),
     ("SELECT\n  id,\n  ^naem\nFROM orders", "did you mean 'name'?"),
 ]
 WRONG_CALLS = [
