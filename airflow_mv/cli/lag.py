@@ -30,7 +30,11 @@ def lag(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Show target, present and 7-day worst lag, and which views must be refreshed now. Reads metadata only."""
+    """Show target, present and 7-day worst lag, and what is due now.
+
+    That are the views which must be refreshed so that none exceeds its target
+    lag. Reads metadata only.
+    """
     from airflow_mv.common.each import left_out
     from airflow_mv.extras.lag.decide import decide
     from airflow_mv.extras.lag.views import lag_reports
