@@ -30,10 +30,9 @@ def lag(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Show target, present and 7-day worst lag, and what is due now.
+    """Show the target, present and worst lag of views.
 
-    That are the views which must be refreshed so that none exceeds its target
-    lag. Reads metadata only.
+    The worst lag is that of the last 7 days. Below stands which views must be refreshed now. Reads metadata only.
     """
     from airflow_mv.common.each import left_out
     from airflow_mv.extras.lag.decide import decide
