@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,11 @@ CATALOGS = {
     "glue": ("table",),
     "hive": ("table",),
 }
+#: Names the store of all homes in the environment, one of those in :mod:`tests.stores`. Tests that look at the files
+#: of a local folder are skipped then, and so are those in which a command is refused because it must delete files.
+STORE = "AIRFLOW_MV_TEST_STORE"
+#: The store that refuses to delete.
+NO_DELETE = "no-delete"
 #: The address fixture and the layout of each lake: every layout in each catalog that supports it.
 HOMES = {
     f"{home}-{layout}": (f"{home}_uri", layout)
@@ -58,15 +66,29 @@ def in_homes(wanted: Callable[[str], bool]) -> pytest.MarkDecorator:
 @pytest.fixture(params=[home_parameter(name) for name in HOMES])
 def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog and layout."""
-    fixture, layout = HOMES[request.param]
-    with lake(str(request.getfixturevalue(fixture)), warehouse, layout=layout) as found:
+    with _home_of(request, warehouse) as found:
         yield found
 
 
 @pytest.fixture(params=[home_parameter(name) for name in HOMES if name.endswith("-registered")])
 def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog, in the registered layout."""
-    with lake(str(request.getfixturevalue(HOMES[request.param][0])), warehouse, layout="registered") as found:
+    with _home_of(request, warehouse) as found:
+        yield found
+
+
+@contextmanager
+def _home_of(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
+    fixture, layout = HOMES[request.param]
+    if how := os.environ.get(STORE):
+        from tests.stores import STORES  # it imports extras, without which the tests of the core pass
+
+        if "warehouse" in inspect.signature(request.function).parameters:
+            pytest.skip("it looks at the files of a local folder")
+        with STORES[how](request, layout) as found:
+            yield found
+        return
+    with lake(str(request.getfixturevalue(fixture)), warehouse, layout=layout) as found:
         yield found
 
 

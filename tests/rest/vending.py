@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import time
@@ -34,6 +35,7 @@ class Vending:
             the server signs each request to the store.
         places: The folder that each access key opens, while it is valid.
         expires_ms: When the server says that they end.
+        seconds: How long credentials are valid, which the server says; 0 for ever.
         uses: The number of requests after which credentials end; then the server says that they end in a minute.
         renews: Whether the server names an endpoint that renews them.
         renewed: How often that was asked.
@@ -47,6 +49,7 @@ class Vending:
     bucket: BucketStore
     how: str = "config"
     expires_ms: int | None = None
+    seconds: int = 0
     uses: int = 0
     renews: bool = False
     renewed: int = 0
@@ -57,6 +60,7 @@ class Vending:
     refused: list[str] = field(default_factory=list)
     every: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
+    ends: dict[str, float] = field(default_factory=dict)
     endpoints: dict[str, str] = field(default_factory=dict)
     endpoint: str = ""
     catalog: str = ""
@@ -72,7 +76,9 @@ class Vending:
             self.places[key] = self.bucket.path(folder)
         self.every |= {key, secret, token}
         found = {"s3.access-key-id": key, "s3.secret-access-key": secret, "s3.session-token": token}
-        ends = time.time_ns() // 1_000_000 + 60_000 if self.uses else self.expires_ms
+        lives = self.seconds or (60 if self.uses else 0)
+        ends = time.time_ns() // 1_000_000 + 1000 * lives if lives else self.expires_ms
+        self.ends[key] = ends if self.seconds and ends else math.inf
         return found | ({"s3.session-token-expires-at-ms": str(ends)} if ends else {})
 
     def vend(self, request: BaseHTTPRequestHandler, answer: Document) -> None:
@@ -110,6 +116,8 @@ class Vending:
         if key and self.uses:
             self.used[key[1]] += 1
             folder = folder if self.used[key[1]] <= self.uses else None
+        if key and time.time_ns() // 1_000_000 > self.ends.get(key[1], math.inf):
+            folder = None
         return folder is not None and (place.startswith(folder) or "delete" in url.query)
 
 
