@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.common.each import for_each, materialized_views
-from airflow_mv.common.status import stale_inputs
+from airflow_mv.common.status import annotated
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.publish import Effects, Requester
@@ -112,7 +112,7 @@ def refresh_views(
         plan=plan,
         on_plan=on_plan,
         effects=effects,
-        callbacks=Callbacks(redefined, stale_inputs, diagnose, after, requester),
+        callbacks=Callbacks(redefined, annotated, diagnose, after, requester),
     )
 
 
@@ -139,7 +139,7 @@ def plan_view(
 
     See there for the arguments and errors.
     """
-    return plan_refresh(catalog, view, informed(options), pins=pins, stale_inputs=stale_inputs)
+    return plan_refresh(catalog, view, informed(options), pins=pins, annotate=annotated)
 
 
 def create_view(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
+from airflow_mv.common.chain import Lag, ObservedChain, StaleInput, TableLag, inputs_of, lag, longer, table_lag
 from airflow_mv.common.each import ItemResult, for_each
 from airflow_mv.common.expiry import expires_ms
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
@@ -24,24 +25,20 @@ from airflow_mv.core.freshness.state import (
     Answer,
     BaseTableChange,
     Freshness,
-    Lag,
     ObservedTable,
     Reads,
     SnapshotSet,
-    StaleInput,
     State,
-    TableLag,
     compare,
-    lag,
-    longer,
-    table_lag,
 )
+from airflow_mv.core.refresh.inputs import RefreshInputs
+from airflow_mv.core.refresh.plan import RefreshPlan
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.interval import Span
 from airflow_mv.core.spec.interval_parts import parts_of
 from airflow_mv.core.spec.reasons import Code, Reason
 from airflow_mv.core.spec.stored import shown
-from airflow_mv.core.spec.times import from_ms
+from airflow_mv.core.spec.times import from_ms, to_ms
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError, NotFoundError, NotMaterializedError
 from airflow_mv.foundation.documents import short_id
 from airflow_mv.foundation.redaction import shortened
@@ -252,7 +249,7 @@ class Chains:
         stale = sorted(nearest.values(), key=lambda item: (item.state != State.UNKNOWN, len(item.through)))
         freshness = with_inputs(seen.freshness, stale[:_MAX_INPUTS])
         found = replace(seen, freshness=freshness, pointers=pointers)
-        return replace(found, behind=self._behind(step, freshness.of_rows))
+        return ObservedChain.of(found, tuple(stale[:_MAX_INPUTS]), self._behind(step, freshness.of_rows))
 
     def _verdict_on(self, table: ObservedTable) -> _Verdict:
         """Return the verdict on the view whose rows a table has; one that is begun already reads its own reader."""
@@ -266,7 +263,7 @@ class Chains:
         """Keep the verdict on a view for its other readers, and the observation if it is going to be asked for."""
         view, own = step.view, step.seen.freshness
         behind = lag(found)
-        stale = [item.read_by(view) for item in found.freshness.inputs]
+        stale = [item.read_by(view) for item in inputs_of(found)]
         if own.state != State.FRESH:
             stale.insert(0, StaleInput(view, own.state, _why(own)))
             if own.state != State.STALE or not found.storage.intact:
@@ -346,13 +343,21 @@ class Chains:
         return found
 
 
-def stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: SnapshotSet | None) -> tuple[Reason, ...]:
-    """Return reasons for the materialized views that a refresh reads although they are not fresh.
+def annotated(
+    catalog: MaterializedViewCatalog, inputs: RefreshInputs, plan: RefreshPlan, pins: SnapshotSet | None
+) -> RefreshPlan:
+    """Return a plan with what is only reported: the lag, and the materialized views that are read but are not fresh.
 
     Args:
-        seen: The observation that the refresh is planned on.
+        inputs: What the refresh is planned on.
         pins: What the run has read. Views that it has refreshed are as fresh as its snapshots.
     """
+    since = lag(inputs.observation).since
+    stale = () if inputs.options.as_of is not None else _stale_inputs(catalog, inputs.observation, pins)
+    return replace(plan, behind_since_ms=None if since is None else to_ms(since), reasons=(*plan.reasons, *stale))
+
+
+def _stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: SnapshotSet | None) -> tuple[Reason, ...]:
     known = set() if pins is None else pins.refreshed
     tables = tuple(table for table in seen.tables if table.view is not None and table.view not in known)
     chains, found = Chains(), dict[Identifier, StaleInput]()
@@ -508,7 +513,7 @@ class ViewStatus:
                     **item.part.interval.to_dict(),
                     "refresh_id": item.part.refresh_id,
                     "refreshed_at": timestamp(item.part.refreshed_at_ms),
-                    "fresh": item.is_fresh and not self.observation.freshness.inputs,
+                    "fresh": item.is_fresh and not inputs_of(self.observation),
                 }
                 for item in self.observation.freshness.parts
                 if item.part.interval is not None
@@ -577,7 +582,7 @@ def with_inputs(freshness: Freshness, inputs: Sequence[StaleInput]) -> Freshness
     reasons = (*kept, *(item.reason for item in inputs[:_MAX_INPUT_REASONS]))
     if len(inputs) > _MAX_INPUT_REASONS:
         reasons += (Reason(Code.INPUT_STALE, f"{len(inputs) - _MAX_INPUT_REASONS} more input views are not fresh"),)
-    found = replace(freshness, reasons=reasons, inputs=tuple(inputs))
+    found = replace(freshness, reasons=reasons)
     if freshness.rows is not None:
         return replace(found, rows=State.STALE)
     return replace(found, state=State.UNKNOWN if unknown else State.STALE)

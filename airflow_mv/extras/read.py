@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
+from airflow_mv.common.chain import inputs_of
 from airflow_mv.common.damage import check_snapshots, different_size, store_of
 from airflow_mv.common.frames import ArrowRows
 from airflow_mv.common.status import Chains, timestamp, with_inputs
@@ -301,7 +302,7 @@ def readable(
     servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in _SERVABLE)
     if not servable:
         why = "; ".join(reason.message for reason in observation.freshness.reasons)
-        elsewhere = {item.view.catalog for item in observation.freshness.inputs} - {catalog.name}
+        elsewhere = {item.view.catalog for item in inputs_of(observation)} - {catalog.name}
         if refresh is None or elsewhere:
             raise StaleViewError(
                 f"view {loaded.identifier} is {state} ({why}), so its rows are not returned. {_remedy(observation)}"
@@ -335,8 +336,8 @@ def read_rows(catalog: MaterializedViewCatalog, found: Readable, *, limit: int |
 
 def _remedy(observation: Observation) -> str:
     """Return what to do about rows that are not returned."""
-    view, freshness, state = observation.view.identifier, observation.freshness, observation.freshness.state
-    refresh_first = f"Run `airflow-mv refresh {view}{' --with-inputs' if freshness.inputs else ''}`"
+    view, state = observation.view.identifier, observation.freshness.state
+    refresh_first = f"Run `airflow-mv refresh {view}{' --with-inputs' if inputs_of(observation) else ''}`"
     if state not in _SERVABLE:
         return refresh_first
     return f"{refresh_first}, or allow stale rows: `airflow-mv create {view} --replace --allow-stale-data`"
@@ -362,7 +363,7 @@ def _of_history(catalog: MaterializedViewCatalog, observation: Observation, want
         nested_views=observation.nested_views,
         observed=tables,
     )
-    return replace(found, state=with_inputs(freshness, observation.freshness.inputs).state)
+    return replace(found, state=with_inputs(freshness, inputs_of(observation)).state)
 
 
 def _recorded(

@@ -120,7 +120,7 @@ class PlanRefreshOperator(CheckedOperator, RetriedOperator, SkipMixin):
             NotFoundError: The view or a base table does not exist.
         """
         from airflow_mv.actions import informed
-        from airflow_mv.common.status import stale_inputs
+        from airflow_mv.common.status import annotated
         from airflow_mv.core.refresh.run import planned
 
         with task_errors(self):
@@ -129,7 +129,7 @@ class PlanRefreshOperator(CheckedOperator, RetriedOperator, SkipMixin):
             show_link(context, view)
             arguments = RefreshArguments.of(self, takes_pins=self._takes_pins)
             options, pins = arguments.options(context, self.log), arguments.pinned(catalog, view)
-            plan = planned(catalog, view, informed(options), pins=pins, stale_inputs=stale_inputs)
+            plan = planned(catalog, view, informed(options), pins=pins, annotate=annotated)
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:

@@ -16,7 +16,7 @@ from airflow_mv.core.catalog.loaded import may_be_reused
 from airflow_mv.core.catalog.manifest_changes import changed_files
 from airflow_mv.core.catalog.path_tables import check_path
 from airflow_mv.core.freshness.changes import as_in_manifests, ends_of_commits, is_in_doubt
-from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, Reads, State, assess
+from airflow_mv.core.freshness.state import Freshness, ObservedTable, Reads, State, assess
 from airflow_mv.core.spec.choices import OnSchemaChange
 from airflow_mv.core.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.core.spec.interval import Interval, Span
@@ -86,7 +86,6 @@ class Observation:
         nested_views: The nested plain views as a refresh records them.
         pointers: The catalogs' pointers that determine the freshness of all rows, exactly as they were read; ``None``
             if it depends on more: on files that were found by their folder, or could not be read.
-        behind: The lag through the materialized views that it reads; ``None`` if only the view's own record counts.
     """
 
     view: LoadedView
@@ -100,7 +99,6 @@ class Observation:
     freshness: Freshness
     interval: Interval | None = None
     pointers: Mapping[Identifier, str] | None = None
-    behind: Lag | None = None
 
     @property
     def queries(self) -> tuple[ParsedQuery, ...]:

@@ -16,7 +16,6 @@ from airflow_mv.core.freshness.state import (
     ObservedTable,
     SnapshotSet,
     State,
-    lag,
 )
 from airflow_mv.core.refresh.candidates import Candidate
 from airflow_mv.core.refresh.checks import all_checks, checks_to_run, reads_staged_views
@@ -51,7 +50,6 @@ from airflow_mv.core.spec.properties import (
 )
 from airflow_mv.core.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason, fallback
 from airflow_mv.core.spec.table_metadata import is_ancestor, snapshots_between
-from airflow_mv.core.spec.times import to_ms
 from airflow_mv.core.spec.units import human
 from airflow_mv.core.sql.interval_columns import MAX_INTERVALS
 from airflow_mv.core.sql.types import columns_of
@@ -399,8 +397,8 @@ def _is_later(inputs: RefreshInputs, observed: ObservedTable, recorded: int) -> 
 
 #: Modes that stage no rows.
 _WITHOUT_ROWS = (Mode.NOOP, Mode.FAST_FORWARD)
-#: Returns reasons for the materialized views that a refresh reads although they are not fresh.
-StaleInputs = Callable[[MaterializedViewCatalog, Observation, SnapshotSet | None], tuple[Reason, ...]]
+#: Adds to a plan what is only reported.
+Annotate = Callable[[MaterializedViewCatalog, RefreshInputs, RefreshPlan, SnapshotSet | None], RefreshPlan]
 
 
 def plan_refresh(
@@ -410,7 +408,7 @@ def plan_refresh(
     *,
     pins: SnapshotSet | None = None,
     earlier: EarlierRound | None = None,
-    stale_inputs: StaleInputs | None = None,
+    annotate: Annotate | None = None,
 ) -> RefreshPlan:
     """Return what a refresh would do, and why. Reads metadata only.
 
@@ -420,7 +418,7 @@ def plan_refresh(
         pins: See :func:`airflow_mv.core.freshness.observe.observe`.
         earlier: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
             changed since.
-        stale_inputs: Adds the reasons of :func:`airflow_mv.common.status.stale_inputs`.
+        annotate: See :func:`airflow_mv.common.status.annotated`.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
@@ -429,10 +427,7 @@ def plan_refresh(
     """
     inputs = load_inputs(catalog, view, options or RefreshOptions(), pins=pins)
     plan = compile_plan(inputs, earlier)
-    reads_views = inputs.options.as_of is None and any(table.view for table in inputs.observation.tables)
-    if stale_inputs is None or not reads_views:
-        return plan
-    return replace(plan, reasons=(*plan.reasons, *stale_inputs(catalog, inputs.observation, pins)))
+    return plan if annotate is None else annotate(catalog, inputs, plan, pins)
 
 
 def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> RefreshPlan:
@@ -515,7 +510,7 @@ def _identity(observation: Observation, records: tuple[BaseTable, ...], base: st
 
 def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedChecks | None) -> RefreshPlan:
     observation = inputs.observation
-    loaded, since = observation.view, lag(observation).since
+    loaded = observation.view
     renamed = {} if choice.mode in _WITHOUT_ROWS else inputs.renamed_columns
     records, base = _recorded(inputs), observation.storage.base
     return RefreshPlan(
@@ -537,7 +532,6 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy, checks: StagedC
         estimates=choice.estimates or ((inputs.full_estimate,) if choice.mode == Mode.FULL else ()),
         skips=policy.on_fallback == "skip",
         interval=observation.interval,
-        behind_since_ms=None if since is None else to_ms(since),
         renamed=tuple(renamed.items()),
         repeats=_repeats(choice.reasons, observation.record, loaded.metadata.current_version_id),
     )

@@ -20,7 +20,7 @@ from airflow_mv.core.publish.publications import layout_of
 from airflow_mv.core.publish.storage_change import put_back
 from airflow_mv.core.refresh import RefreshOptions, SnapshotSet, plan_refresh
 from airflow_mv.core.refresh.checks import has_passed, judge, require_passed
-from airflow_mv.core.refresh.choose import StaleInputs
+from airflow_mv.core.refresh.choose import Annotate
 from airflow_mv.core.refresh.inputs import renamed_by_now
 from airflow_mv.core.refresh.intervals import EarlierRound
 from airflow_mv.core.refresh.plan import RefreshPlan, RefreshResult
@@ -60,14 +60,14 @@ class Callbacks:
     Args:
         redefine: Called for a view with ``on-schema-change`` ``rebuild`` whose base columns have changed. Without it
             such a view is refreshed as it is defined.
-        stale_inputs: See :func:`airflow_mv.core.refresh.choose.plan_refresh`.
+        annotate: See :func:`airflow_mv.core.refresh.choose.plan_refresh`.
         diagnose: Called if a job fails.
         after: Called after each refresh with its plan, the outcome of its job, and its result.
         requester: Who requested the refresh, for its record.
     """
 
     redefine: Redefine | None = None
-    stale_inputs: StaleInputs | None = None
+    annotate: Annotate | None = None
     diagnose: Diagnose | None = None
     after: Callable[[RefreshPlan, Outcome | None, RefreshResult], None] | None = None
     requester: Requester | None = None
@@ -354,7 +354,7 @@ def _refresh_one(
             pins=pins,
             earlier=earlier,
             effects=effects,
-            stale_inputs=callbacks.stale_inputs,
+            annotate=callbacks.annotate,
         )
         first, loaded = None, view
         if on_plan:
@@ -383,16 +383,16 @@ def planned(
     pins: SnapshotSet | None = None,
     earlier: EarlierRound | None = None,
     effects: Effects | None = None,
-    stale_inputs: StaleInputs | None = None,
+    annotate: Annotate | None = None,
 ) -> RefreshPlan:
     """Return a plan that can be carried out; see :func:`plan_refresh`, which only reads.
 
     What another program has changed of the storage table's columns, partitioning, sort order or properties is restored.
     """
-    plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier, stale_inputs=stale_inputs)
+    plan = plan_refresh(catalog, view, options, pins=pins, earlier=earlier, annotate=annotate)
     if any(reason.code == Code.STORAGE_ALTERED for reason in plan.reasons):
         put_back(catalog, plan.view, effects)
-        plan = plan_refresh(catalog, plan.view, options, pins=pins, earlier=earlier, stale_inputs=stale_inputs)
+        plan = plan_refresh(catalog, plan.view, options, pins=pins, earlier=earlier, annotate=annotate)
     return plan
 
 

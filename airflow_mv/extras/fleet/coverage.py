@@ -18,6 +18,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from airflow_mv.common.chain import inputs_of
 from airflow_mv.common.status import Chains
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation
@@ -258,7 +259,7 @@ def _are_its_own(observation: Observation) -> bool:
 def _has_stale_inputs(catalog: MaterializedViewCatalog, observation: Observation) -> bool:
     """Whether the view reads a materialized view that is not fresh: any of its intervals may depend on it."""
     reads_views = any(table.view is not None for table in observation.tables)
-    return reads_views and bool(Chains().through(catalog, observation).freshness.inputs)
+    return reads_views and bool(inputs_of(Chains().through(catalog, observation)))
 
 
 def _after(moment: datetime | None, unit: str, *, exact: bool = False) -> int:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from airflow_mv.common.chain import lag
 from airflow_mv.common.each import ItemResult, for_each, left_out, while_answered
 from airflow_mv.common.status import ViewStatus, observe_each
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation
-from airflow_mv.core.freshness.state import State, lag
+from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.choices import COLUMN_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY

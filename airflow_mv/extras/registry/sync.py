@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_mv.common.chain import lag
 from airflow_mv.common.each import left_out, while_answered
 from airflow_mv.common.status import observe_each
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.observe import Observation
-from airflow_mv.core.freshness.state import State, lag
+from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.choices import TIME_TRAVEL_PROPERTY
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of

@@ -13,10 +13,11 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DoubleType, FloatType
 
 from airflow_mv.actions import refresh_views
+from airflow_mv.common.chain import lag
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe
-from airflow_mv.core.freshness.state import State, lag
+from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh import RefreshOptions
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Mode

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,21 +76,6 @@ def test_a_stale_view_is_recomputed_and_the_reason_is_reported(home: Lake) -> No
     assert (change["recorded"], change["current"], change["rows_added"]) == (str(old), str(new), 1)
     assert [reason.code for reason in home.refresh().reasons] == [Code.BASE_CHANGED, Code.STRATEGY_FULL]
     assert home.read() == [EAST, NORTH, SOUTH]
-
-
-def test_a_refresh_reports_the_lag_of_the_view(home: Lake) -> None:
-    """The lag counts from the first base commit that it added; later commits do not shorten it."""
-    home.view()
-    assert home.refresh().lag_seconds is None  # unknown for a view without rows
-    home.append()
-    first = home.load().metadata.snapshots[-1].timestamp_ms
-    time.sleep(0.3)
-    home.append((10, "east", 1))
-    before = time.time() - first / 1000
-    lag = home.refresh().lag_seconds
-    assert lag is not None
-    assert before <= lag < before + 60
-    assert home.refresh().lag_seconds is None
 
 
 def test_compaction_is_recorded_without_a_job(home: Lake) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.common.chain import lag
 from airflow_mv.core.freshness.observe import Observation, observe
-from airflow_mv.core.freshness.state import lag
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.extras.pending.changes import pending_changes
 from tests.core.refresh.intervals.support import VIEW, Days, days, days_lake

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, State, assess, lag
+from airflow_mv.actions import refresh_views
+from airflow_mv.common.chain import Lag, lag
+from airflow_mv.core.freshness.state import Freshness, ObservedTable, State, assess
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.properties import max_staleness_of
@@ -17,6 +22,7 @@ from airflow_mv.core.spec.table_metadata import LogEntry, Snapshot, TableMetadat
 from airflow_mv.core.spec.times import duration
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
+from tests.builders import Lake, lake
 
 MINUTE = 60_000
 START = 1_700_000_000_000
@@ -59,7 +65,6 @@ class Observed:
 
     freshness: Freshness
     tables: tuple[ObservedTable, ...]
-    behind: Lag | None = None
 
 
 def ready(seen: Observed, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
@@ -209,3 +214,26 @@ def test_the_view_s_property_sets_its_max_staleness() -> None:
     assert duration("", what="rendered from a template") is duration("None", what="the same") is None
     with pytest.raises(ConfigurationError, match=r"view v, property airflow-mv\.max-staleness is 'soon'"):
         max_staleness_of("soon", view="v")
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.action = refresh_views
+        yield found
+
+
+def test_a_refresh_reports_the_lag_of_the_view(home: Lake) -> None:
+    """The lag counts from the first base commit that it added; later commits do not shorten it."""
+    home.view()
+    assert home.refresh().lag_seconds is None  # unknown for a view without rows
+    home.append()
+    first = home.load().metadata.snapshots[-1].timestamp_ms
+    time.sleep(0.3)
+    home.append((10, "east", 1))
+    before = time.time() - first / 1000
+    lag = home.refresh().lag_seconds
+    assert lag is not None
+    assert before <= lag < before + 60
+    assert home.refresh().lag_seconds is None
