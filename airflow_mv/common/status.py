@@ -17,9 +17,10 @@ from typing import Any, ClassVar, TypeVar
 from airflow_mv.common.chain import Lag, ObservedChain, StaleInput, TableLag, inputs_of, lag, longer, table_lag
 from airflow_mv.common.each import ItemResult, for_each
 from airflow_mv.common.expiry import expires_ms
+from airflow_mv.common.snapshots import snapshots_of
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import pointers_of
-from airflow_mv.core.catalog.layouts import readable_refreshes, snapshots_of
+from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import Observation, located_together, observe, observe_tables
 from airflow_mv.core.freshness.state import (
     Answer,

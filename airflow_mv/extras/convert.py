@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from airflow_mv.common.snapshots import with_head
 from airflow_mv.core.catalog import (
     STORED_LAYOUTS,
     Layout,
@@ -43,7 +44,6 @@ from airflow_mv.core.spec.materialized_view import (
     storage_table_field,
 )
 from airflow_mv.core.spec.properties import FORMAT_VERSION, storage_properties
-from airflow_mv.core.spec.table_metadata import with_head
 from airflow_mv.core.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.core.sql.types import unknown_type
 from airflow_mv.errors import (

@@ -17,11 +17,11 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 from airflow_mv.common.chain import inputs_of
 from airflow_mv.common.damage import check_snapshots, different_size, store_of
 from airflow_mv.common.frames import ArrowRows
+from airflow_mv.common.snapshots import snapshot_of
 from airflow_mv.common.status import Chains, timestamp, with_inputs
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
 from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table
-from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.catalog.locations import ALLOWED
 from airflow_mv.core.catalog.path_tables import locate_path
 from airflow_mv.core.freshness.observe import Observation, observe_tables

@@ -19,9 +19,10 @@ import greenlet
 import pytest
 
 from airflow_mv.actions import create_view as create
+from airflow_mv.common.snapshots import snapshot_of
 from airflow_mv.common.status import status
 from airflow_mv.core.catalog import Layout, stored_layout
-from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.publish.protocol import Effects

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from random import Random
 
+from airflow_mv.common.snapshots import snapshot_of
 from airflow_mv.core.catalog import Layout
-from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.errors import MetadataFileNotFoundError
 from airflow_mv.extras.history.rollback import rollback
 from airflow_mv.extras.maintenance.drop import purge

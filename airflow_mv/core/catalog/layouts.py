@@ -14,9 +14,9 @@ A new layout is added here and in :mod:`airflow_mv.core.publish.publications`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import msgspec
 from pyiceberg.table import Table
@@ -496,26 +496,6 @@ def stored_layout(view: LoadedView) -> type[LoadedStorage]:
     return next(layout for layout in STORED_LAYOUTS.values() if layout.claims(view))
 
 
-def snapshot_of(storage: LoadedStorage, record: RefreshRecord) -> int | None:
-    """Return the snapshot with the rows of a recorded refresh; ``None`` if they have expired.
-
-    The sequence number decides. A tag of an earlier refresh may have been moved by another writer.
-    """
-    return snapshots_of(storage, [record])[record.refresh_id]
-
-
-def snapshots_of(storage: LoadedStorage, records: Iterable[RefreshRecord]) -> dict[str, int | None]:
-    """Return :func:`snapshot_of` several records, by refresh id. The table's snapshots are read once."""
-    by_number = {item.sequence_number: item.snapshot_id for item in reversed(storage.table.snapshots)}
-    found = {
-        record.refresh_id: None if record.sequence_number is None else by_number.get(record.sequence_number)
-        for record in records
-    }
-    if storage.record is not None and storage.record.refresh_id in found:
-        found[storage.record.refresh_id] = storage.rows_snapshot
-    return found
-
-
 def restored(storage: LoadedStorage, view: LoadedView) -> LoadedStorage:
     """Return a storage table without what other programs have altered, as the next refresh makes it before its plan."""
     schema_id, spec_id, order_id = storage.altered(view).shape
@@ -526,24 +506,6 @@ def restored(storage: LoadedStorage, view: LoadedView) -> LoadedStorage:
         default_sort_order_id=storage.table.default_sort_order_id if order_id is None else order_id,
     )
     return replace(storage, table=table)
-
-
-def frame_of(storage: LoadedStorage, reader: Any) -> Any:
-    """Return the rows of a storage table through Spark's ``DataFrameReader``."""
-    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
-
-
-def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
-    """Return where people read a view's stored rows, and what a query by the view's name does."""
-    name, table = view.identifier, storage.name
-    recomputes = "A Spark query by the view's name does not use them: it runs the view's SQL"
-    if table is None:
-        in_python = f"airflow_mv.scan({str(name)!r}) in Python, airflow_mv.read(spark, {str(name)!r}) in Spark"
-        how = f"`airflow-mv read {name}`, {in_python}. {recomputes}"
-    else:
-        then = ": it is the view itself" if table == name else f". {recomputes}"
-        how = f"the table {table}, in every engine that uses this catalog{then}"
-    return f"stored rows of {name}: {how}"
 
 
 def storage_place(view: LoadedView) -> StoragePlace:
@@ -557,16 +519,6 @@ def storage_place(view: LoadedView) -> StoragePlace:
     if place is None:
         raise InvalidMetadataError(unnamed(view))
     return place
-
-
-def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
-    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
-
-    Args:
-        place: The storage table's place at that time, as text.
-    """
-    named = view.storage_table is not None
-    return view if named else replace(view, settings=view.materialized.repointed(place))
 
 
 def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageState | None:

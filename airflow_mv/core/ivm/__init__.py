@@ -11,7 +11,6 @@ from __future__ import annotations
 from airflow_mv.core.ivm.functions import nearest_function as nearest_function
 from airflow_mv.core.ivm.incremental_query import IncrementalQuery as IncrementalQuery
 from airflow_mv.core.ivm.incremental_query import regenerated_sql as regenerated_sql
-from airflow_mv.core.ivm.incremental_query import use_of as use_of
 from airflow_mv.core.ivm.ir import Appended as Appended
 from airflow_mv.core.ivm.ir import BaseRelation as BaseRelation
 from airflow_mv.core.ivm.ir import Comparison as Comparison

@@ -18,12 +18,12 @@ from airflow_mv.core.ivm.pushdown import conditions, filters, pruned, within
 from airflow_mv.core.ivm.regeneration import read
 from airflow_mv.core.ivm.render import sql as to_sql
 from airflow_mv.core.ivm.replace_keys import replaced
-from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, UnknownNameError, check_captures
+from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures
 from airflow_mv.core.ivm.subqueries import aggregated
 from airflow_mv.core.script import WEIGHT
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code, Reason
-from airflow_mv.core.sql.query import NestedView, ParsedQuery, fold, query_error
+from airflow_mv.core.sql.query import NestedView, ParsedQuery, fold
 
 _Plan = TypeVar("_Plan")
 #: sqlglot raises these for some calls that Spark accepts, when it reads or writes them.
@@ -64,7 +64,7 @@ class IncrementalQuery:
 
         def build() -> IncrementalQuery:
             resolver = Resolver(relations, views)
-            tree, written = _resolved(resolver, query)
+            tree, written = normal_form(resolver, query)
             if len(written) != len(output):
                 message = f"the query has {len(written)} columns, the view {len(output)}"
                 raise RefusedError(Code.UNREADABLE, message)
@@ -79,7 +79,7 @@ class IncrementalQuery:
                 relations=tuple(relations),
             )
 
-        return _unless_refused(build)
+        return unless_refused(build)
 
     @property
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
@@ -118,7 +118,7 @@ class IncrementalQuery:
             broadcast: Whether to hint to Spark that the change is small.
             consolidated: Whether a row of a change table may stand for several copies (``__w`` > 1).
         """
-        return _unless_refused(
+        return unless_refused(
             lambda: appended(self.tree, self.relations, consolidated=consolidated, broadcast=broadcast)
         )
 
@@ -135,7 +135,7 @@ class IncrementalQuery:
         relations = [
             replace(item, not_null=item.not_null | known.get(item.identifier, frozenset())) for item in self.relations
         ]
-        return _unless_refused(lambda: merged(self.tree, self.output, relations, broadcast=broadcast))
+        return unless_refused(lambda: merged(self.tree, self.output, relations, broadcast=broadcast))
 
     def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B for rows: combine the stored copies of each changed row value with the change.
@@ -145,7 +145,7 @@ class IncrementalQuery:
         Args:
             broadcast: Whether to hint to Spark that the change is small.
         """
-        return _unless_refused(lambda: merged_rows(self.tree, self.output, broadcast=broadcast))
+        return unless_refused(lambda: merged_rows(self.tree, self.output, broadcast=broadcast))
 
     def replace_keys(self, *, broadcast: bool = False) -> Replaced | Reason:
         """Strategy C: the keys of all rows that may have changed.
@@ -153,7 +153,7 @@ class IncrementalQuery:
         Args:
             broadcast: Whether to hint to Spark that the change is small.
         """
-        return _unless_refused(lambda: replaced(self.tree, self.output, broadcast=broadcast))
+        return unless_refused(lambda: replaced(self.tree, self.output, broadcast=broadcast))
 
 
 def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:
@@ -164,46 +164,8 @@ def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
 
 
-def use_of(
-    query: ParsedQuery,
-    relations: Sequence[BaseRelation],
-    views: Mapping[Identifier, NestedView],
-    use: Callable[[Resolver, ir.Tree, Sequence[str | None]], _Plan],
-    *,
-    strict: bool = False,
-) -> _Plan | Reason:
-    """Return what a function makes of a query in normal form.
-
-    Args:
-        relations: Its base tables, those of nested views too.
-        use: Takes the normal form and the name of each column, ``None`` for one that Spark chooses.
-        strict: Whether an unknown name is an error, because the relations have all columns that a refresh would read.
-
-    Returns:
-        Its result; or why the query cannot be analysed.
-
-    Raises:
-        InvalidQueryError: With ``strict``: Spark would not find a column or a field. The message has the place.
-    """
-
-    def build() -> _Plan:
-        resolver = Resolver(relations, views)
-        return use(resolver, *_resolved(resolver, query))
-
-    return _unless_refused(lambda: _located(query, build) if strict else build())
-
-
-def _located(query: ParsedQuery, build: Callable[[], _Plan]) -> _Plan:
-    """Turn an unknown name into an error that quotes its place."""
-    try:
-        return build()
-    except UnknownNameError as error:
-        if error.place is None:
-            raise
-        raise query_error(query.text, error.place, error.reason.message, query.view) from None
-
-
-def _resolved(resolver: Resolver, query: ParsedQuery) -> Resolved:
+def normal_form(resolver: Resolver, query: ParsedQuery) -> Resolved:
+    """Return a query in normal form, and the name of each column as written."""
     tree, written = resolver.query(read(query), Environment(query.default_catalog, query.default_namespace, {}), None)
     ir.rewrite(tree, _without_captures)
     return tree, written
@@ -220,10 +182,11 @@ def regenerated_sql(sql: str) -> str | Reason:
     Args:
         sql: The query's text; it may have snapshots.
     """
-    return _unless_refused(lambda: regeneration.regenerate(sql))
+    return unless_refused(lambda: regeneration.regenerate(sql))
 
 
-def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
+def unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
+    """Return what a function builds from a query; or why the query cannot be analysed."""
     try:
         return build()
     except RefusedError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.core.spec.interval import Interval
-from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord, is_complete
+from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,6 @@ def parts_in(record: RefreshRecord, interval: Interval) -> tuple[IntervalPart, .
             within.append(part)
             left = [piece for item in left for piece in item.without(other)]
     return (rest, *within) if left else tuple(within)
-
-
-def tables_read(record: RefreshRecord) -> tuple[BaseTable, ...]:
-    """Return the base tables as a refresh itself read them; none if unknown."""
-    if record.interval is None:
-        return record.base_tables
-    if not is_complete(record):
-        return record.interval_base_tables
-    return parts_in(record, record.interval.interval)[0].base_tables
 
 
 def after(record: RefreshRecord | None, interval: Interval, new: IntervalPart) -> list[dict[str, Any]]:

@@ -629,24 +629,6 @@ def with_properties(
     }
 
 
-def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dict[str, Any]:
-    """Return table metadata with another one of its snapshots as the current one.
-
-    Args:
-        document: A decoded metadata file; not changed.
-        now_ms: The time for the snapshot log. If the file's last update is later, that time is used.
-    """
-    time_ms = max(now_ms, int(document.get("last-updated-ms", 0)))
-    refs = document.get("refs", {})
-    main = {"type": "branch", **refs.get("main", {}), "snapshot-id": snapshot_id}
-    return {
-        **document,
-        "current-snapshot-id": snapshot_id,
-        "refs": {**refs, "main": main},
-        "snapshot-log": [*document.get("snapshot-log", []), {"timestamp-ms": time_ms, "snapshot-id": snapshot_id}],
-    }
-
-
 def known_sums(pairs: Sequence[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
     """Return the sums of the first and of the second numbers, as :func:`known_sum`."""
     return known_sum([first for first, _ in pairs]), known_sum([second for _, second in pairs])

@@ -28,7 +28,7 @@ from airflow_mv.core.sql.dialect import (
     with_names,
 )
 from airflow_mv.core.sql.translation import for_spark
-from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError, MaterializedViewError
+from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
@@ -432,14 +432,6 @@ def spark_sql(metadata: ViewMetadata, *, view: str) -> str:
     if DIALECT in stored or dialect is None:
         return metadata.sql(view=view)
     return for_spark(stored, dialect, view=view)
-
-
-def texts_of(metadata: ViewMetadata, *, view: str) -> dict[str, str]:
-    """Return a view's query by dialect: the one that Spark runs, if there is one, and each text that is stored."""
-    found = metadata.current_version.texts
-    with suppress(MaterializedViewError):
-        return {DIALECT: spark_sql(metadata, view=view), **found}
-    return found
 
 
 def parse_query(

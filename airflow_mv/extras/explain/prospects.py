@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from airflow_mv.common.normal_form import use_of
 from airflow_mv.core.freshness.changes import UNCHANGED, Kind, Range, Size, between
 from airflow_mv.core.freshness.state import Freshness, State
-from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, ir, use_of
+from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, ir
 from airflow_mv.core.ivm.column_types import column_types
 from airflow_mv.core.refresh.candidates import (
     BaseTableInput,

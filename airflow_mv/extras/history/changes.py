@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_mv.common.snapshots import snapshot_of
 from airflow_mv.core.catalog import MaterializedViewCatalog
-from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.freshness.observe import observe_tables
 from airflow_mv.core.refresh.incremental import kept_columns
 from airflow_mv.core.refresh.statements import place_names

@@ -8,8 +8,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_mv.common.snapshots import snapshot_of, with_head
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.core.catalog.layouts import all_refreshes, snapshot_of
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.publish.layout import ChangedMetadata
 from airflow_mv.core.publish.protocol import Effects
 from airflow_mv.core.publish.refresh import history_properties, keeps_history
@@ -26,7 +27,7 @@ from airflow_mv.core.spec.materialized_view import (
     refresh_tag,
     storage_table_field,
 )
-from airflow_mv.core.spec.table_metadata import TableShape, alterations, with_head
+from airflow_mv.core.spec.table_metadata import TableShape, alterations
 from airflow_mv.core.spec.view import CHANGE_ID, ViewMetadata, replace_version, roll_back
 from airflow_mv.errors import RefreshNotFoundError, VersionNotFoundError
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import itemgetter
 
+from airflow_mv.common.snapshots import snapshots_of
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.core.catalog.layouts import all_refreshes, snapshots_of
+from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.observe import observe_tables, require_readable
 from airflow_mv.core.refresh.inputs import load_tables
 from airflow_mv.core.spec.identifiers import Identifier

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.common.manifests import read_by_pyiceberg
+from airflow_mv.common.snapshots import tables_read
 from airflow_mv.common.status import readers_of
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.avro import read_manifests
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.spec.identifiers import Identifier, id_text
-from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.times import from_ms
 from airflow_mv.errors import NotFoundError, ViewNotFoundError
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_mv.common.damage import Checked, Damage, check_snapshots, store_of
+from airflow_mv.common.snapshots import snapshot_of
 from airflow_mv.common.status import timestamp
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, storage_place
 from airflow_mv.core.catalog.catalog import lost_properties_of, next_number
 from airflow_mv.core.catalog.files import discard
-from airflow_mv.core.catalog.layouts import snapshot_of
 from airflow_mv.core.catalog.loaded import Row
 from airflow_mv.core.catalog.sql import TABLE, VIEW
 from airflow_mv.core.publish.pointed import write_next

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from airflow_mv.common.snapshots import tables_read
 from airflow_mv.core.spec.identifiers import Identifier
-from airflow_mv.core.spec.interval_parts import tables_read
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.reasons import Code, Reason, fallback
 from airflow_mv.core.spec.times import from_ms

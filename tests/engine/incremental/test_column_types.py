@@ -8,7 +8,8 @@ from itertools import product
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.core.ivm import BaseRelation, use_of
+from airflow_mv.common.normal_form import use_of
+from airflow_mv.core.ivm import BaseRelation
 from airflow_mv.core.ivm.column_types import column_types
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Reason
