@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_mv.core.catalog.layouts import LoadedStorage
 from airflow_mv.core.spec.interval_parts import parts_in
-from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord, is_complete
+from airflow_mv.core.spec.materialized_view import BaseTable, RefreshRecord
 
 
 def snapshot_of(storage: LoadedStorage, record: RefreshRecord) -> int | None:
@@ -29,6 +29,11 @@ def snapshots_of(storage: LoadedStorage, records: Iterable[RefreshRecord]) -> di
     if storage.record is not None and storage.record.refresh_id in found:
         found[storage.record.refresh_id] = storage.rows_snapshot
     return found
+
+
+def is_complete(record: RefreshRecord) -> bool:
+    """Whether a record says from which snapshots each of the view's rows was computed, so that it may be current."""
+    return record.interval is None or bool(record.intervals)
 
 
 def tables_read(record: RefreshRecord) -> tuple[BaseTable, ...]:

@@ -82,7 +82,7 @@ def adopt(
     _require_adoptable(name, table, layout)
     definition = dataclasses.replace(definition, layout=layout.layout)
     definition.require_accepted(catalog, name, sql)
-    makers, folder = Makers(stager, without_spark), catalog.folders.new(name)
+    makers, folder = Makers(stager, without_spark, effects), catalog.folders.new(name)
     template = query_columns(catalog, name, definition, sql, definition.columns, folder, makers, name)
     with removed_template(catalog, template):
         _require_columns(name, template.fields, table)

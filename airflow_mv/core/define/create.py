@@ -93,10 +93,11 @@ BeforeChange = Callable[[LoadedView], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Makers:
-    """What makes the empty tables of queries: Spark, and what is asked before it is started."""
+    """What makes the empty tables of queries: Spark, and what is asked before it is started; and the clock."""
 
     stager: Stager
-    without_spark: WithoutSpark | None = None
+    without_spark: WithoutSpark | None
+    effects: Effects
 
 
 def create(
@@ -130,10 +131,10 @@ def create(
     """
     identifier = catalog.identify(view)
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
-    effects, makers = effects or Effects(), Makers(stager, without_spark)
+    makers = Makers(stager, without_spark, effects or Effects())
     definition = possible(catalog, identifier, existing, definition)
     if existing is None:
-        return _create_new(catalog, identifier, definition, makers, effects)
+        return _create_new(catalog, identifier, definition, makers)
     if existing.was_materialized:
         existing.materialized  # noqa: B018 (the error names what restores it)
     catalog.folders.of(existing)
@@ -155,12 +156,12 @@ def create(
                 f"{identifier} is a view and keeps its SQL representations: make it materialized first, then add "
                 "dialects with --replace --dialect"
             )
-        return _materialize(catalog, existing, definition, makers, effects)
+        return _materialize(catalog, existing, definition, makers)
     if not replace:
         raise AlreadyExistsError(
             f"a view {identifier} exists already; replace it with --replace, or choose another name"
         )
-    return _redefine(catalog, existing, definition, makers, effects, before)
+    return _redefine(catalog, existing, definition, makers, before)
 
 
 def possible(
@@ -241,11 +242,7 @@ def _stored_sql(definition: Definition, existing: LoadedView) -> str:
 
 
 def _create_new(
-    catalog: MaterializedViewCatalog,
-    view: Identifier,
-    definition: Definition,
-    makers: Makers,
-    effects: Effects,
+    catalog: MaterializedViewCatalog, view: Identifier, definition: Definition, makers: Makers
 ) -> LoadedView:
     if definition.sql is None:
         raise NotMaterializedError(
@@ -255,7 +252,7 @@ def _create_new(
     definition.require_accepted(catalog, view, definition.sql)
     location = catalog.folders.new(view)
     columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, makers, view)
-    with _new_storage(catalog, columns, definition, location, effects) as storage:
+    with _new_storage(catalog, columns, definition, location, makers.effects) as storage:
         properties = {**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex}
         metadata = new_view(
             view_uuid=str(uuid.uuid4()),
@@ -266,15 +263,15 @@ def _create_new(
             default_namespace=view.namespace,
             properties=properties,
             summary=SUMMARY,
-            now_ms=time_of_change(catalog, location, effects),
+            now_ms=time_of_change(catalog, location, makers.effects),
             storage_table=storage_table_field(properties, view),
         )
-        created = CreateView(catalog, view, metadata, effects, storage.template).publish()
+        created = CreateView(catalog, view, metadata, makers.effects, storage.template).publish()
     if _has_storage(catalog, created):
         return created
     # Another creation of the view has taken its storage table for one that was left over.
     try:
-        return _materialize(catalog, created, definition, makers, effects)
+        return _materialize(catalog, created, definition, makers)
     except CommitConflictError:
         if _has_storage(catalog, now := catalog.load(view)):
             return now  # the other one has put it back
@@ -282,21 +279,17 @@ def _create_new(
 
 
 def _materialize(
-    catalog: MaterializedViewCatalog,
-    existing: LoadedView,
-    definition: Definition,
-    makers: Makers,
-    effects: Effects,
+    catalog: MaterializedViewCatalog, existing: LoadedView, definition: Definition, makers: Makers
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
     sql, context = _stored_sql(definition, existing), existing.context
     definition.require_accepted(catalog, existing.identifier, sql, context=context)
     location, names = existing.metadata.location, existing.metadata.schema_.names
     columns = query_columns(catalog, existing.identifier, definition, sql, names, location, makers, context, existing)
-    with _new_storage(catalog, columns, definition, location, effects) as storage:
+    with _new_storage(catalog, columns, definition, location, makers.effects) as storage:
         if TRANSPILE_PROPERTY in definition.properties:
             _require_types(existing, storage)
-        return NewProperties(catalog, existing, definition, effects, storage).publish()
+        return NewProperties(catalog, existing, definition, makers.effects, storage).publish()
 
 
 def _require_types(view: LoadedView, storage: NewStorage) -> None:
@@ -322,7 +315,6 @@ def _redefine(
     existing: LoadedView,
     definition: Definition,
     makers: Makers,
-    effects: Effects,
     before_change: BeforeChange | None = None,
 ) -> LoadedView:
     existing.materialized  # noqa: B018 (a plain view is refused, before anything is made)
@@ -351,15 +343,17 @@ def _redefine(
 
     def change(definition: Definition, storage: NewStorage | None) -> ViewChange:
         if same:
-            return NewProperties(catalog, existing, definition, effects, storage)
-        return NewDefinition(catalog, existing, wanted, context, columns, definition, storage=storage, effects=effects)
+            return NewProperties(catalog, existing, definition, makers.effects, storage)
+        return NewDefinition(
+            catalog, existing, wanted, context, columns, definition, storage=storage, effects=makers.effects
+        )
 
     if _keeps_storage(catalog, existing, columns):
         new = change(_with_partitioning(catalog, existing, definition, columns), None)
         (before_change or _accept)(as_changed(existing, new.wanted(existing)))
         return new.publish()
     drop_storage(catalog, existing)  # it can no longer be used, and has the new one's name
-    with _new_storage(catalog, columns, definition, location, effects) as storage:
+    with _new_storage(catalog, columns, definition, location, makers.effects) as storage:
         return change(definition, storage).publish()
 
 

@@ -556,11 +556,6 @@ def past_refreshes(properties: Mapping[str, str], *, source: str) -> tuple[Refre
     return tuple(RefreshRecord.read(item, source=source) for item in records)
 
 
-def is_complete(record: RefreshRecord) -> bool:
-    """Whether a record says from which snapshots each of the view's rows was computed, so that it may be current."""
-    return record.interval is None or bool(record.intervals)
-
-
 def _without_intervals(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record without the intervals that were current with it: there may be a thousand."""
     kept = {key: value for key, value in record.items() if key != "intervals"}

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.common.snapshots import snapshot_of, with_head
+from airflow_mv.common.snapshots import is_complete, snapshot_of, with_head
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.publish.layout import ChangedMetadata
@@ -23,7 +23,6 @@ from airflow_mv.core.spec.materialized_view import (
     PROPERTY,
     RefreshRecord,
     StorageState,
-    is_complete,
     refresh_tag,
     storage_table_field,
 )

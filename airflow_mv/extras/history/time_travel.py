@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import itemgetter
 
-from airflow_mv.common.snapshots import snapshots_of
+from airflow_mv.common.snapshots import is_complete, snapshots_of
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.observe import observe_tables, require_readable
@@ -20,7 +20,6 @@ from airflow_mv.core.spec.materialized_view import (
     BaseTable,
     RefreshRecord,
     StorageState,
-    is_complete,
 )
 from airflow_mv.core.spec.table_metadata import TableMetadata, ancestors
 from airflow_mv.core.spec.times import from_ms, parse_time, to_ms
