@@ -298,7 +298,7 @@ def _require_types(view: LoadedView, storage: NewStorage) -> None:
     Raises:
         UnsupportedError: Names the types.
     """
-    if not same_columns(view.metadata.schema_.fields, storage.table):
+    if not same_columns(view.metadata.schema_.fields, storage.loaded.table):
         expected, found = (_types(fields) for fields in (view.metadata.schema_.fields, storage.fields))
         raise UnsupportedError(
             f"view {view.identifier}: its columns are {expected}, and the translated query gives {found} in Spark: "
@@ -336,7 +336,9 @@ def _redefine(
         kept = {name: stored[name] for name in names if stored.get(name)}
         definition = dataclasses.replace(definition, column_comments={**kept, **definition.column_comments})
     columns = query_columns(catalog, view, definition, sql, names, location, makers, context, existing)
-    same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
+    same = (
+        same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.loaded.table)
+    )
     same = same and definition.column_comments.items() <= comments_of(existing.metadata.schema_.fields).items()
     if same:
         log.info("The query of %s is unchanged; its version is still %d", view, existing.metadata.current_version_id)
@@ -500,7 +502,7 @@ def _with_partitioning(
     if not definition.partition_by:
         return definition
     storage = catalog.load_storage(existing)
-    wanted = partition_transforms(new.table, new.columns)
+    wanted = partition_transforms(new.loaded.table, new.columns)
     text = partitioning_text(wanted, storage.table)
     return dataclasses.replace(definition, properties={**definition.properties, PARTITIONING_PROPERTY: text})
 
@@ -565,7 +567,7 @@ def query_columns(
         _require_clock(catalog, storage, "this host" if isinstance(made, str) else "Spark's driver")
         if name is not None:
             catalog.tables.require_refs(name)
-        catalog.folders.flush_new(storage.location)
+        catalog.folders.flush_new(storage.loaded.location)
         names = columns or storage.columns
         _require_readable(view, names)
         if CHECKS_PROPERTY in properties:
@@ -628,7 +630,7 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage, writer
     Raises:
         ClockError: The time is ahead.
     """
-    ahead_ms = catalog.folders.ahead_ms(storage.location, storage.table.last_updated_ms)
+    ahead_ms = catalog.folders.ahead_ms(storage.loaded.location, storage.loaded.table.last_updated_ms)
     if ahead_ms > MAX_AHEAD_MS:
         raise ClockError(
             f"view {storage.owner}: the clock of {writer} is {ahead_ms / 1000:.0f} s ahead of the store's clock. "

@@ -52,16 +52,6 @@ class NewStorage:
     is_template: bool = False
 
     @property
-    def location(self) -> str:
-        """Its metadata file."""
-        return self.loaded.location
-
-    @property
-    def table(self) -> TableMetadata:
-        """Its metadata."""
-        return self.loaded.table
-
-    @property
     def template(self) -> Identifier | None:
         """Its name, if it is a template."""
         return self.loaded.name if self.is_template else None
@@ -74,12 +64,12 @@ class NewStorage:
     @property
     def settings_location(self) -> str | None:
         """What ``storage-table-location`` of the view's settings is: its metadata file, if no catalog holds it."""
-        return None if self.loaded.name else self.location
+        return None if self.loaded.name else self.loaded.location
 
     @property
     def fields(self) -> list[dict[str, Any]]:
         """Its columns."""
-        return list(self.table.current_schema["fields"])
+        return list(self.loaded.table.current_schema["fields"])
 
     @property
     def columns(self) -> list[str]:
@@ -92,13 +82,13 @@ class NewStorage:
             return False
         if not self.view_properties:  # a refresh may have published to it already
             location = view.settings.storage_table_location
-            return location is not None and lies_in(location, (self.table.location,))
+            return location is not None and lies_in(location, (self.loaded.table.location,))
         return all(view.metadata.properties.get(key) == value for key, value in self.view_properties.items())
 
     def discard(self, catalog: MaterializedViewCatalog) -> None:
         """Delete it: no view ever named it."""
         if self.loaded.remove(catalog.tables, self.owner):
-            catalog.folders.discard(self.location)
+            catalog.folders.discard(self.loaded.location)
 
 
 class Name(NamedTuple):
@@ -185,7 +175,7 @@ class CreateStorage(Change[Name]):
             raise self._taken(f"the storage table of {owner}" if owner else "a table that is no storage table")
         if state.named == state.table.table_uuid:
             return Verdict.SUPERSEDED
-        return Verdict.LANDED if _is_like(state.table, self._template.table) else Verdict.READY
+        return Verdict.LANDED if _is_like(state.table, self._template.loaded.table) else Verdict.READY
 
     def _taken(self, holder: str) -> AlreadyExistsError:
         return AlreadyExistsError(

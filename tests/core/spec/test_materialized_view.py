@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_mv.common.snapshots import is_complete
 from airflow_mv.core.spec.materialized_view import (
     LOG_PROPERTY,
     MAX_LOG_BYTES,
@@ -19,7 +20,6 @@ from airflow_mv.core.spec.materialized_view import (
     RefreshRecord,
     StorageState,
     ViewSettings,
-    is_complete,
     log_text,
     parse_settings,
     parse_storage_state,
