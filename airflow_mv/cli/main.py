@@ -192,8 +192,9 @@ def create(
 ) -> None:
     """Create a materialized view."""
     from airflow_mv.actions import refresh_views
-    from airflow_mv.common.reading import how_to_read, texts_of
+    from airflow_mv.common.queries import texts_of
     from airflow_mv.common.status import status as view_status
+    from airflow_mv.core.catalog.layouts import how_to_read
     from airflow_mv.core.define.definition import Definition
     from airflow_mv.core.spec.properties import SORT_PROPERTY
     from airflow_mv.extras.explain.explain import accepts_modes

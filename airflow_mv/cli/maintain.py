@@ -174,7 +174,7 @@ def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_js
 @common
 def convert(*, view: str, layout: str, as_json: bool, conn_id: str | None) -> None:
     """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only."""
-    from airflow_mv.common.reading import how_to_read
+    from airflow_mv.core.catalog.layouts import how_to_read
     from airflow_mv.extras.convert import convert as convert_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)

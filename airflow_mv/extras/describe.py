@@ -8,13 +8,13 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from airflow_mv.common.reading import how_to_read, texts_of
+from airflow_mv.common.queries import texts_of
 from airflow_mv.common.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.common.snapshots import snapshots_of, tables_read
 from airflow_mv.common.status import timestamp
 from airflow_mv.core.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout, stored_table, stored_view
 from airflow_mv.core.catalog.files import StoredFile
-from airflow_mv.core.catalog.layouts import all_refreshes, readable_refreshes
+from airflow_mv.core.catalog.layouts import all_refreshes, how_to_read, readable_refreshes
 from airflow_mv.core.catalog.locations import join
 from airflow_mv.core.script import Outcome
 from airflow_mv.core.spec.identifiers import Identifier, id_text

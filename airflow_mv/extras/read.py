@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 
-from airflow_mv.common.chain import inputs_of
 from airflow_mv.common.damage import check_snapshots, different_size, store_of
 from airflow_mv.common.frames import ArrowRows
 from airflow_mv.common.snapshots import snapshot_of
-from airflow_mv.common.status import Chains, timestamp, with_inputs
+from airflow_mv.common.status import Chains, inputs_of, timestamp, with_inputs
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.core.catalog.catalog import repairable
 from airflow_mv.core.catalog.files import MetadataFiles, parsed, static_table

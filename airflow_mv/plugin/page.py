@@ -14,9 +14,9 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from airflow_mv.common.expiry import warnings
-from airflow_mv.common.reading import how_to_read
 from airflow_mv.common.status import Chains, expiries
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.times import parse_time

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from airflow_mv.common.chain import Lag
 from airflow_mv.common.each import ItemResult
+from airflow_mv.common.status import Lag
 from airflow_mv.core.freshness.state import State
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import max_staleness_of

@@ -15,10 +15,10 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.actions import create_view as create
-from airflow_mv.common.reading import how_to_read
 from airflow_mv.common.status import status
 from airflow_mv.core.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.configured import LAYOUT_PROPERTY
+from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.catalog.pyiceberg_compat import LOAD_VIEW, endpoints_of
 from airflow_mv.core.catalog.sql import SqlPointers
 from airflow_mv.core.define.definition import Definition

@@ -12,9 +12,9 @@ import pytest
 from pyiceberg.table import StaticTable
 
 import airflow_mv
-from airflow_mv.common.reading import how_to_read
 from airflow_mv.core.catalog import Layout
 from airflow_mv.core.catalog.files import MetadataFiles
+from airflow_mv.core.catalog.layouts import how_to_read
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.spec.materialized_view import PROPERTY
 from airflow_mv.core.spec.stored import decode

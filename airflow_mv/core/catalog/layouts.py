@@ -508,6 +508,19 @@ def restored(storage: LoadedStorage, view: LoadedView) -> LoadedStorage:
     return replace(storage, table=table)
 
 
+def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
+    """Return where people read a view's stored rows, and what a query by the view's name does."""
+    name, table = view.identifier, storage.name
+    recomputes = "A Spark query by the view's name does not use them: it runs the view's SQL"
+    if table is None:
+        in_python = f"airflow_mv.scan({str(name)!r}) in Python, airflow_mv.read(spark, {str(name)!r}) in Spark"
+        how = f"`airflow-mv read {name}`, {in_python}. {recomputes}"
+    else:
+        then = ": it is the view itself" if table == name else f". {recomputes}"
+        how = f"the table {table}, in every engine that uses this catalog{then}"
+    return f"stored rows of {name}: {how}"
+
+
 def storage_place(view: LoadedView) -> StoragePlace:
     """Return where a view's storage table is: a name in the catalog, or a metadata file.
 

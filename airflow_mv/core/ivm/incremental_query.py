@@ -11,13 +11,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from airflow_mv.core.ivm import ir, regeneration
+from airflow_mv.core.ivm.affected_keys import replaced
 from airflow_mv.core.ivm.append import appended
 from airflow_mv.core.ivm.ir import Appended, BaseRelation, Comparison, Merged, RefusedError, Replaced
 from airflow_mv.core.ivm.merge import merged, merged_rows
 from airflow_mv.core.ivm.pushdown import conditions, filters, pruned, within
 from airflow_mv.core.ivm.regeneration import read
 from airflow_mv.core.ivm.render import sql as to_sql
-from airflow_mv.core.ivm.replace_keys import replaced
 from airflow_mv.core.ivm.resolve import Environment, Resolved, Resolver, check_captures
 from airflow_mv.core.ivm.subqueries import aggregated
 from airflow_mv.core.script import WEIGHT

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from airflow_mv.core.ivm import functions, ir
-from airflow_mv.core.ivm.affected_keys import has_value, is_not_null
+from airflow_mv.core.ivm.affected_keys import has_value, is_comparable, is_not_null
 from airflow_mv.core.ivm.append import copies, weighted, weighted_terms
 from airflow_mv.core.ivm.column_types import TypedBlock
 from airflow_mv.core.ivm.delta_terms import Context
@@ -24,7 +24,6 @@ from airflow_mv.core.ivm.determinism import DIGITS_OF_DOUBLES, check_certain, is
 from airflow_mv.core.ivm.functions import DECIMAL, MAX_PRECISION, Merge, argument_of, known
 from airflow_mv.core.ivm.ir import BaseRelation, Merged, RefusedError
 from airflow_mv.core.ivm.render import sql, statement
-from airflow_mv.core.ivm.replace_keys import is_comparable
 from airflow_mv.core.ivm.subqueries import aggregated, has_windows
 from airflow_mv.core.script import WEIGHT
 from airflow_mv.core.spec.reasons import Code

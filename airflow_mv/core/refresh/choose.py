@@ -427,7 +427,10 @@ def plan_refresh(
     """
     inputs = load_inputs(catalog, view, options or RefreshOptions(), pins=pins)
     plan = compile_plan(inputs, earlier)
-    return plan if annotate is None else annotate(catalog, inputs, plan, pins)
+    seen = inputs.observation
+    # Only stale rows have a lag, and only a view that reads views has stale inputs.
+    has_more = seen.freshness.of_rows == State.STALE or any(table.view for table in seen.tables)
+    return annotate(catalog, inputs, plan, pins) if annotate and has_more else plan
 
 
 def compile_plan(inputs: RefreshInputs, earlier: EarlierRound | None = None) -> RefreshPlan:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from airflow_mv.common.normal_form import use_of
+from airflow_mv.common.queries import use_of
 from airflow_mv.core.ivm import BaseRelation, functions, ir
 from airflow_mv.core.ivm.column_types import DIGITS, PLAIN, VOID, Names, TypedBlock, decimal_of, is_number
 from airflow_mv.core.ivm.functions import Operands, classes

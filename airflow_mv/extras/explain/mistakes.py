@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import Token, TokenType, exp
 
-from airflow_mv.common.normal_form import use_of
+from airflow_mv.common.queries import use_of
 from airflow_mv.core.ivm import BaseRelation, nearest_function
 from airflow_mv.core.refresh.inputs import ResolvedQuery
 from airflow_mv.core.sql.query import ParsedQuery, query_error

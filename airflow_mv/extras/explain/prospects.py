@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from airflow_mv.common.normal_form import use_of
+from airflow_mv.common.queries import use_of
 from airflow_mv.core.freshness.changes import UNCHANGED, Kind, Range, Size, between
 from airflow_mv.core.freshness.state import Freshness, State
 from airflow_mv.core.ivm import BaseRelation, IncrementalQuery, ir

@@ -18,8 +18,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from airflow_mv.common.chain import inputs_of
-from airflow_mv.common.status import Chains
+from airflow_mv.common.status import Chains, inputs_of
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import BaseTableChange, PartFreshness, State

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_mv.common.chain import lag
 from airflow_mv.common.each import ItemResult, for_each, left_out, while_answered
-from airflow_mv.common.status import ViewStatus, observe_each
+from airflow_mv.common.status import ViewStatus, lag, observe_each
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.core.freshness.observe import Observation
 from airflow_mv.core.freshness.state import State

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.common.chain import Lag, lag
+from airflow_mv.common.status import Lag, lag
 from airflow_mv.core.freshness.changes import changes_rows
 from airflow_mv.core.freshness.observe import Observation, require_readable
 from airflow_mv.core.freshness.state import BaseTableChange, State

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.common.chain import lag
 from airflow_mv.common.each import left_out, while_answered
-from airflow_mv.common.status import observe_each
+from airflow_mv.common.status import lag, observe_each
 from airflow_mv.core.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.core.catalog.layouts import all_refreshes
 from airflow_mv.core.freshness.observe import Observation

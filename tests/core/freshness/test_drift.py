@@ -13,7 +13,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DoubleType, FloatType
 
 from airflow_mv.actions import refresh_views
-from airflow_mv.common.chain import lag
+from airflow_mv.common.status import lag
 from airflow_mv.core.define.create import create
 from airflow_mv.core.define.definition import Definition
 from airflow_mv.core.freshness.observe import observe

@@ -22,7 +22,6 @@ from airflow_mv.core.ivm import (
     ir,
     merge,
     pushdown,
-    replace_keys,
     subqueries,
 )
 from tests.core.ivm.lab import Lab
@@ -187,7 +186,7 @@ MUTANTS = {
     ),
     "constants that are not read": Mutant(
         ("SELECT a AS o1, b AS o2 FROM r WHERE b >= (SELECT max(b) FROM s)",),
-        _replace(replace_keys, "Context", functools.partial(delta_terms.Context, skip_constants=True)),
+        _replace(affected_keys, "Context", functools.partial(delta_terms.Context, skip_constants=True)),
         start=5,
     ),
     "split: one aggregate of several": Mutant(

@@ -8,7 +8,7 @@ from itertools import product
 
 from pyspark.sql import SparkSession
 
-from airflow_mv.common.normal_form import use_of
+from airflow_mv.common.queries import use_of
 from airflow_mv.core.ivm import BaseRelation
 from airflow_mv.core.ivm.column_types import column_types
 from airflow_mv.core.spec.identifiers import Identifier

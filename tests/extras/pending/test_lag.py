@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.common.chain import lag
+from airflow_mv.common.status import lag
 from airflow_mv.core.freshness.observe import Observation, observe
 from airflow_mv.extras.fleet.readiness import Readiness, readiness
 from airflow_mv.extras.pending.changes import pending_changes

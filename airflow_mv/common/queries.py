@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query in normal form, for other questions than how to refresh it."""
+"""A view's query: its text in each dialect, and its normal form for other questions than how to refresh it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from airflow_mv.core.ivm import BaseRelation, ir
@@ -11,9 +12,19 @@ from airflow_mv.core.ivm.incremental_query import normal_form, unless_refused
 from airflow_mv.core.ivm.resolve import Resolver, UnknownNameError
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Reason
-from airflow_mv.core.sql.query import NestedView, ParsedQuery, query_error
+from airflow_mv.core.spec.view import DIALECT, ViewMetadata
+from airflow_mv.core.sql.query import NestedView, ParsedQuery, query_error, spark_sql
+from airflow_mv.errors import MaterializedViewError
 
 _Plan = TypeVar("_Plan")
+
+
+def texts_of(metadata: ViewMetadata, *, view: str) -> dict[str, str]:
+    """Return a view's query by dialect: the one that Spark runs, if there is one, and each text that is stored."""
+    found = metadata.current_version.texts
+    with suppress(MaterializedViewError):
+        return {DIALECT: spark_sql(metadata, view=view), **found}
+    return found
 
 
 def use_of(
