@@ -16,7 +16,8 @@ from pydantic import ConfigDict, Field
 
 from airflow_mv.common.each import for_each, raise_if_retryable
 from airflow_mv.common.status import ReadCache
-from airflow_mv.core.catalog import LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.core.catalog import Located, MaterializedViewCatalog
+from airflow_mv.core.catalog.layouts import view_with_storage_at
 from airflow_mv.core.freshness.observe import load_dependencies, observe, observe_tables, query_of
 from airflow_mv.core.freshness.state import ObservedTable, SnapshotSet
 from airflow_mv.core.spec.identifiers import Identifier
@@ -294,7 +295,7 @@ def _restored_view(
     """Pin a materialized view outside of the run: its rows at that time, even if it was refreshed since."""
     loaded = home.load(name, place)
     try:
-        storage = home.load_storage(_view_with_storage_at(loaded, stored))
+        storage = home.load_storage(view_with_storage_at(loaded, stored))
     except MetadataFileNotFoundError:
         raise PinError(f"the rows of {name} that the run has pinned have expired") from None
     if pin.head is not None and storage.table.find(pin.head) is None:
@@ -394,13 +395,3 @@ def all_read(view: Identifier, reads: Reads) -> set[Identifier]:
             found.add(item)
             waiting += reads[item]
     return found
-
-
-def _view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
-    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
-
-    Args:
-        place: The storage table's place at that time, as text.
-    """
-    named = view.storage_table is not None
-    return view if named else replace(view, settings=view.materialized.repointed(place))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 from pyiceberg.table import Table
@@ -532,6 +532,21 @@ def storage_place(view: LoadedView) -> StoragePlace:
     if place is None:
         raise InvalidMetadataError(unnamed(view))
     return place
+
+
+def frame_of(storage: LoadedStorage, reader: Any) -> Any:
+    """Return the rows of a storage table through Spark's ``DataFrameReader``."""
+    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
+
+
+def view_with_storage_at(view: LoadedView, place: str) -> LoadedView:
+    """Return a view as it was when its storage table was at a place. A table of the catalog keeps its name.
+
+    Args:
+        place: The storage table's place at that time, as text.
+    """
+    named = view.storage_table is not None
+    return view if named else replace(view, settings=view.materialized.repointed(place))
 
 
 def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageState | None:

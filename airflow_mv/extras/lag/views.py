@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from airflow_mv.common.each import ItemResult
-from airflow_mv.common.status import observe_each
+from airflow_mv.common.status import lag, observe_each
 from airflow_mv.core.catalog import MaterializedViewCatalog
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.observe import Observation
-from airflow_mv.core.freshness.state import State, lag
+from airflow_mv.core.freshness.state import State
 from airflow_mv.core.refresh.inputs import load_tables
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
