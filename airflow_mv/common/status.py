@@ -18,6 +18,7 @@ from airflow_mv.common.each import ItemResult, for_each
 from airflow_mv.common.expiry import expires_ms
 from airflow_mv.common.snapshots import snapshots_of
 from airflow_mv.core.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.core.catalog.catalog import pointers_of
 from airflow_mv.core.catalog.layouts import readable_refreshes
 from airflow_mv.core.freshness.changes import Kind, changes_rows
 from airflow_mv.core.freshness.observe import Observation, located_together, observe, observe_tables
@@ -745,7 +746,7 @@ def outdated_views(catalog: MaterializedViewCatalog, pointers: Mapping[K, Mappin
     now: dict[Identifier, str] = {}
     for own in located_together(names):
         try:
-            now |= _located_at(catalog, own)
+            now |= pointers_of(catalog, own)
         except MaterializedViewError:
             if own[0].catalog == catalog.name:
                 raise
@@ -770,10 +771,3 @@ def with_inputs(freshness: Freshness, inputs: Sequence[StaleInput]) -> Freshness
 def _follows_inputs(freshness: Freshness) -> bool:
     """Whether the state depends on that of the materialized views that the view reads."""
     return freshness.of_rows in (State.FRESH, State.STALE)
-
-
-def _located_at(catalog: MaterializedViewCatalog, names: Sequence[Identifier]) -> dict[Identifier, str]:
-    """Return the metadata files that names stand for, as far as that costs a query and no request for each name."""
-    if catalog.is_rest:
-        return {}
-    return {name: place.metadata_location for name, place in catalog.locate(names).items()}

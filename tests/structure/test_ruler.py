@@ -23,7 +23,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 #: The most files that each walk enters, and the most moves from one file to another.
 LIMITS = {
     "core": {
-        "create": (28, 220),
+        "create": (28, 221),
         "status": (18, 115),
         "refresh": (32, 367),
         "incremental plan": (42, 629),
@@ -34,7 +34,7 @@ LIMITS = {
         "airflow-mv refresh": (55, 600),
         "airflow-mv refresh, incremental": (77, 1198),
     },
-    "operator": {"operator": (65, 609)},
+    "operator": {"operator": (65, 611)},
 }
 #: The most public methods of a class, properties included.
 MAX_METHODS = 25

@@ -800,6 +800,13 @@ def write_first(catalog: MaterializedViewCatalog, metadata: ViewMetadata, templa
     return None if catalog.is_rest or template is not None else catalog.write_metadata(metadata, number=0)
 
 
+def pointers_of(catalog: MaterializedViewCatalog, names: Sequence[Identifier]) -> dict[Identifier, str]:
+    """Return the metadata files that names stand for, as far as that costs a query and no request for each name."""
+    if catalog.is_rest:
+        return {}
+    return {name: place.metadata_location for name, place in catalog.locate(names).items()}
+
+
 def reusable(
     catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
 ) -> dict[Identifier, Located]:

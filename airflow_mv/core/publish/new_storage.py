@@ -64,7 +64,7 @@ class NewStorage:
     @property
     def settings_location(self) -> str | None:
         """What ``storage-table-location`` of the view's settings is: its metadata file, if no catalog holds it."""
-        return None if self.loaded.name else self.loaded.location
+        return None if self.loaded.view_properties else self.loaded.location
 
     @property
     def fields(self) -> list[dict[str, Any]]:

@@ -426,7 +426,7 @@ _ALL_LOST = "the stored rows and the history, until the next refresh computes th
 
 def _in_pointer(view: LoadedView) -> bool:
     """Whether the view's own metadata file names the state of its stored rows, so that its pointer publishes them."""
-    return view.storage_table is None
+    return not isinstance(storage_place(view), Identifier)
 
 
 def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
