@@ -153,14 +153,16 @@ def _end(number: int, _: object) -> None:
 
 
 def _print_error(error: Exception, message: str, *, as_json: bool, retryable: bool) -> None:
-    """Print an error as one line on stderr, without the line that points into the SQL."""
-    lines = [line for line in message.splitlines() if line.strip(" ^")]
-    text = visible(" ".join(" ".join(lines).split()))
+    """Print an error on stderr: as one line, and a place in SQL below it. JSON has one line."""
+    lines = message.splitlines()
+    quoted = lines[-2:] if not as_json and lines[1:] and lines[-1].strip() == "^" else []
+    kept = [line for line in lines[: len(lines) - len(quoted)] if line.strip(" ^")]
+    text = visible(" ".join(" ".join(kept).split()))
     if as_json:
         document = {"error": {"code": type(error).__name__, "message": text, "retryable": retryable}}
         text = json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
     else:
-        text = f"error: {text}"
+        text = "\n".join([f"error: {text}", *map(visible, quoted)])
     err.print(text, markup=False)
 
 

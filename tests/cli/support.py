@@ -36,10 +36,12 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line with the error."""
+        """The one error: the last line, but for two that quote a place in SQL."""
         assert self.stdout == ""
         assert "Traceback" not in self.stderr
         lines = self.stderr.strip().splitlines()
+        if lines[-1].strip() == "^":
+            lines = lines[:-2]
         assert not any(line.startswith(("error: ", '{"error": ')) for line in lines[:-1])
         if lines[-1].startswith('{"error": '):
             return str(json.loads(lines[-1])["error"]["message"])
