@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, Self, TypeVar
 
 from airflow_mv.common.each import ItemResult, for_each
@@ -26,10 +26,12 @@ from airflow_mv.core.freshness.state import (
     Answer,
     BaseTableChange,
     Freshness,
+    Lag,
     ObservedTable,
     Reads,
     SnapshotSet,
     State,
+    TableLag,
     compare,
 )
 from airflow_mv.core.refresh.inputs import RefreshInputs
@@ -68,11 +70,6 @@ _CYCLE = "views that read each other are never all fresh"
 _NORMAL = frozenset({Code.FRESH, Code.ONLY_REPLACED})
 
 
-# Lag: the time since the first base commit that a view does not contain. It is not the time since the last refresh: a
-# view that was refreshed a week ago has no lag if no base table changed since. Times are commit times, by the clocks of
-# the base tables' writers.
-
-
 @dataclass(frozen=True, slots=True)
 class StaleInput:
     """A materialized view that a view reads, directly or through others, and that is not fresh.
@@ -100,64 +97,6 @@ class StaleInput:
     def read_by(self, view: Identifier) -> StaleInput:
         """Return the same for the readers of a view that reads it."""
         return replace(self, through=(view, *self.through))
-
-
-@dataclass(frozen=True, slots=True)
-class TableLag:
-    """The first commit to a base table that the view does not contain.
-
-    Args:
-        since: Its time; ``None`` if it is unknown.
-        exact: Whether that is the first one. If not, earlier commits have expired and the lag is a lower bound.
-    """
-
-    identifier: str
-    since: datetime | None
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The lag of a view.
-
-    Args:
-        state: The state of the view's rows; only stale ones have a lag, that of fresh ones is 0.
-        tables: The base tables that changed since the rows were computed.
-        whole: Whether all rows were computed. If only intervals were, the lag is theirs.
-    """
-
-    state: State
-    tables: tuple[TableLag, ...] = ()
-    whole: bool = True
-
-    @property
-    def since(self) -> datetime | None:
-        """Time of the first commit that the view does not contain, if known."""
-        return min((table.since for table in self.tables if table.since), default=None)
-
-    @property
-    def exact(self) -> bool:
-        """Whether this is the first one. If not, the lag is a lower bound."""
-        return self.state == State.FRESH or (
-            self.whole and bool(self.tables) and all(table.exact for table in self.tables)
-        )
-
-    def seconds(self, now: datetime | None = None) -> float | None:
-        """Return the lag.
-
-        Args:
-            now: The current time.
-
-        Returns:
-            Seconds, 0 for a fresh view; ``None`` if it is unknown: the view was never refreshed, its rows are of
-            another definition, or a base table cannot be read.
-        """
-        if self.state == State.FRESH:
-            return 0.0
-        since = self.since
-        if self.state != State.STALE or since is None:
-            return None
-        return round(max(0.0, ((now or datetime.now(UTC)) - since).total_seconds()), 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_mv.common.each import ItemResult
-from airflow_mv.common.status import Lag
-from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import max_staleness_of
 from airflow_mv.core.spec.reasons import Code, Reason

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.actions import refresh_views
-from airflow_mv.common.status import Lag, lag
-from airflow_mv.core.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.common.status import lag
+from airflow_mv.core.freshness.state import Freshness, Lag, ObservedTable, State, assess
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.materialized_view import RefreshRecord
 from airflow_mv.core.spec.properties import max_staleness_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -295,6 +296,69 @@ class Freshness:
         """Whether a recorded snapshot id is no longer the current one."""
         changes = [*self.base_tables, *(change for part in self.parts for change in part.base_tables)]
         return any(change.moved for change in changes)
+
+
+# Lag: the time since the first base commit that a view does not contain. It is not the time since the last refresh: a
+# view that was refreshed a week ago has no lag if no base table changed since. Times are commit times, by the clocks of
+# the base tables' writers.
+
+
+@dataclass(frozen=True, slots=True)
+class TableLag:
+    """The first commit to a base table that the view does not contain.
+
+    Args:
+        since: Its time; ``None`` if it is unknown.
+        exact: Whether that is the first one. If not, earlier commits have expired and the lag is a lower bound.
+    """
+
+    identifier: str
+    since: datetime | None
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag of a view.
+
+    Args:
+        state: The state of the view's rows; only stale ones have a lag, that of fresh ones is 0.
+        tables: The base tables that changed since the rows were computed.
+        whole: Whether all rows were computed. If only intervals were, the lag is theirs.
+    """
+
+    state: State
+    tables: tuple[TableLag, ...] = ()
+    whole: bool = True
+
+    @property
+    def since(self) -> datetime | None:
+        """Time of the first commit that the view does not contain, if known."""
+        return min((table.since for table in self.tables if table.since), default=None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is the first one. If not, the lag is a lower bound."""
+        return self.state == State.FRESH or (
+            self.whole and bool(self.tables) and all(table.exact for table in self.tables)
+        )
+
+    def seconds(self, now: datetime | None = None) -> float | None:
+        """Return the lag.
+
+        Args:
+            now: The current time.
+
+        Returns:
+            Seconds, 0 for a fresh view; ``None`` if it is unknown: the view was never refreshed, its rows are of
+            another definition, or a base table cannot be read.
+        """
+        if self.state == State.FRESH:
+            return 0.0
+        since = self.since
+        if self.state != State.STALE or since is None:
+            return None
+        return round(max(0.0, ((now or datetime.now(UTC)) - since).total_seconds()), 3)
 
 
 def assess(

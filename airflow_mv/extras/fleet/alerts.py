@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from airflow_mv.common.each import ItemResult
 from airflow_mv.common.expiry import warnings
-from airflow_mv.common.status import TableLag
+from airflow_mv.core.freshness.state import TableLag
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.properties import MAX_STALENESS_PROPERTY, max_staleness_of
 from airflow_mv.core.spec.times import from_ms, parse_time

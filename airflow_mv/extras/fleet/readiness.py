@@ -6,8 +6,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from airflow_mv.common.status import Lag
-from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.foundation.words import did_you_mean
 

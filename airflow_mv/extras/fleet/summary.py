@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_mv.common.status import Lag
-from airflow_mv.core.freshness.state import State
+from airflow_mv.core.freshness.state import Lag, State
 from airflow_mv.core.spec.identifiers import Identifier
 from airflow_mv.core.spec.reasons import Code
 from airflow_mv.extras.fleet.known import KeptStatus, Pointer

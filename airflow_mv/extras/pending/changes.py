@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.common.status import Lag, lag
+from airflow_mv.common.status import lag
 from airflow_mv.core.freshness.changes import changes_rows
 from airflow_mv.core.freshness.observe import Observation, require_readable
-from airflow_mv.core.freshness.state import BaseTableChange, State
+from airflow_mv.core.freshness.state import BaseTableChange, Lag, State
 from airflow_mv.core.spec.identifiers import Identifier, id_text
 from airflow_mv.core.spec.table_metadata import Snapshot, TableMetadata, ancestors
 from airflow_mv.core.spec.times import to_ms
