@@ -20,7 +20,7 @@ VIEW = "lake.sales.daily"
 #: The largest integer up to which JavaScript represents every one.
 _SAFE = 2**53
 #: They need Spark, a registry or an Airflow; their documents contain those of other commands.
-_NOT_CALLED = {"apply", "changes", "create", "export", "refresh", "registry", "demo"}
+_NOT_CALLED = {"apply", "changes", "create", "diff", "export", "refresh", "registry", "demo"}
 
 
 @pytest.fixture
