@@ -471,9 +471,9 @@ def annotated(
         inputs: What the refresh is planned on.
         pins: What the run has read. Views that it has refreshed are as fresh as its snapshots.
     """
-    since = lag(inputs.observation).since
+    missing = [table.since for table in lag(inputs.observation).tables if table.since is not None]
     stale = () if inputs.options.as_of is not None else _stale_inputs(catalog, inputs.observation, pins)
-    return replace(plan, behind_since_ms=None if since is None else to_ms(since), reasons=(*plan.reasons, *stale))
+    return replace(plan, behind_since_ms=to_ms(min(missing)) if missing else None, reasons=(*plan.reasons, *stale))
 
 
 def _stale_inputs(catalog: MaterializedViewCatalog, seen: Observation, pins: SnapshotSet | None) -> tuple[Reason, ...]:
