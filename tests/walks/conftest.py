@@ -67,6 +67,14 @@ with DAG("analyst_waits", schedule=None):
             time.sleep(0.5)
     wait()
 """
+#: A DAG file with a scope that does not exist.
+MISSPELLED = """
+from airflow.sdk import DAG
+from airflow_mv.operators import RefreshMaterializedViewOperator
+
+with DAG("author_misspelled", schedule=None):
+    RefreshMaterializedViewOperator(task_id="refresh", view="lake.sales.by_region", scope="intervall")
+"""
 ANALYST = ("analyst_fails", "analyst_creates", "analyst_waits")
 
 
@@ -81,13 +89,22 @@ class Walk:
 
     def command(self, *arguments: str, java: bool = True) -> subprocess.CompletedProcess[str]:
         """Run ``airflow-mv``; connections are only in Airflow's database. Without Java no Spark can start."""
-        own = {k: v for k, v in self.deployment.home.environment().items() if not k.startswith("AIRFLOW_CONN_")}
+        return self._run(str(Path(sys.executable).with_name("airflow-mv")), *arguments, java=java)
+
+    def python(self, code: str) -> str:
+        """Run Python code, and return what it prints. Connections are variables, as outside of tasks."""
+        done = self._run(sys.executable, "-c", code, java=False, connections=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _run(self, *command: str, java: bool, connections: bool = False) -> subprocess.CompletedProcess[str]:
+        known = self.deployment.home.environment()
+        own = {k: v for k, v in known.items() if connections or not k.startswith("AIRFLOW_CONN_")}
         database = {
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database.replace("+psycopg2", "+psycopg"),
         }
         environment = {**os.environ, **own, **database, **({} if java else {"JAVA_HOME": "/nowhere"})}
-        command = [str(Path(sys.executable).with_name("airflow-mv")), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     def json(self, *arguments: str) -> Any:

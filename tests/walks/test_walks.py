@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from airflow_mv.errors import ViewNotFoundError
 from tests.airflow.deployment import until
 from tests.plugin.accessibility import faults
-from tests.walks.conftest import Walk
+from tests.walks.conftest import MISSPELLED, Walk
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,6 +44,21 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     assert said.returncode == 0, said.stderr
     assert "merge" in said.stdout
 
+    step("explain refuses what cannot run, without Spark, and names the nearest column and function")
+    for wrong, nearest in (("sum(amuont)", "amount"), ("cuont(*)", "count")):
+        query_of = f"SELECT region, {wrong} AS n FROM lake.sales.orders GROUP BY region"
+        refused = walk.command(
+            "explain", "lake.sales.new", "--sql", query_of, "--conn-id", "iceberg_default", java=False
+        )
+        assert (refused.returncode, f"did you mean '{nearest}'?" in refused.stderr) == (1, True), refused.stderr
+
+    step("a misspelled scope is an import error of the DAG file, with the right one; no task has to run for it")
+    (walk.deployment.home.folder / "dags" / "misspelled.py").write_text(MISSPELLED)
+    errors = until(lambda: walk.deployment.airflow.call("GET", "/api/v2/importErrors")["import_errors"])
+    assert "scope is 'intervall'" in errors[0]["stack_trace"]
+    assert "did you mean 'interval'?" in errors[0]["stack_trace"]
+    (walk.deployment.home.folder / "dags" / "misspelled.py").unlink()
+
     step("create --require merge refuses a query that cannot be merged, and makes nothing")
     ranked = "SELECT region, min_by(id, amount) AS id FROM lake.sales.orders GROUP BY region"
     refused = walk.command("create", "lake.sales.ranked", "--sql", ranked, "--require", "merge")
@@ -52,7 +67,7 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
         walk.lake.catalog.load("lake.sales.ranked")
 
     step("the advice of explain is taken: the query with it meets the requirement, and is created without Spark")
-    asked = "SELECT region, avg(amount) AS mean FROM lake.sales.orders GROUP BY region"
+    asked = "SELECT region, sum(amount) AS total FROM lake.sales.orders GROUP BY region"
     advice = walk.json("explain", "lake.sales.advised", "--sql", asked, "--conn-id", "iceberg_default")["advice"]
     taken = ("create", "lake.sales.advised", "--sql", advice["sql"], "--require", "merge")
     made = walk.command(*taken, "--conn-id", "iceberg_default", java=False)
@@ -90,6 +105,28 @@ def test_a_dag_author_defines_a_view(walk: Walk, step: Say) -> None:
     assert len(history) == 2
     assert len(walk.json("history", VIEW, "--limit", "1")) == 1
     assert isinstance(history[0]["base_tables"][0]["snapshot_reference"], str)
+
+    step("Python reads the rows by the hook, and NULL is NULL in the text of a read")
+    hook = "from airflow_mv.hooks import MaterializedViewHook; "
+    rows = walk.python(f"{hook}print(MaterializedViewHook().read({VIEW!r}).to_arrow().num_rows)")
+    assert rows.splitlines()[-1] == str(len(walk.json("read", VIEW, "--no-refresh")["rows"]))
+    nothing = "SELECT region, nullif(region, region) AS nothing FROM lake.sales.orders"
+    assert walk.command("create", "lake.sales.nulls", "--sql", nothing, java=False).returncode == 0
+    assert walk.command("refresh", "lake.sales.nulls", "--remote", walk.remote).returncode == 0
+    assert "NULL" in walk.command("read", "lake.sales.nulls", "--limit", "1").stdout
+
+    step("a check that fails is said once, with the rows that it refuses, and nothing is published")
+    checked = ("--sql", "SELECT region, amount FROM lake.sales.orders", "--check", "amount < 9")
+    assert walk.command("create", "lake.sales.checked", *checked, java=False).returncode == 0
+    failed = walk.command("refresh", "lake.sales.checked", "--remote", walk.remote)
+    assert failed.returncode == 4, failed.stderr
+    assert failed.stderr.count("expected amount < 9, of each row; found violating rows") == 1, failed.stderr
+    assert walk.command("read", "lake.sales.checked", "--no-refresh").returncode == 1
+
+    step("what refreshes cost is known without a registry, and who requested them: a DAG, or a user and a host")
+    asked = {item["view"]: [*item["requested_by"]] for item in walk.json("costs", "--all", "lake")}
+    assert {name.partition(" (")[0] for name in asked[VIEW]} == {"author_1", "author_2"}
+    assert all("@" in name for name in asked["lake.sales.nulls"])
 
     step("the last refresh is rolled back without time travel")
     rolled = walk.command("rollback", VIEW, "--to", history[0]["refresh_id"])
@@ -141,13 +178,24 @@ def test_an_engineer_backfills_days(walk: Walk, step: Say) -> None:
     assert walk.deployment.ended("by_day", "rest") == {"refresh": "success"}
     assert walk.lake.stored() == walk.lake.recomputed()
 
+    step("each refresh of an interval has the snapshots that it read in the history")
+    history = walk.json("history", "lake.sales.daily")
+    assert {item["interval"]["column"] for item in history} == {"day"}
+    assert all(item["base_tables"][0]["snapshot_reference"] for item in history)
+
     step("the view's page says how many days are fresh")
     (found,) = walk.json("status", "lake.sales.daily", *bounds)
     assert (found["up_to_date"], found["intervals"]) == (10, 10)
 
+    step("refresh --all computes no backfilled view as a whole unless that is confirmed, and says what to do instead")
+    whole = ("refresh", "--all", "lake", "--conn-id", "iceberg_default", "--remote", walk.remote)
+    unasked = walk.command(*whole)
+    assert (unasked.returncode, "view lake.sales.daily: only intervals of it" in unasked.stderr) == (1, True)
+    assert "which needs --yes. `airflow-mv refresh lake.sales.daily --interval START END`" in unasked.stderr
+
     step("every view of the catalog is refreshed by one command, after those that it reads; a line says what was done")
     walk.lake.view("all_days", "SELECT count(*) AS n FROM lake.sales.daily")
-    every = walk.command("refresh", "--all", "lake", "--conn-id", "iceberg_default", "--remote", walk.remote)
+    every = walk.command(*whole, "--yes")
     assert every.returncode == 0, every.stderr
     done = [line.split("  ")[:2] for line in every.stdout.splitlines()]
     assert {outcome for _, outcome in done} <= {"refreshed", "fresh"}, every.stdout
@@ -173,7 +221,8 @@ def test_an_engineer_backfills_days(walk: Walk, step: Say) -> None:
 
     step("a refresh that is marked failed was stopped from outside: Spark is not blamed")
     crossed = ", ".join(f"lake.sales.orders t{number}" for number in range(14))
-    walk.lake.view("endless", f"SELECT count(*) AS n FROM {crossed} WHERE t0.id + t7.id > t13.amount")
+    endless = f"SELECT count(*) AS n FROM {crossed} WHERE t0.id + t7.id > t13.amount"
+    assert walk.command("create", "lake.sales.endless", "--sql", endless, java=False).returncode == 0
     walk.deployment.start("stopped", "marked")
     path = "/api/v2/dags/stopped/dagRuns/marked/taskInstances/refresh"
     until(lambda: [item for item in walk.deployment.drivers() if item.name().startswith("python")])
