@@ -17,7 +17,7 @@ from airflow_mv.core.refresh.checks import stored_checks
 from airflow_mv.core.refresh.inputs import ResolvedQuery, resolve_query
 from airflow_mv.core.refresh.statements import place_names, renamed
 from airflow_mv.core.script import MAX_VALUE_LENGTH, SESSION_CONFS, STAGING
-from airflow_mv.core.spec.identifiers import Identifier, id_text, quote
+from airflow_mv.core.spec.identifiers import Identifier, quote
 from airflow_mv.core.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, RefreshRecord
 from airflow_mv.core.spec.properties import DiffPolicy
 from airflow_mv.core.sql.query import ParsedQuery, parse_query, spark_sql
@@ -329,11 +329,6 @@ def recorded_bases(catalog: MaterializedViewCatalog, view: LoadedView, record: R
     except (SnapshotNotFoundError, UnsupportedError):
         return None
     return SnapshotSet(tables={table.name: table for table in tables})
-
-
-def snapshots_of(tables: Sequence[ObservedTable]) -> dict[str, str | None]:
-    """Return the snapshot of each base table, as JSON has it."""
-    return {table.identifier: id_text(table.head) for table in tables}
 
 
 def key_of(view: LoadedView, query: ParsedQuery | None = None) -> tuple[str, ...]:
