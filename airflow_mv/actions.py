@@ -271,17 +271,14 @@ def cost_of_rebuild(
     Args:
         view: The view as it is. The durations of its refreshes correct the estimate.
     """
-    from airflow_mv.core.refresh.inputs import resolve_query
     from airflow_mv.core.refresh.plan import full_cost
-    from airflow_mv.core.sql.query import spark_sql
     from airflow_mv.extras.costs import with_expected
     from airflow_mv.extras.describe import durations
+    from airflow_mv.extras.diff import resolved_query
 
     name = view.identifier
     try:
-        sql = definition.sql or spark_sql(view.metadata, view=str(name))
-        context = view.context if definition.sql is None else name
-        resolved = resolve_query(catalog, sql, None, context, view=str(name))
+        resolved = resolved_query(catalog, view, definition.sql)
         total = known_sum([resolved.metadata[table.name].bytes_at(table.head) for table in resolved.tables])
         record = catalog.load_storage(view).record
         estimate = full_cost(total).corrected(record.factors if record else {})

@@ -242,9 +242,7 @@ def diff(
     record = storage.record
     if record is None:
         raise StaleViewError(f"view {name} has no rows to compare with: refresh it first")
-    own = spark_sql(loaded.metadata, view=str(name))
-    context = loaded.context if sql is None else name
-    resolved = resolve_query(catalog, sql or own, None, context, view=str(name))
+    resolved = resolved_query(catalog, loaded, sql)
     tables = at_recorded(name, resolved.tables, record)
     query = replace(resolved, tables=tables)
     names = loaded.metadata.schema_.names if sql is None else None
@@ -282,6 +280,20 @@ def _with_query(
         return compare(spark, view, before, spark.sql(text.replace(STAGING, staging)), keys)
 
 
+def resolved_query(catalog: MaterializedViewCatalog, view: LoadedView, sql: str | None = None) -> ResolvedQuery:
+    """Resolve the query of a view, or another one as if it were that of the view. Reads metadata only.
+
+    Args:
+        sql: The other query.
+
+    Raises:
+        InvalidQueryError: The query is not one.
+    """
+    name = view.identifier
+    text, context = (spark_sql(view.metadata, view=str(name)), view.context) if sql is None else (sql, name)
+    return resolve_query(catalog, text, None, context, view=str(name))
+
+
 def at_recorded(view: Identifier, tables: Sequence[ObservedTable], record: RefreshRecord) -> tuple[ObservedTable, ...]:
     """Return base tables at the snapshots that a refresh has read. One that it has not read stays as it is.
 
@@ -308,7 +320,7 @@ def at_recorded(view: Identifier, tables: Sequence[ObservedTable], record: Refre
                 f"view {view}: the snapshot {head} of {table.identifier}, from which its rows were computed, has "
                 "expired: refresh the view first"
             )
-        # The file that the refresh has read: the present one would tell that nothing has changed since.
+        # The file that the refresh has read: in the present one nothing would have changed since.
         found.append(replace(table, head=head, metadata_location=item.properties.get(METADATA_LOCATION)))
     return tuple(found)
 
@@ -322,10 +334,8 @@ def recorded_bases(catalog: MaterializedViewCatalog, view: LoadedView, record: R
         view: The view with its new definition.
         record: The refresh of its earlier definition.
     """
-    name = view.identifier
-    resolved = resolve_query(catalog, spark_sql(view.metadata, view=str(name)), None, view.context, view=str(name))
     try:
-        tables = at_recorded(name, resolved.tables, record)
+        tables = at_recorded(view.identifier, resolved_query(catalog, view).tables, record)
     except (SnapshotNotFoundError, UnsupportedError):
         return None
     return SnapshotSet(tables={table.name: table for table in tables})
