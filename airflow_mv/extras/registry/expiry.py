@@ -18,7 +18,7 @@ from airflow_mv.extras.registry.tables import Component
 log = logging.getLogger(__name__)
 
 #: How long a process waits at its end, in seconds. The rest of an expiry is then given up.
-LONGEST_S = 60.0
+MAX_WAIT_S = 60.0
 _running: list[Thread] = []
 
 
@@ -34,14 +34,14 @@ def expire_later(components: Iterable[Component[Any]]) -> None:
     thread.start()
 
 
-def wait_for_expiry(longest_s: float = LONGEST_S) -> bool:
+def wait_for_expiry(max_wait_s: float = MAX_WAIT_S) -> bool:
     """Wait for the expiries of this process; return whether they have ended.
 
     Args:
-        longest_s: The longest wait for each, in seconds.
+        max_wait_s: The longest wait for each, in seconds.
     """
     for thread in _running:
-        thread.join(longest_s)
+        thread.join(max_wait_s)
     return not any(thread.is_alive() for thread in _running)
 
 
